@@ -1,0 +1,43 @@
+"""The exception tree. Every error that user input can cause descends from PliantError.
+
+PliantError
+├── ModelError        a model directory or its weights cannot be used
+├── InputError        a request's text, label or option is invalid
+├── StoreError        a store is missing, damaged, or of another version
+├── BudgetError       no plan meets the latency or memory asked for
+├── ProfileError      a device cannot be measured
+├── KernelError       no kernel can be generated or loaded for this CPU
+└── LaneError         a step of a running program failed
+"""
+
+
+class PliantError(Exception):
+    """The root of everything pliant raises on bad input or a failing device."""
+
+
+class ModelError(PliantError):
+    """A model directory, its configuration or its weights cannot be used."""
+
+
+class InputError(PliantError):
+    """A request's text, label file or option is invalid."""
+
+
+class StoreError(PliantError):
+    """A store is missing, damaged, half-written, or of another format version."""
+
+
+class BudgetError(PliantError):
+    """No plan meets the latency or memory asked for; the message names the nearest feasible one."""
+
+
+class ProfileError(PliantError):
+    """A device cannot be measured, or a profile does not cover what is asked of it."""
+
+
+class KernelError(PliantError):
+    """No kernel can be generated or loaded for this CPU."""
+
+
+class LaneError(PliantError):
+    """A step of a running program failed; the cause is chained."""
