@@ -1,0 +1,41 @@
+"""Human units in, SI inside, human units out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.errors import InputError
+from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("20ms", 0.02), ("0.2s", 0.2), (" 1.5 s ", 1.5), ("150us", 150e-6), ("2", 2.0), (0.3, 0.3)]
+)
+def test_durations_are_read_in_the_units_people_write(text: str | float, seconds: float) -> None:
+    """A target read wrongly is a promise broken."""
+    assert parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(("text", "n"), [("200KB", 200_000), ("1MB", 10**6), ("1MiB", 2**20), ("0", 0), (512, 512)])
+def test_sizes_are_read_in_the_units_people_write(text: str | int, n: int) -> None:
+    """Decimal and binary units differ by 5 %; both are meant as written."""
+    assert parse_bytes(text) == n
+
+
+@pytest.mark.parametrize("text", ["fast", "20 parsecs", "", "-3ms", "0ms", "1,5s"])
+def test_a_bad_duration_is_refused_with_its_value(text: str) -> None:
+    """The message must show what was typed."""
+    with pytest.raises(InputError, match="latency"):
+        parse_seconds(text)
+
+
+@given(st.floats(1e-6, 1e4))
+def test_printed_durations_read_back_to_three_digits(seconds: float) -> None:
+    """What a report prints can be fed back as an option."""
+    assert parse_seconds(format_seconds(seconds)) == pytest.approx(seconds, rel=6e-3)
+
+
+@given(st.integers(0, 10**12))
+def test_printed_sizes_read_back_to_three_digits(n: int) -> None:
+    """What a report prints can be fed back as an option."""
+    assert parse_bytes(format_bytes(n)) == pytest.approx(n, rel=6e-3)
