@@ -1,0 +1,224 @@
+"""What steps cost and when they run: one cost model for every planner. Knows no planner and no clock."""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, assert_never
+
+from pliant.errors import BudgetError, ProfileError
+from pliant.ir.device import DeviceProfile as DeviceProfile
+from pliant.ir.device import Disk as Disk
+from pliant.ir.device import Percentile
+from pliant.ir.device import Timing as Timing
+from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Work, bind
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction between two devices."""
+
+    rtt_s: float
+    bandwidth_Bps: float
+
+    def seconds(self, n_bytes: int) -> float:
+        return self.rtt_s + n_bytes / self.bandwidth_Bps
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|)."""
+
+    latency_s: float
+    preload_bytes: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.latency_s < float("inf"):
+            raise BudgetError(f"a latency target of {self.latency_s} s cannot be met; give a positive time.")
+        if self.preload_bytes < 0:
+            raise BudgetError(f"a preload buffer of {self.preload_bytes} bytes cannot be; give 0 or more.")
+
+
+class SpanState(Enum):
+    """What became of a step: it ran, it was skipped as late, or it was still running when the run ended."""
+
+    RAN = "ran"
+    SKIPPED = "skipped"
+    CUT = "cut"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When one step ran, in seconds from the start of the run; predicted or measured alike."""
+
+    step: int
+    lane: str
+    start_s: float
+    end_s: float
+    state: SpanState = SpanState.RAN
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.start_s
+
+
+class Cost(Protocol):
+    """The price of work with all extents bound."""
+
+    def seconds(self, work: Work) -> float:
+        """Seconds of `work` when nothing else runs on the device."""
+
+    def slowdown(self, work: Work, busy: Collection[str]) -> float:
+        """How many times longer `work` takes while the lanes `busy` are at work, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer at `width` slices: alone, and while IO runs."""
+
+    width: int
+    alone_s: float
+    busy_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alone_s <= self.busy_s:
+            raise ProfileError(f"a layer needs 0 < alone <= busy, not {self.alone_s} and {self.busy_s} s.")
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Costs of one model on one device at one input length, as plain numbers; a `Cost`.
+
+    `tokenise_s` is paid before the program starts; `io_slowdown` multiplies reads while compute runs.
+    """
+
+    layers: tuple[LayerCost, ...]
+    disk: Disk
+    tokenise_s: float = 0.0
+    embed_s: float = 0.0
+    head_s: float = 0.0
+    io_slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.layers or self.io_slowdown < 1:
+            raise ProfileError(f"a cost table needs a layer and an IO slowdown of at least 1: {self}.")
+
+    def layer(self, width: int) -> LayerCost:
+        for row in self.layers:
+            if row.width == width:
+                return row
+        raise ProfileError(f"width {width} was not profiled, only {[r.width for r in self.layers]}.")
+
+    def seconds(self, work: Work) -> float:
+        match work:
+            case Compute(kernel="embed"):
+                return self.embed_s
+            case Compute(kernel="head"):
+                return self.head_s
+            case Compute(kernel="layer", width=int(width)):
+                return self.layer(width).alone_s
+            case Load(n_bytes=n_bytes, n_reads=n_reads):
+                return self.disk.seconds(n_bytes, n_reads)
+            case Compute() | Exchange():
+                raise ProfileError(f"this device was not measured for '{work}'.")
+            case _:
+                assert_never(work)
+
+    def slowdown(self, work: Work, busy: Collection[str]) -> float:
+        match work:
+            case Compute(kernel="layer", width=int(width)) if "io" in busy:
+                return self.layer(width).busy_s / self.layer(width).alone_s
+            case Load() if "cpu" in busy:
+                return self.io_slowdown
+            case _:
+                return 1.0
+
+
+def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
+    """The costs of a run of `length` tokens; raises ProfileError beyond the longest measured length."""
+    layers = []
+    for width in profile.widths:
+        row = profile.layer_time(length, width)
+        alone_s = row.alone.at(percentile)
+        layers.append(LayerCost(width, alone_s, max(alone_s, row.with_io.at(percentile))))
+    over = profile.overhead(length)
+    return CostTable(
+        layers=tuple(layers),
+        disk=profile.disk if percentile == "median" else profile.disk_p95,
+        tokenise_s=over.tokenise.at(percentile),
+        embed_s=over.embed.at(percentile),
+        head_s=over.head.at(percentile),
+        io_slowdown=max(1.0, profile.io_slowdown),
+    )
+
+
+def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span, ...]:  # noqa: B006 - never written
+    """When each step runs, one span a step in the program's order.
+
+    Lanes run their steps in order and beside each other; a step's speed changes whenever the set of
+    busy lanes does. Work that is preferred is waited for until the step's latest start.
+    """
+    bound = program if not program.extents else bind(program, extents)
+    spans: list[Span] = []
+    start_s = 0.0
+    for segment in bound.segments:
+        spans += _simulate_segment(segment, cost, len(spans), start_s)
+        start_s = max((s.end_s for s in spans), default=0.0)
+    return tuple(spans)
+
+
+def latency(spans: Collection[Span]) -> float:
+    """Seconds from the start of the run to the end of its last step."""
+    return max((s.end_s for s in spans), default=0.0)
+
+
+def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> list[Span]:
+    steps = segment.steps
+    queues: dict[str, deque[int]] = {}
+    for i, step in enumerate(steps):
+        queues.setdefault(step.lane, deque()).append(i)
+    left = [cost.seconds(step.work) for step in steps]
+    spans: list[Span | None] = [None] * len(steps)
+    running: dict[str, int] = {}
+    started: dict[int, float] = {}
+
+    def waits_until(i: int) -> float | None:
+        """When step i may start as far as is known: now, a latest start, or None for 'not yet known'."""
+        step = steps[i]
+        if any(spans[j] is None for j in step.after):
+            return None
+        if all(spans[j] is not None for j in step.prefer):
+            return now
+        return step.latest_start_s
+
+    while queues or running:
+        wake_s = float("inf")
+        for lane in [lane for lane in queues if lane not in running]:
+            at = waits_until(queues[lane][0])
+            if at is not None and at <= now:
+                running[lane] = queues[lane].popleft()
+                started[running[lane]] = now
+                if not queues[lane]:
+                    del queues[lane]
+            elif at is not None:
+                wake_s = min(wake_s, at)
+        # The lowest unfinished step waits only for finished ones, so something runs or wakes.
+        slow = _slowdowns(running, segment, cost)
+        ends = {lane: now + left[i] * slow[lane] for lane, i in running.items()}
+        then = min(min(ends.values(), default=float("inf")), wake_s)
+        for lane, i in list(running.items()):
+            if ends[lane] <= then:
+                spans[i] = Span(first + i, lane, started[i], then)
+                del running[lane]
+            else:
+                left[i] -= (then - now) / slow[lane]
+        now = then
+    return [span for span in spans if span is not None]
+
+
+def _slowdowns(running: Mapping[str, int], segment: Segment, cost: Cost) -> dict[str, float]:
+    busy = set(running)
+    return {
+        lane: cost.slowdown(segment.steps[i].work, busy - {lane}) if len(busy) > 1 else 1.0
+        for lane, i in running.items()
+    }

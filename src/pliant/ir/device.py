@@ -1,0 +1,176 @@
+"""What one device was measured to do. Knows the numbers and how to look between them, not how to measure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pliant.errors import ProfileError
+
+Percentile = Literal["median", "p95"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A measured duration over many repeats."""
+
+    median_s: float
+    p95_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.median_s <= self.p95_s < float("inf"):
+            raise ProfileError(f"a timing needs 0 <= median <= p95, not {self.median_s} and {self.p95_s} s.")
+
+    def at(self, percentile: Percentile) -> float:
+        return self.median_s if percentile == "median" else self.p95_s
+
+    def times(self, factor: float) -> "Timing":
+        return Timing(self.median_s * factor, self.p95_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """Cold reads as a line: every read pays `latency_s`, every byte 1 / `bandwidth_Bps`."""
+
+    latency_s: float
+    bandwidth_Bps: float
+
+    def __post_init__(self) -> None:
+        if self.latency_s < 0 or self.bandwidth_Bps <= 0:
+            raise ProfileError(f"no disk takes {self.latency_s} s a read at {self.bandwidth_Bps} B/s.")
+
+    def seconds(self, n_bytes: int, n_reads: int = 1) -> float:
+        return self.latency_s * n_reads + n_bytes / self.bandwidth_Bps
+
+    def times(self, factor: float) -> "Disk":
+        return Disk(self.latency_s * factor, self.bandwidth_Bps / factor)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRead:
+    """T_io(k) (STI 5.2): one cold read of one shard in `bits` bits."""
+
+    bits: int
+    n_bytes: int
+    time: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """T_comp(l, m) (STI 5.2): one layer, decoding of 6-bit shards included, alone and while IO runs."""
+
+    length: int
+    width: int
+    alone: Timing
+    with_io: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What a run pays outside its layers at `length` tokens."""
+
+    length: int
+    tokenise: Timing
+    embed: Timing
+    head: Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Dilation:
+    """How many times slower than measured the lanes of an emulated device run (design.md, "Testbed")."""
+
+    compute: float = 1.0
+    io: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.compute < 1 or self.io < 1:
+            raise ProfileError(f"a device can only be dilated, not sped up: {self.compute} and {self.io}.")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """One device running layers of one shape.
+
+    `subject` names the model shape measured, `io_method` how reads were kept cold, `frequency_Hz` is
+    None where the machine tells none and `frequency_reason` then says why. `disk` and `disk_p95` are
+    the lines through the median and the 95th percentile of reads of many sizes;
+    `io_slowdown` is how many times longer a read takes while compute runs.
+    """
+
+    cpu: str
+    n_threads: int
+    memory_bytes: int
+    frequency_Hz: float | None
+    frequency_reason: str | None
+    subject: str
+    io_method: str
+    reads: tuple[ShardRead, ...]
+    disk: Disk
+    disk_p95: Disk
+    layers: tuple[LayerTime, ...]
+    overheads: tuple[Overhead, ...]
+    io_slowdown: float = 1.0
+    dilation: Dilation = Dilation()
+
+    def __post_init__(self) -> None:
+        if not self.layers or not self.overheads:
+            raise ProfileError(f"the profile of {self.subject} on {self.cpu} is empty; profile again.")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(sorted({s.width for s in self.layers}))
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(sorted({s.length for s in self.layers}))
+
+    def layer_time(self, length: int, width: int) -> LayerTime:
+        """T_comp at any `length` up to the longest measured; `width` must be a measured one."""
+        rows = [s for s in self.layers if s.width == width]
+        if not rows:
+            raise ProfileError(f"width {width} was not measured, only {self.widths}; profile again.")
+        alone = _between([(s.length, s.alone) for s in rows], length)
+        with_io = _between([(s.length, s.with_io) for s in rows], length)
+        return LayerTime(length, width, alone, with_io)
+
+    def overhead(self, length: int) -> Overhead:
+        """Tokenising, embedding and head at any `length` up to the longest measured."""
+        rows = self.overheads
+        return Overhead(
+            length,
+            _between([(o.length, o.tokenise) for o in rows], length),
+            _between([(o.length, o.embed) for o in rows], length),
+            _between([(o.length, o.head) for o in rows], length),
+        )
+
+
+def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
+    """The profile of the same device with its compute and IO lanes slowed; tokenising is on neither lane."""
+    c, d = dilation.compute, dilation.io
+    return replace(
+        profile,
+        reads=tuple(replace(r, time=r.time.times(d)) for r in profile.reads),
+        disk=profile.disk.times(d),
+        disk_p95=profile.disk_p95.times(d),
+        layers=tuple(replace(s, alone=s.alone.times(c), with_io=s.with_io.times(c)) for s in profile.layers),
+        overheads=tuple(replace(o, embed=o.embed.times(c), head=o.head.times(c)) for o in profile.overheads),
+        dilation=Dilation(profile.dilation.compute * c, profile.dilation.io * d),
+    )
+
+
+def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
+    """Linear between measured lengths: an upper bound, since time grows at least linearly in length.
+
+    Below the shortest the shortest counts; above the longest nothing is known.
+    """
+    ordered = sorted(samples, key=lambda s: s[0])
+    longest = ordered[-1][0]
+    if not 1 <= length <= longest:
+        raise ProfileError(f"{length} tokens are beyond the {longest} that were profiled; profile again.")
+    at = next(i for i, (n, _) in enumerate(ordered) if n >= length)
+    high_n, high = ordered[at]
+    if at == 0 or high_n == length:
+        return high
+    low_n, low = ordered[at - 1]
+    t = (length - low_n) / (high_n - low_n)
+    median_s = low.median_s + t * (high.median_s - low.median_s)
+    return Timing(median_s, max(median_s, low.p95_s + t * (high.p95_s - low.p95_s)))

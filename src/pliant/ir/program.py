@@ -1,0 +1,279 @@
+"""The narrow waist: what is to be done, in which order, on which lane. Knows no kernel, file or clock."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import assert_never
+
+# Parts 0..5 of a layer are its bit-planes, most significant first; this one is full fidelity.
+FULL = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """A number that waits for an extent: `times` x the extent named `symbol` + `plus`."""
+
+    symbol: str
+    times: int = 1
+    plus: int = 0
+
+    def __str__(self) -> str:
+        head = self.symbol if self.times == 1 else f"{self.times}*{self.symbol}"
+        return f"{head}{self.plus:+d}" if self.plus else head
+
+
+Amount = int | Linear
+Extents = Mapping[str, int]
+
+
+def value(amount: Amount, extents: Extents) -> int:
+    """`amount` as a number; raises ValueError when its extent is unbound."""
+    if isinstance(amount, int):
+        return amount
+    if amount.symbol not in extents:
+        raise ValueError(f"extent {amount.symbol!r} is not bound; bound are {sorted(extents)}.")
+    return amount.times * extents[amount.symbol] + amount.plus
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring slices of one part of one layer of a store: one read.
+
+    `layer` is the model's own layer number, `part` is 0..5 for a bit-plane and 6 (FULL) for full
+    fidelity, slices are `first` .. `first + count - 1`.
+    """
+
+    layer: int
+    part: int
+    first: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.layer < 0 or self.first < 0 or self.count < 1 or not 0 <= self.part <= FULL:
+            raise ValueError(f"{self} names no run: a part is 0..{FULL}, a count at least 1.")
+
+    def __str__(self) -> str:
+        part = "full" if self.part == FULL else f"plane {self.part}"
+        return f"{part} [{self.first}:{self.first + self.count}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """One kernel call, coarse: a whole layer, the embedding, the head.
+
+    `layer` is the model's own layer number and `width` its number of slices, None where the kernel
+    has none; `rows` is the number of tokens.
+    """
+
+    kernel: str
+    layer: int | None = None
+    width: int | None = None
+    rows: Amount = Linear("tokens")
+
+    def __str__(self) -> str:
+        layer = "" if self.layer is None else f" {self.layer}"
+        width = "" if self.width is None else f" x{self.width}"
+        return f"{self.kernel}{layer}{width} rows {self.rows}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Reads some runs of one layer from the store: one IO job."""
+
+    layer: int
+    runs: tuple[Run, ...]
+    n_bytes: int
+
+    def __post_init__(self) -> None:
+        if not self.runs or self.n_bytes < 1 or any(r.layer != self.layer for r in self.runs):
+            raise ValueError(f"a load of layer {self.layer} needs runs of that layer and bytes, not {self}.")
+
+    @property
+    def n_reads(self) -> int:
+        return len(self.runs)
+
+    def __str__(self) -> str:
+        return f"load {self.layer} {', '.join(str(r) for r in self.runs)} ({self.n_bytes} B)"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One tensor from one device to another; belongs on lane `net:src->dst`."""
+
+    tensor: str
+    n_bytes: Amount
+    src: str
+    dst: str
+
+    def __str__(self) -> str:
+        return f"send {self.tensor} {self.src}->{self.dst} ({self.n_bytes} B)"
+
+
+Work = Compute | Load | Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One piece of work. `lane` runs its steps in order; numbers count from the segment's first step.
+
+    `after` holds earlier steps that must end first. `prefer` holds earlier steps worth waiting for,
+    but only until `latest_start_s` (seconds from the start of the run; None waits for all of them):
+    what has not ended by then is done without.
+    """
+
+    lane: str
+    work: Work
+    after: tuple[int, ...] = ()
+    prefer: tuple[int, ...] = ()
+    latest_start_s: float | None = None
+
+
+class Lifetime(Enum):
+    """How long a tensor lives: arena tensors for a run, preloaded shards and caches for the session."""
+
+    RUN = "run"
+    SESSION = "session"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A named array; a dimension may wait for an extent."""
+
+    name: str
+    shape: tuple[Amount, ...]
+    itemsize: int = 4
+    lifetime: Lifetime = Lifetime.RUN
+
+    def n_bytes(self, extents: Extents) -> int:
+        size = self.itemsize
+        for dimension in self.shape:
+            size *= value(dimension, extents)
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps that can be repeated as one; `live` names the only run tensors that outlast its end."""
+
+    steps: tuple[Step, ...]
+    live: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for i, step in enumerate(self.steps):
+            _check_step(i, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Segments in order, a barrier between them; the tensors they name and the extents they wait for."""
+
+    segments: tuple[Segment, ...]
+    tensors: tuple[Tensor, ...] = ()
+    extents: tuple[str, ...] = ("tokens",)
+
+    def __post_init__(self) -> None:
+        names = [t.name for t in self.tensors]
+        if len(set(names)) != len(names):
+            raise ValueError(f"tensor names {names} are not unique.")
+        for s, segment in enumerate(self.segments):
+            unknown = set(segment.live) - set(names)
+            if unknown:
+                raise ValueError(f"segment {s} keeps {sorted(unknown)}, which are no tensors of the program.")
+        unknown = {a.symbol for a in _amounts(self) if isinstance(a, Linear)} - set(self.extents)
+        if unknown:
+            raise ValueError(f"extents {sorted(unknown)} are used but not declared in {self.extents}.")
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All steps in order; a step's number here is what a span carries."""
+        return tuple(step for segment in self.segments for step in segment.steps)
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(step.lane for step in self.steps))
+
+
+def bind(program: Program, extents: Extents) -> Program:
+    """The same program with every extent a number; raises ValueError when one is missing or below 1."""
+    for name in program.extents:
+        if extents.get(name, 0) < 1:
+            raise ValueError(f"extent {name!r} is {extents.get(name)}; bind it to a number of at least 1.")
+    segments = tuple(
+        replace(g, steps=tuple(replace(s, work=_bound(s.work, extents)) for s in g.steps))
+        for g in program.segments
+    )
+    tensors = tuple(replace(t, shape=tuple(value(d, extents) for d in t.shape)) for t in program.tensors)
+    return Program(segments, tensors, ())
+
+
+def project(program: Program, device: str) -> Program:
+    """`device`'s own part of the global order: its lanes `device/...` and the exchanges it takes part in.
+
+    Raises ValueError when a step would wait for another device without an exchange that says so.
+    """
+    return replace(program, segments=tuple(_project_segment(s, device) for s in program.segments))
+
+
+def _project_segment(segment: Segment, device: str) -> Segment:
+    number: dict[int, int] = {}
+    steps: list[Step] = []
+    for i, step in enumerate(segment.steps):
+        if not _takes_part(step, device):
+            continue
+        is_receive = isinstance(step.work, Exchange) and step.work.dst == device
+        missing = [j for j in step.after if j not in number]
+        if missing and not is_receive:
+            raise ValueError(
+                f"step {i} on {step.lane} waits for step {missing[0]} on "
+                f"{segment.steps[missing[0]].lane}, and no exchange carries that to {device}."
+            )
+        number[i] = len(steps)
+        after = tuple(number[j] for j in step.after if j in number)
+        prefer = tuple(number[j] for j in step.prefer if j in number)
+        steps.append(replace(step, after=after, prefer=prefer))
+    return replace(segment, steps=tuple(steps))
+
+
+def _takes_part(step: Step, device: str) -> bool:
+    if isinstance(step.work, Exchange):
+        return device in (step.work.src, step.work.dst)
+    return step.lane.startswith(device + "/")
+
+
+def _check_step(i: int, step: Step) -> None:
+    if not step.lane or step.lane.split() != [step.lane]:
+        raise ValueError(f"step {i} needs a lane name without blanks, not {step.lane!r}.")
+    for j in (*step.after, *step.prefer):
+        if not 0 <= j < i:
+            raise ValueError(f"step {i} waits for step {j}, but may only name earlier steps of its segment.")
+    if step.latest_start_s is not None and (step.latest_start_s < 0 or not step.prefer):
+        raise ValueError(f"step {i} has a latest start of {step.latest_start_s} s but prefers {step.prefer}.")
+    if isinstance(step.work, Exchange) and step.lane != f"net:{step.work.src}->{step.work.dst}":
+        raise ValueError(f"step {i} sends {step.work.src}->{step.work.dst} on lane {step.lane!r}.")
+
+
+def _bound(work: Work, extents: Extents) -> Work:
+    match work:
+        case Compute():
+            return replace(work, rows=value(work.rows, extents))
+        case Exchange():
+            return replace(work, n_bytes=value(work.n_bytes, extents))
+        case Load():
+            return work
+        case _:
+            assert_never(work)
+
+
+def _amounts(program: Program) -> Iterator[Amount]:
+    for tensor in program.tensors:
+        yield from tensor.shape
+    for step in program.steps:
+        match step.work:
+            case Compute(rows=rows):
+                yield rows
+            case Exchange(n_bytes=n_bytes):
+                yield n_bytes
+            case Load():
+                pass
+            case _:
+                assert_never(step.work)
