@@ -1,0 +1,157 @@
+"""What every bench prints and writes: machine, commit, workload, rows, claims. Measures nothing itself."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One of the project's promises: the measured value, the bar in words, and whether it holds."""
+
+    id: str
+    value: float | str
+    bar: str
+    holds: bool
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """Collects tables and claims, prints them, writes JSON and, for a full run, docs/results/NAME.md."""
+
+    name: str
+    workload: str
+    options: argparse.Namespace
+    tables: list[tuple[str, list[dict[str, object]]]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def table(self, title: str, rows: Sequence[Mapping[str, object]]) -> None:
+        """Print `rows` (all with the same keys) under `title` and keep them."""
+        kept = [dict(r) for r in rows]
+        self.tables.append((title, kept))
+        out = Table(title=title, title_justify="left")
+        for key in kept[0] if kept else ():
+            out.add_column(str(key), justify="right")
+        for row in kept:
+            out.add_row(*(_cell(v) for v in row.values()))
+        Console(width=200).print(out)
+
+    def claim(self, id: str, value: float | str, bar: str, holds: bool, note: str = "") -> None:
+        self.claims.append(Claim(id, value, bar, bool(holds), note))
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def finish(self) -> None:
+        """Print the claims; write what the options ask for."""
+        for claim in self.claims:
+            verdict = "holds" if claim.holds else "MISSED"
+            print(f"[{claim.id}] {_cell(claim.value)} (bar: {claim.bar}): {verdict}. {claim.note}".rstrip())
+        if self.options.json:
+            Path(self.options.json).write_text(json.dumps(self._as_json(), indent=1) + "\n")
+        if not self.options.quick and not self.options.no_results:
+            folder = ROOT / "docs" / "results"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{self.name}.md").write_text(self._as_markdown())
+
+    def _as_json(self) -> dict[str, object]:
+        rows = [{"table": title, **row} for title, rows in self.tables for row in rows]
+        return {
+            "machine": machine(),
+            "commit": commit(),
+            "workload": self.workload,
+            "rows": rows,
+            "claims": [asdict(c) for c in self.claims],
+        }
+
+    def _as_markdown(self) -> str:
+        parts = [
+            f"# {self.name}",
+            f"Machine: {machine()}  \nCommit: {commit()}  \nWorkload: {self.workload}  \n"
+            f"Command: `{' '.join(['python', f'bench/{self.name}.py', *sys.argv[1:]])}`",
+        ]
+        parts += self.notes
+        for title, rows in self.tables:
+            parts.append(f"## {title}")
+            if rows:
+                head = "| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0])
+                parts.append("\n".join([head, *("| " + " | ".join(map(_cell, r.values())) + " |" for r in rows)]))
+        parts.append("## Claims")
+        parts.append("| claim | measured | bar | holds | note |\n|---|---|---|---|---|")
+        parts[-1] += "".join(
+            f"\n| `{c.id}` | {_cell(c.value)} | {c.bar} | {'yes' if c.holds else '**no**'} | {c.note} |"
+            for c in self.claims
+        )
+        return "\n\n".join(parts) + "\n"
+
+
+def options(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
+    """The options that all benches share: --quick (within a minute), --json FILE, --no-results."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a small version that ends within a minute")
+    parser.add_argument("--json", metavar="FILE", help="write machine, commit, rows and claims as JSON")
+    parser.add_argument("--no-results", action="store_true", help="do not write docs/results")
+    if extra is not None:
+        extra(parser)
+    return parser.parse_args()
+
+
+def interleaved(
+    functions: Mapping[str, Callable[[], float]], rounds: int
+) -> tuple[dict[str, list[float]], Callable[[str, str], float]]:
+    """Seconds of each function over `rounds`, run A B C A B C ..., and the median of paired ratios a/b.
+
+    Each function returns its own seconds. Machines drift by a factor of two; only paired ratios compare.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
+    for round_ in range(rounds):
+        names = list(functions) if round_ % 2 == 0 else list(functions)[::-1]
+        for name in names:
+            seconds[name].append(functions[name]())
+    return seconds, lambda a, b: median(x / y for x, y in zip(seconds[a], seconds[b], strict=True))
+
+
+def machine() -> str:
+    """CPU model, cores and system, in one line."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else ():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    features = _cpu_flags()
+    return f"{model}, {os.cpu_count()} cores, {features}, {platform.system()} {platform.machine()}"
+
+
+def commit() -> str:
+    """The commit measured, with `-dirty` when the tree differs from it."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _cpu_flags() -> str:
+    info = Path("/proc/cpuinfo")
+    flags = set(info.read_text().split()) if info.exists() else set()
+    known = [f for f in ("avx512f", "avx512_vnni", "avx2", "fma") if f in flags]
+    return "+".join(known) or "baseline"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
