@@ -1,0 +1,271 @@
+"""IO planning (STI 5.4): accumulated IO budgets and what they are spent on. Knows no file and no clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pliant.ir.cost import Disk
+from pliant.ir.program import FULL, Run
+from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+
+TOLERANCE_S = 1e-9  # sums of rounded seconds: a nanosecond is no overspending
+
+# Squared error relative to the weights' variance at 0..6 planes: prefixes of a 64-level Lloyd
+# quantizer on Gaussian weights (design.md, "Store"; the 1-bit prefix is 1 - 2 / pi).
+LLOYD_ERRORS = (1.0, 0.363, 0.153, 0.049, 0.0148, 0.0043, 0.0011)
+# Equal-population clusters, the paper's.
+EQUAL_POPULATION_ERRORS = (1.0, 0.40, 0.175, 0.080, 0.0387, 0.0199, 0.0110)
+
+Held = Int[np.ndarray, "n m"]  # planes of each shard in memory before the run: 0..6, or 32 for full fidelity
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLoad:
+    """What is read for one layer: `base` must have arrived before it runs, `refinements` are wished for.
+
+    Each refinement is one short read job; both may be empty.
+    """
+
+    layer: int
+    base: tuple[Run, ...]
+    refinements: tuple[tuple[Run, ...], ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return self.base + tuple(run for part in self.refinements for run in part)
+
+
+class Ledger:
+    """The accumulated IO budgets of one submodel while bits are chosen (STI 5.4.2).
+
+    `budget_s[k]` is the IO time there is to load layers 0..k; a load at layer k is debited there and
+    at all later layers, for the planes not held only. `need[k][part]` is a bit mask over slices.
+    """
+
+    def __init__(
+        self, shape: StoreShape, m: int, disk: Disk, budget_s: Sequence[float], held: Held,
+        *, is_anytime: bool, full_chunk: int,
+    ) -> None:  # fmt: skip
+        n = len(budget_s)
+        self.n, self.m = n, m
+        self.is_anytime = is_anytime
+        self.full_chunk = full_chunk
+        self.latency_s = disk.latency_s
+        self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
+        self.full_s = shape.full_bytes / disk.bandwidth_Bps
+        self.held = held
+        self.held_masks = [[_mask(row > part) for part in range(PLANES + 1)] for row in held]
+        self.need = [[0] * (PLANES + 1) for _ in range(n)]
+        self.bits = [[min(int(h), FULL_BITS) for h in row] for row in held]
+        self.load_s = [0.0] * n
+        self.spare_s = list(budget_s)  # AIB(k) after all debits so far
+        self.granted_s = 0.0
+
+    def grant(self, slack_s: float) -> None:
+        """Add `slack_s` to every AIB: so much later may every layer start."""
+        self.granted_s += slack_s
+        self.spare_s = [spare + slack_s for spare in self.spare_s]
+
+    def held_seconds(self, k: int) -> float:
+        """The preload bonus of layer k (STI 5.4.2): IO seconds that its held shards are worth."""
+        row = self.held[k]
+        n_full = int((row == FULL_BITS).sum())
+        return n_full * self.full_s + (int(row.sum()) - FULL_BITS * n_full) * self.plane_s
+
+    @property
+    def is_valid(self) -> bool:
+        """True when every AIB is non-negative."""
+        return min(self.spare_s) >= -TOLERANCE_S
+
+    def price(self, k: int, slices: int, bits: int) -> tuple[float, list[int]]:
+        """Extra seconds of raising `slices` (a mask) of layer k to `bits`, and the layer's needs then."""
+        need = list(self.need[k])
+        held = self.held_masks[k]
+        if bits == FULL_BITS:
+            for part in range(LOWEST_BITS if self.is_anytime else 0, PLANES):
+                need[part] &= ~slices
+            for part in range(LOWEST_BITS if self.is_anytime else 0):
+                need[part] |= slices & ~held[part] & ~held[FULL]
+            need[FULL] |= slices & ~held[FULL]
+        else:
+            for part in range(bits):
+                need[part] |= slices & ~held[part]
+        return self._seconds(need) - self.load_s[k], need
+
+    def raise_to(self, k: int, slices: int, bits: int) -> bool:
+        """Raise `slices` of layer k to `bits` if the budgets allow; False and unchanged if not."""
+        extra_s, need = self.price(k, slices, bits)
+        if extra_s > min(self.spare_s[k:]) + TOLERANCE_S:
+            return False
+        self._debit(k, extra_s, need, slices, bits)
+        return True
+
+    def force(self, slices: Sequence[int], bits: int) -> None:
+        """Raise `slices[k]` of every layer k to `bits`, whatever the budgets say."""
+        for k, mask in enumerate(slices):
+            if mask:
+                self._debit(k, *self.price(k, mask, bits), mask, bits)
+
+    def raise_all(self, slices: Sequence[int], bits: int) -> bool:
+        """Raise `slices[k]` of every layer k to `bits` if the budgets allow that for all of them."""
+        spent_s = 0.0
+        prices = []
+        for k, mask in enumerate(slices):
+            extra_s, need = self.price(k, mask, bits)
+            spent_s += extra_s
+            if spent_s > self.spare_s[k] + TOLERANCE_S:
+                return False
+            prices.append((extra_s, need))
+        for k, (extra_s, need) in enumerate(prices):
+            self._debit(k, extra_s, need, slices[k], bits)
+        return True
+
+    def below(self, bits: int) -> list[int]:
+        """For each layer the mask of the shards that have fewer than `bits` bits."""
+        return [_mask(np.asarray(row) < bits) for row in self.bits]
+
+    def copy(self) -> "Ledger":
+        other = object.__new__(Ledger)
+        other.__dict__.update(self.__dict__)
+        other.need = [list(row) for row in self.need]
+        other.bits = [list(row) for row in self.bits]
+        other.load_s = list(self.load_s)
+        other.spare_s = list(self.spare_s)
+        return other
+
+    def _debit(self, k: int, extra_s: float, need: list[int], slices: int, bits: int) -> None:
+        self.need[k] = need
+        self.load_s[k] += extra_s
+        for j in range(k, self.n):
+            self.spare_s[j] -= extra_s
+        row = self.bits[k]
+        for s in range(self.m):
+            if slices >> s & 1 and row[s] < bits:
+                row[s] = bits
+
+    def _seconds(self, need: list[int]) -> float:
+        reads = planes = 0
+        for mask in need[:PLANES]:
+            if mask:
+                planes += mask.bit_count()
+                reads += (mask & ~(mask << 1)).bit_count()
+        seconds = planes * self.plane_s
+        if need[FULL]:
+            seconds += need[FULL].bit_count() * self.full_s
+            reads += sum(-(-count // self.full_chunk) for _, count in _spans(need[FULL]))
+        return seconds + reads * self.latency_s
+
+    def load(self, k: int, layer: int) -> LayerLoad:
+        """What layer k (the model's `layer`) reads, in the order it is to be read."""
+        base: list[Run] = []
+        refinements: list[tuple[Run, ...]] = []
+        for part, mask in enumerate(self.need[k]):
+            runs = tuple(Run(layer, part, first, count) for first, count in _spans(mask))
+            if not runs:
+                continue
+            if part < LOWEST_BITS or not self.is_anytime:
+                base += runs
+            elif part == FULL:
+                refinements += [(piece,) for run in runs for piece in _pieces(run, self.full_chunk)]
+            else:
+                refinements.append(runs)
+        return LayerLoad(layer, tuple(base), tuple(refinements))
+
+
+def fill_floor(ledger: Ledger) -> bool:
+    """Give every shard the lowest bits, as execution needs them (STI 5.4.3); False when AIBs go negative."""
+    ledger.force(ledger.below(LOWEST_BITS), LOWEST_BITS)
+    return ledger.is_valid
+
+
+def fill_uniform(ledger: Ledger, slices: Sequence[int]) -> int:
+    """First pass (STI 5.4.3): the highest bits that all of `slices` can have; returns them."""
+    best = LOWEST_BITS
+    for bits in BITS[2:]:
+        if not ledger.raise_all(slices, bits):
+            break
+        best = bits
+    return best
+
+
+def fill_by_importance(ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> None:
+    """Second pass (STI 5.4.3): shards in order of importance, each to the highest bits that still fit."""
+    for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
+        k, s = divmod(flat, ledger.m)
+        for bits in reversed(BITS):
+            if bits <= ledger.bits[k][s] or ledger.raise_to(k, 1 << s, bits):
+                break
+
+
+def fill_by_gain(
+    ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequence[float], *, by_layer: bool
+) -> None:
+    """Raise where a second of IO takes away most weighted error: single planes, then full fidelity.
+
+    With `by_layer`, whole planes of whole layers come first: fewer, longer reads. Where reads have no
+    latency, single planes alone are the best there is for up to 6 bits: planes cost the same, each
+    adds less than the one before, and the AIBs are nested, so the choice is a greedy one on a laminar
+    matroid.
+    """
+    drop = -np.diff(np.asarray(errors))
+    if by_layer:
+        gains = weights.sum(axis=1)[:, None] * drop[None, LOWEST_BITS:]
+        every = (1 << ledger.m) - 1
+        for flat in np.argsort(-gains, axis=None, kind="stable").tolist():
+            k, step = divmod(flat, PLANES - LOWEST_BITS)
+            ledger.raise_to(k, every, LOWEST_BITS + step + 1)
+    gains = weights[:, :, None] * drop[None, None, LOWEST_BITS:]
+    for flat in np.argsort(-gains, axis=None, kind="stable").tolist():
+        shard, step = divmod(flat, PLANES - LOWEST_BITS)
+        k, s = divmod(shard, ledger.m)
+        # A plane without the one above it is of no use.
+        if ledger.bits[k][s] == LOWEST_BITS + step:
+            ledger.raise_to(k, 1 << s, LOWEST_BITS + step + 1)
+    for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
+        k, s = divmod(flat, ledger.m)
+        if ledger.bits[k][s] < FULL_BITS:
+            ledger.raise_to(k, 1 << s, FULL_BITS)
+
+
+def fidelity(
+    bits: Sequence[Sequence[int]], weights: Float[np.ndarray, "n m"], errors: Sequence[float]
+) -> float:
+    """Importance-weighted share of the weights' variance that `bits` keep: 1 is full fidelity everywhere."""
+    table = np.zeros(FULL_BITS + 1)
+    table[: PLANES + 1] = errors
+    return float(1 - (weights * table[np.asarray(bits)]).sum() / weights.sum())
+
+
+def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]:
+    """Importance as weights of mean 1; the least important shard counts a tenth of the most important."""
+    low, high = importance.min(), importance.max()
+    if high <= low:
+        return np.ones_like(importance, dtype=np.float64)
+    weights = 0.1 + 0.9 * (importance - low) / (high - low)
+    return np.asarray(weights / weights.mean())
+
+
+def _mask(flags: np.ndarray) -> int:
+    return sum(1 << s for s, flag in enumerate(flags.tolist()) if flag)
+
+
+def _spans(mask: int) -> list[tuple[int, int]]:
+    """Runs of ones in `mask` as (first, count)."""
+    spans = []
+    first = 0
+    while mask:
+        skip = (mask & -mask).bit_length() - 1
+        first += skip
+        mask >>= skip
+        count = (~mask & (mask + 1)).bit_length() - 1
+        spans.append((first, count))
+        mask >>= count
+        first += count
+    return spans
+
+
+def _pieces(run: Run, size: int) -> list[Run]:
+    end = run.first + run.count
+    return [Run(run.layer, run.part, at, min(size, end - at)) for at in range(run.first, end, size)]

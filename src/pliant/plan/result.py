@@ -1,0 +1,120 @@
+"""A plan: what will run, when, in how much memory, and why. Knows no search and no device."""
+
+from dataclasses import dataclass
+
+from pliant.ir.cost import Budget, Span
+from pliant.ir.program import FULL
+from pliant.plan.load import LayerLoad
+from pliant.plan.shape import FULL_BITS, StoreShape
+
+Grid = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMemory:
+    """Predicted bytes: weights kept between runs, weights of the layers in flight, intermediate tensors."""
+
+    preload_bytes: int
+    working_bytes: int
+    arena_bytes: int
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.preload_bytes + self.working_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One submodel with its bits, loads and predicted times.
+
+    `layers` are the model's own layer numbers, in order; each runs its leading `width` slices.
+    `bits[k][s]` is what shard s of the k-th layer is planned to run with, `held[k][s]` how many of
+    its planes (32: full fidelity) are in memory before the run. `aib_start_s` are the accumulated IO
+    budgets with the preload bonus before any debit, `aib_s` what is left of them.
+    `window` layers' loads may be in memory beside the layer that runs; `latest_start_s[k]` is when
+    layer k starts at the latest without its missing refinements, None to wait for all of them.
+    `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
+    `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
+    """
+
+    name: str
+    budget: Budget
+    shape: StoreShape
+    layers: tuple[int, ...]
+    width: int
+    bits: Grid
+    held: Grid
+    loads: tuple[LayerLoad, ...]
+    is_pipelined: bool
+    is_anytime: bool
+    window: int
+    latest_start_s: tuple[float | None, ...]
+    slack_s: float
+    aib_start_s: tuple[float, ...]
+    aib_s: tuple[float, ...]
+    spans: tuple[Span, ...]
+    latency_s: float
+    latency_p95_s: float
+    compute_s: float
+    io_s: float
+    wait_s: float
+    memory: PlanMemory
+    fidelity: float
+    meets_target: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.layers)
+
+    @property
+    def is_resident(self) -> bool:
+        """True when nothing is read at run time."""
+        return not any(load.runs for load in self.loads)
+
+    @property
+    def base_bits(self) -> Grid:
+        """Bits that each shard has for certain when its layer runs: held, or read before it may start."""
+        rows = []
+        for load, held, bits in zip(self.loads, self.held, self.bits, strict=True):
+            row = [min(h, b) if h < FULL_BITS else FULL_BITS for h, b in zip(held, bits, strict=True)]
+            for run in load.base:
+                for s in range(run.first, run.first + run.count):
+                    row[s] = max(row[s], FULL_BITS if run.part == FULL else run.part + 1)
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    def load_bytes(self, k: int) -> int:
+        """Bytes that layer k reads."""
+        return sum(run_bytes(self.shape, run.part) * run.count for run in self.loads[k].runs)
+
+
+def run_bytes(shape: StoreShape, part: int) -> int:
+    """Bytes of one slice of a part."""
+    return shape.full_bytes if part == FULL else shape.plane_bytes
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan for people, the same text for the same plan: why, the bits of every shard, AIBs, memory."""
+    target = f"target {plan.budget.latency_s * 1e3:.1f} ms, preload {plan.budget.preload_bytes} B"
+    lines = [
+        f"{plan.name}: {plan.n}x{plan.width} of {plan.shape.n_layers}x{plan.shape.n_slices}, {target}",
+        f"  predicted {plan.latency_s * 1e3:.2f} ms (95 % under {plan.latency_p95_s * 1e3:.2f} ms): compute "
+        f"{plan.compute_s * 1e3:.2f} ms, IO {plan.io_s * 1e3:.2f} ms, waits {plan.wait_s * 1e3:.2f} ms",
+        f"  weights {plan.memory.preload_bytes} B preloaded + {plan.memory.working_bytes} B working "
+        f"(window of {plan.window} layers)",
+        "  layer  bits of each slice (held before the run)       reads [B]  AIB before  after [ms]",
+    ]
+    for k, layer in enumerate(plan.layers):
+        cells = " ".join(_cell(b, h) for b, h in zip(plan.bits[k], plan.held[k], strict=True))
+        aib = f"{plan.aib_start_s[k] * 1e3:10.3f} {plan.aib_s[k] * 1e3:10.3f}"
+        lines.append(f"  {layer:5d}  {cells:<48} {plan.load_bytes(k):10d} {aib}")
+    lines += [f"  - {reason}" for reason in plan.reasons]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(bits: int, held: int) -> str:
+    """`6(2)`: runs with 6 bits, 2 planes of them held; `6*`: all of them held; `6`: all of them read."""
+    if held >= bits:
+        return f"{bits}*"
+    return f"{bits}({held})" if held else f"{bits}"

@@ -1,0 +1,45 @@
+"""The sizes a planner needs to know of a store. Knows no file and no weight."""
+
+from dataclasses import dataclass
+
+from pliant.errors import BudgetError
+from pliant.models.slices import slice_geometry
+from pliant.models.spec import ModelSpec
+
+FULL_BITS = 32  # a shard in the checkpoint's own precision, whatever that is
+PLANES = 6
+BITS = (1, 2, 3, 4, 5, 6, FULL_BITS)
+LOWEST_BITS = 2  # below two bits a submodel answers at random (STI 5.4.3 starts at 2)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreShape:
+    """N layers x M slices, the trained widths, and the bytes of one slice's plane and full fidelity."""
+
+    n_layers: int
+    n_slices: int
+    widths: tuple[int, ...]
+    plane_bytes: int
+    full_bytes: int
+
+    def __post_init__(self) -> None:
+        if min(self.n_layers, self.n_slices, self.plane_bytes, self.full_bytes) < 1:
+            raise BudgetError(f"a store has layers, slices and bytes, not {self}.")
+        if not self.widths or not all(1 <= w <= self.n_slices for w in self.widths):
+            raise BudgetError(f"widths {self.widths} must lie within 1..{self.n_slices}.")
+
+    def shard_bytes(self, bits: int) -> int:
+        """Bytes of one shard read whole at `bits`."""
+        return self.full_bytes if bits == FULL_BITS else bits * self.plane_bytes
+
+
+def store_shape(spec: ModelSpec) -> StoreShape:
+    """The shape of a store of `spec`."""
+    geometry = slice_geometry(spec)
+    return StoreShape(
+        n_layers=spec.n_layers,
+        n_slices=spec.n_heads,
+        widths=spec.widths,
+        plane_bytes=geometry.plane_bytes,
+        full_bytes=geometry.full_bytes(spec.precision),
+    )
