@@ -175,50 +175,61 @@ def latency(spans: Collection[Span]) -> float:
 def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> list[Span]:
     steps = segment.steps
     queues: dict[str, deque[int]] = {}
+    missing = [len(step.after) for step in steps]
+    wished = [len(step.prefer) for step in steps]
     for i, step in enumerate(steps):
         queues.setdefault(step.lane, deque()).append(i)
+    unblocks, pleases = _consumers(segment)
     left = [cost.seconds(step.work) for step in steps]
-    spans: list[Span | None] = [None] * len(steps)
+    started_s = [0.0] * len(steps)
+    ended_s = [0.0] * len(steps)
     running: dict[str, int] = {}
-    started: dict[int, float] = {}
-
-    def waits_until(i: int) -> float | None:
-        """When step i may start as far as is known: now, a latest start, or None for 'not yet known'."""
-        step = steps[i]
-        if any(spans[j] is None for j in step.after):
-            return None
-        if all(spans[j] is not None for j in step.prefer):
-            return now
-        return step.latest_start_s
-
     while queues or running:
         wake_s = float("inf")
         for lane in [lane for lane in queues if lane not in running]:
-            at = waits_until(queues[lane][0])
-            if at is not None and at <= now:
-                running[lane] = queues[lane].popleft()
-                started[running[lane]] = now
-                if not queues[lane]:
-                    del queues[lane]
-            elif at is not None:
-                wake_s = min(wake_s, at)
+            i = queues[lane][0]
+            if missing[i]:
+                continue
+            latest_s = steps[i].latest_start_s
+            if wished[i] and (latest_s is None or latest_s > now):
+                wake_s = wake_s if latest_s is None else min(wake_s, latest_s)
+                continue
+            running[lane] = queues[lane].popleft()
+            started_s[i] = now
+            if not queues[lane]:
+                del queues[lane]
         # The lowest unfinished step waits only for finished ones, so something runs or wakes.
         slow = _slowdowns(running, segment, cost)
-        ends = {lane: now + left[i] * slow[lane] for lane, i in running.items()}
-        then = min(min(ends.values(), default=float("inf")), wake_s)
+        then_s = min(wake_s, *[now + left[i] * slow[lane] for lane, i in running.items()])
         for lane, i in list(running.items()):
-            if ends[lane] <= then:
-                spans[i] = Span(first + i, lane, started[i], then)
-                del running[lane]
-            else:
-                left[i] -= (then - now) / slow[lane]
-        now = then
-    return [span for span in spans if span is not None]
+            end_s = now + left[i] * slow[lane]
+            if end_s > then_s:
+                left[i] -= (then_s - now) / slow[lane]
+                continue
+            ended_s[i] = then_s
+            del running[lane]
+            for j in unblocks[i]:
+                missing[j] -= 1
+            for j in pleases[i]:
+                wished[j] -= 1
+        now = then_s
+    return [Span(first + i, step.lane, started_s[i], ended_s[i]) for i, step in enumerate(steps)]
+
+
+def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:
+    """For each step, who needs it and who only prefers it."""
+    unblocks: list[list[int]] = [[] for _ in segment.steps]
+    pleases: list[list[int]] = [[] for _ in segment.steps]
+    for i, step in enumerate(segment.steps):
+        for j in step.after:
+            unblocks[j].append(i)
+        for j in step.prefer:
+            pleases[j].append(i)
+    return unblocks, pleases
 
 
 def _slowdowns(running: Mapping[str, int], segment: Segment, cost: Cost) -> dict[str, float]:
+    if len(running) < 2:
+        return dict.fromkeys(running, 1.0)
     busy = set(running)
-    return {
-        lane: cost.slowdown(segment.steps[i].work, busy - {lane}) if len(busy) > 1 else 1.0
-        for lane, i in running.items()
-    }
+    return {lane: cost.slowdown(segment.steps[i].work, busy - {lane}) for lane, i in running.items()}

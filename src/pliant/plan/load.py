@@ -56,17 +56,20 @@ class Ledger:
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
         self.held = held
-        self.held_masks = [[_mask(row > part) for part in range(PLANES + 1)] for row in held]
+        self.held_masks = [_held_masks(row) for row in held.tolist()]
         self.need = [[0] * (PLANES + 1) for _ in range(n)]
-        self.bits = [[min(int(h), FULL_BITS) for h in row] for row in held]
+        self.bits: list[list[int]] = held.tolist()
         self.load_s = [0.0] * n
         self.spare_s = list(budget_s)  # AIB(k) after all debits so far
+        self.room_s = _suffix_min(self.spare_s)  # what a load at layer k may cost
         self.granted_s = 0.0
+        self._known: dict[tuple[int, ...], float] = {}
 
     def grant(self, slack_s: float) -> None:
         """Add `slack_s` to every AIB: so much later may every layer start."""
         self.granted_s += slack_s
         self.spare_s = [spare + slack_s for spare in self.spare_s]
+        self.room_s = _suffix_min(self.spare_s)
 
     def held_seconds(self, k: int) -> float:
         """The preload bonus of layer k (STI 5.4.2): IO seconds that its held shards are worth."""
@@ -97,9 +100,22 @@ class Ledger:
     def raise_to(self, k: int, slices: int, bits: int) -> bool:
         """Raise `slices` of layer k to `bits` if the budgets allow; False and unchanged if not."""
         extra_s, need = self.price(k, slices, bits)
-        if extra_s > min(self.spare_s[k:]) + TOLERANCE_S:
+        if extra_s > self.room_s[k] + TOLERANCE_S:
             return False
         self._debit(k, extra_s, need, slices, bits)
+        return True
+
+    def raise_plane(self, k: int, s: int) -> bool:
+        """Raise one shard by one plane (at least two are there, at most five), if the budgets allow."""
+        part = self.bits[k][s]
+        mask = self.need[k][part] << 1  # so that slice s - 1 has a bit even where s is 0
+        neighbours = (mask >> s & 1) + (mask >> (s + 2) & 1)
+        extra_s = self.plane_s + (1 - neighbours) * self.latency_s
+        if extra_s > self.room_s[k] + TOLERANCE_S:
+            return False
+        need = list(self.need[k])
+        need[part] |= 1 << s
+        self._debit(k, extra_s, need, 1 << s, part + 1)
         return True
 
     def force(self, slices: Sequence[int], bits: int) -> None:
@@ -124,7 +140,7 @@ class Ledger:
 
     def below(self, bits: int) -> list[int]:
         """For each layer the mask of the shards that have fewer than `bits` bits."""
-        return [_mask(np.asarray(row) < bits) for row in self.bits]
+        return [sum(1 << s for s, b in enumerate(row) if b < bits) for row in self.bits]
 
     def copy(self) -> "Ledger":
         other = object.__new__(Ledger)
@@ -133,19 +149,30 @@ class Ledger:
         other.bits = [list(row) for row in self.bits]
         other.load_s = list(self.load_s)
         other.spare_s = list(self.spare_s)
+        other.room_s = list(self.room_s)
         return other
 
     def _debit(self, k: int, extra_s: float, need: list[int], slices: int, bits: int) -> None:
         self.need[k] = need
         self.load_s[k] += extra_s
+        spare_s = self.spare_s
         for j in range(k, self.n):
-            self.spare_s[j] -= extra_s
+            spare_s[j] -= extra_s
+        self.room_s = _suffix_min(spare_s)
         row = self.bits[k]
-        for s in range(self.m):
-            if slices >> s & 1 and row[s] < bits:
-                row[s] = bits
+        while slices:
+            low = slices & -slices
+            slices ^= low
+            row[low.bit_length() - 1] = max(bits, row[low.bit_length() - 1])
 
     def _seconds(self, need: list[int]) -> float:
+        key = tuple(need)
+        seconds = self._known.get(key)
+        if seconds is None:
+            seconds = self._known[key] = self._read_seconds(need)
+        return seconds
+
+    def _read_seconds(self, need: list[int]) -> float:
         reads = planes = 0
         for mask in need[:PLANES]:
             if mask:
@@ -222,10 +249,11 @@ def fill_by_gain(
         k, s = divmod(shard, ledger.m)
         # A plane without the one above it is of no use.
         if ledger.bits[k][s] == LOWEST_BITS + step:
-            ledger.raise_to(k, 1 << s, LOWEST_BITS + step + 1)
+            ledger.raise_plane(k, s)
+    least_s = ledger.full_s - PLANES * (ledger.plane_s + ledger.latency_s)
     for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
         k, s = divmod(flat, ledger.m)
-        if ledger.bits[k][s] < FULL_BITS:
+        if ledger.room_s[k] >= least_s and ledger.bits[k][s] < FULL_BITS:
             ledger.raise_to(k, 1 << s, FULL_BITS)
 
 
@@ -247,8 +275,19 @@ def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]
     return np.asarray(weights / weights.mean())
 
 
-def _mask(flags: np.ndarray) -> int:
-    return sum(1 << s for s, flag in enumerate(flags.tolist()) if flag)
+def _held_masks(row: list[int]) -> list[int]:
+    masks = [0] * (PLANES + 1)
+    for s, planes in enumerate(row):
+        for part in range(min(planes, PLANES + 1)):
+            masks[part] |= 1 << s
+    return masks
+
+
+def _suffix_min(values: Sequence[float]) -> list[float]:
+    lowest = list(values)
+    for k in range(len(lowest) - 2, -1, -1):
+        lowest[k] = min(lowest[k], lowest[k + 1])
+    return lowest
 
 
 def _spans(mask: int) -> list[tuple[int, int]]:

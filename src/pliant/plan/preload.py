@@ -19,28 +19,24 @@ def preload(
     `planes`: the same, but what is left of the buffer takes the low planes of the next shards.
     `base`: the lowest planes of every layer first, so that no layer has to wait for IO; then as `planes`.
     """
-    held = np.zeros((n, m), dtype=np.int64)
     if rule == "shards":
-        count = min(n * m, n_bytes // shape.shard_bytes(bits))
-        held.reshape(-1)[:count] = bits
+        held = np.zeros((n, m), dtype=np.int64)
+        held.reshape(-1)[: n_bytes // shape.shard_bytes(bits)] = bits
         return held
+    rows = [[0] * m for _ in range(n)]
     left = n_bytes
     if rule == "base":
         for plane in range(LOWEST_BITS):
-            left = _raise(held, slice(None), plane, plane + 1, left, shape.plane_bytes)
-    for k in range(n):
+            for row in rows:
+                left = _add_plane(row, plane, left, shape.plane_bytes)
+    for row in rows:
+        if left < shape.plane_bytes:
+            break
         if bits == FULL_BITS:
-            # A shard's planes are of no use beside its full fidelity, so they make room for it.
-            rows = held[k]
-            for s in range(m):
-                price = shape.full_bytes - int(rows[s]) * shape.plane_bytes
-                if price > left:
-                    break
-                left -= price
-                rows[s] = FULL_BITS
-        for plane in range(PLANES if bits == FULL_BITS else bits):
-            left = _raise(held, slice(k, k + 1), plane, plane + 1, left, shape.plane_bytes)
-    return held
+            left = _complete(row, left, shape)
+        for plane in range(min(bits, PLANES)):
+            left = _add_plane(row, plane, left, shape.plane_bytes)
+    return np.array(rows, dtype=np.int64)
 
 
 def held_bytes(shape: StoreShape, held: Int[np.ndarray, "n m"]) -> int:
@@ -50,9 +46,23 @@ def held_bytes(shape: StoreShape, held: Int[np.ndarray, "n m"]) -> int:
     return n_full * shape.full_bytes + n_planes * shape.plane_bytes
 
 
-def _raise(held: np.ndarray, rows: slice, old: int, new: int, left: int, price: int) -> int:
-    """Raise shards of `rows` from `old` to `new` planes while `left` bytes last; returns what is left."""
-    part = held[rows]
-    at = np.argwhere(part == old)[: max(left, 0) // price]
-    part[tuple(at.T)] = new
-    return left - len(at) * price
+def _add_plane(row: list[int], plane: int, left: int, price: int) -> int:
+    """Give shards of `row` with `plane` planes one more while `left` bytes last; returns what is left."""
+    if left < price:
+        return left
+    for s, planes in enumerate(row):
+        if planes == plane and left >= price:
+            row[s] = plane + 1
+            left -= price
+    return left
+
+
+def _complete(row: list[int], left: int, shape: StoreShape) -> int:
+    """Give shards of `row` full fidelity while `left` bytes last; their planes, of no more use, make room."""
+    for s, planes in enumerate(row):
+        price = shape.full_bytes - planes * shape.plane_bytes
+        if price > left:
+            break
+        left -= price
+        row[s] = FULL_BITS
+    return left

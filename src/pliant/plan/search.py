@@ -193,10 +193,9 @@ class _Problem:
                 yield self.floor(c, layers, weights, held, rule)
 
     def rules(self) -> Iterator[tuple[PreloadRule, int]]:
-        rules: tuple[PreloadRule, ...] = ("base", "planes", "shards")
-        for rule in rules:
-            if self.options.preload in (rule, "best"):
-                yield from ((rule, bits) for bits in BITS if bits >= LOWEST_BITS)
+        best: tuple[PreloadRule, ...] = ("base", "planes")  # whole shards are never better than planes
+        for rule in best if self.options.preload == "best" else (self.options.preload,):
+            yield from ((rule, bits) for bits in BITS if bits >= LOWEST_BITS)
 
     def floor(
         self, c: Submodel, layers: tuple[int, ...], weights: Float[np.ndarray, "n m"], held: Held, rule: str
