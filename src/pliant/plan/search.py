@@ -65,6 +65,7 @@ class PlanOptions:
             raise BudgetError(f"an IO reserve is a factor of at least 1, not {self.io_reserve}.")
 
 
+OURS = PlanOptions()
 PAPER = PlanOptions(
     slack="none",
     uses_lead=False,
@@ -83,7 +84,7 @@ def plan(
     costs: CostTable,
     budget: Budget,
     importance: Float[np.ndarray, "N M"],
-    options: PlanOptions = PlanOptions(),
+    options: PlanOptions = OURS,
     *,
     expected: CostTable | None = None,
     held: Int[np.ndarray, "N M"] | None = None,

@@ -1,0 +1,162 @@
+"""The systems STI is compared with (its Table 4), as planners of the same Plan type."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable
+from pliant.models.spec import picked_layers
+from pliant.plan.assemble import Draft, assemble, pipeline
+from pliant.plan.load import Ledger, weights_of
+from pliant.plan.result import Plan
+from pliant.plan.search import OURS, PlanOptions
+from pliant.plan.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel import Submodel, rank, submodels
+
+
+def load_and_execute(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    importance: Float[np.ndarray, "N M"],
+    options: PlanOptions = OURS,
+    *,
+    expected: CostTable | None = None,
+) -> Plan:
+    """Load the whole submodel at full fidelity, then execute it; the one whose total is closest to T."""
+    job = _Job(shape, costs, budget, importance, options, expected)
+    totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
+    chosen = min(totals, key=lambda c: (abs(totals[c] - job.usable_s), -c.n_shards, -c.n))
+    why = (
+        f"reading, then computing takes {totals[chosen] * 1e3:.1f} ms: of all submodels closest to the target"
+    )
+    return job.plan("load&exec", chosen, FULL_BITS, why, is_pipelined=False)
+
+
+def standard_pipeline(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    importance: Float[np.ndarray, "N M"],
+    bits: int,
+    options: PlanOptions = OURS,
+    *,
+    expected: CostTable | None = None,
+) -> Plan:
+    """StdPL-X: the same bits everywhere, layers read while earlier ones compute, nothing preloaded.
+
+    Raises BudgetError when no submodel ends under T, unless `options.best_effort`.
+    """
+    job = _Job(shape, costs, budget, importance, options, expected)
+    fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
+    chosen = job.largest(fits, lambda c: job.end_s(c, bits))
+    why = f"the largest whose pipeline ends in time at {bits} bits everywhere"
+    return job.plan(f"stdpl-{_bits_name(bits)}", chosen, bits, why)
+
+
+def preload_model(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    importance: Float[np.ndarray, "N M"],
+    bits: int,
+    options: PlanOptions = OURS,
+    *,
+    expected: CostTable | None = None,
+) -> Plan:
+    """PreloadModel-X: the whole N x M model in memory at the same bits, so only compute counts.
+
+    Raises BudgetError when no submodel computes under T, unless `options.best_effort`.
+    """
+    job = _Job(shape, costs, budget, importance, options, expected)
+    fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
+    chosen = job.largest(fits, lambda c: c.compute_s)
+    why = f"the whole model is held at {bits} bits, so the largest that computes in time runs"
+    return job.plan(f"preload-{_bits_name(bits)}", chosen, bits, why, is_held=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    shape: StoreShape
+    costs: CostTable
+    budget: Budget
+    importance: Float[np.ndarray, "N M"]
+    options: PlanOptions
+    expected: CostTable | None
+
+    @property
+    def usable_s(self) -> float:
+        """T without tokenising and head: what the pipeline, the embedding included, may take."""
+        return self.budget.latency_s * (1 - self.options.margin) - self.costs.tokenise_s - self.costs.head_s
+
+    @property
+    def submodels(self) -> tuple[Submodel, ...]:
+        return submodels(self.shape.n_layers, self.shape.widths, self.costs)
+
+    def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
+        disk = self.costs.disk.times(self.costs.io_slowdown)
+        ledger = Ledger(
+            self.shape, c.m, disk, [0.0] * c.n, held, is_anytime=False, full_chunk=self.shape.n_slices
+        )
+        ledger.force(ledger.below(bits), bits)
+        return ledger
+
+    def end_s(self, c: Submodel, bits: int, *, is_pipelined: bool = True) -> float:
+        """When the last layer ends, from the end of tokenising."""
+        load_s = self.ledger(c, bits, np.zeros((c.n, c.m), dtype=np.int64)).load_s
+        layer = self.costs.layer(c.m)
+        layer_s = layer.busy_s if is_pipelined else layer.alone_s
+        return pipeline(load_s, layer_s, self.costs.embed_s, c.n, is_pipelined=is_pipelined)[1]
+
+    def largest(self, fits: Sequence[Submodel], seconds: Callable[[Submodel], float]) -> Submodel:
+        if fits:
+            return rank(fits, self.options.similar)[0]
+        least = min(self.submodels, key=seconds)
+        if self.options.best_effort:
+            return least
+        needs_s = seconds(least) + self.budget.latency_s - self.usable_s
+        raise BudgetError(
+            f"no submodel answers within {self.budget.latency_s * 1e3:.1f} ms; the nearest feasible is "
+            f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take --best-effort."
+        )
+
+    def plan(
+        self, name: str, c: Submodel, bits: int, why: str, *, is_pipelined: bool = True, is_held: bool = False
+    ) -> Plan:
+        layers = picked_layers(self.shape.n_layers, c.n)
+        held = np.full((c.n, c.m), bits if is_held else 0, dtype=np.int64)
+        ledger = self.ledger(c, bits, held)
+        layer_s = self.costs.layer(c.m).busy_s
+        aib_start_s = tuple(k * layer_s for k in range(c.n))
+        draft = Draft(
+            name=name,
+            layers=layers,
+            width=c.m,
+            bits=tuple(tuple(row) for row in ledger.bits),
+            held=held,
+            loads=tuple(ledger.load(k, layer) for k, layer in enumerate(layers)),
+            weights=weights_of(self.importance[list(layers), : c.m].astype(np.float64)),
+            slack_s=0.0,
+            aib_start_s=aib_start_s,
+            aib_s=tuple((np.asarray(aib_start_s) - np.cumsum(ledger.load_s)).tolist()),
+            reasons=(why,),
+            is_pipelined=is_pipelined,
+        )
+        whole = self.shape.n_layers * self.shape.n_slices * self.shape.shard_bytes(bits)
+        return assemble(
+            draft,
+            self.shape,
+            self.costs,
+            self.budget,
+            expected=self.expected,
+            errors=self.options.errors,
+            margin=self.options.margin,
+            preload_bytes=whole if is_held else 0,
+        )
+
+
+def _bits_name(bits: int) -> str:
+    return "full" if bits == FULL_BITS else str(bits)

@@ -1,0 +1,76 @@
+"""Memory: what the process holds, and one budget that several sessions share. Knows no model."""
+
+import resource
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pliant.errors import BudgetError
+from pliant.quantities import format_bytes
+
+_STATUS = Path("/proc/self/status")
+
+
+def peak_rss_bytes() -> int:
+    """The largest resident set this process has had, in bytes."""
+    return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def rss_bytes() -> int:
+    """The resident set of this process now, in bytes; its peak where the system tells no more."""
+    return _status("VmRSS") or peak_rss_bytes()
+
+
+@cache
+def idle_rss_bytes() -> int:
+    """The resident set of an interpreter that does nothing, in bytes, measured once in a child."""
+    script = "import resource; print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)
+    return int(done.stdout) * 1024
+
+
+class MemoryBudget:
+    """Bytes that all sessions of a process may hold together; each reserves its share before it takes it."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.total_bytes = total_bytes
+        self._reserved: dict[int, int] = {}
+
+    @property
+    def free_bytes(self) -> int:
+        return self.total_bytes - sum(self._reserved.values())
+
+    def reserve(self, owner: object, n_bytes: int) -> None:
+        """Set `owner`'s share to `n_bytes`. Raises BudgetError, and changes nothing, when it does not fit."""
+        held = self._reserved.get(id(owner), 0)
+        if n_bytes - held > self.free_bytes:
+            raise BudgetError(
+                f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} that all "
+                f"models share only {format_bytes(self.free_bytes + held)} are free. "
+                "Lower this model's preload buffer, or close another model."
+            )
+        self._reserved[id(owner)] = n_bytes
+
+    def release(self, owner: object) -> None:
+        """Give `owner`'s share back; an owner without one is no error."""
+        self._reserved.pop(id(owner), None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reserved.clear()
+
+
+def _status(field: str) -> int:
+    try:
+        text = _STATUS.read_text()
+    except OSError:
+        return 0
+    line = next((row for row in text.splitlines() if row.startswith(field + ":")), None)
+    return int(line.split()[1]) * 1024 if line else 0

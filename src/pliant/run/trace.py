@@ -1,0 +1,115 @@
+"""Predicted spans beside measured ones: as a table, a text timeline and a Chrome/Perfetto trace."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from pliant.ir.cost import Span, SpanState
+from pliant.ir.program import Compute, Exchange, Load, Program, Work
+
+
+def compare_table(program: Program, predicted: Sequence[Span], measured: Sequence[Span]) -> Table:
+    """One row a step: what it does, when it was predicted to run and when it ran, in milliseconds."""
+    table = Table(title="predicted beside measured")
+    for name in ("step", "lane"):
+        table.add_column(name)
+    table.add_column("work", overflow="ellipsis", max_width=44, no_wrap=True)
+    for name in ("start", "predicted", "start", "measured", "ratio"):
+        table.add_column(name + (" ms" if name != "ratio" else ""), justify="right")
+    for step, before, after in zip(program.steps, predicted, measured, strict=True):
+        ratio = f"{after.seconds / before.seconds:.2f}" if before.seconds else "-"
+        took = f"{after.seconds * 1e3:.3f}" if after.state is SpanState.RAN else after.state.value
+        table.add_row(
+            str(before.step), step.lane, work_name(step.work),
+            f"{before.start_s * 1e3:.3f}", f"{before.seconds * 1e3:.3f}",
+            f"{after.start_s * 1e3:.3f}", took, ratio if after.state is SpanState.RAN else "-",
+        )  # fmt: skip
+    return table
+
+
+def timeline_text(program: Program, spans: Sequence[Span], columns: int = 72) -> str:
+    """One line a lane, time to the right; a step is a run of its layer's number, a blank is a wait.
+
+    A mark belongs to the step that held its lane for most of that column's time.
+    """
+    end_s = max((s.end_s for s in spans), default=0.0)
+    if not end_s:
+        return "(nothing ran)\n"
+    steps = program.steps
+    lines = []
+    for lane in program.lanes:
+        cells = [" "] * columns
+        held_s = [0.0] * columns
+        for span in spans:
+            if span.lane == lane and span.state is not SpanState.SKIPPED:
+                _paint(cells, held_s, span, end_s, _mark(steps[span.step].work))
+        lines.append(f"{lane:>8} |{''.join(cells)}|")
+    scale = f"{'ms':>8} |0{f'{end_s * 1e3:.2f}':>{columns - 1}}|"
+    return "\n".join([*lines, scale]) + "\n"
+
+
+def perfetto_trace(program: Program, **runs: Sequence[Span]) -> dict[str, object]:
+    """Chrome trace events (ui.perfetto.dev opens them): one process for each of `runs`, one thread a lane.
+
+    >>> from pliant.ir.program import Compute, Program, Segment, Step
+    >>> program = Program((Segment((Step("cpu", Compute("head")),)),))
+    >>> trace = perfetto_trace(program, measured=[Span(0, "cpu", 0.0, 0.001)])
+    >>> trace["traceEvents"][-1]["dur"]
+    1000.0
+    """
+    events: list[dict[str, object]] = []
+    steps = program.steps
+    for pid, (name, spans) in enumerate(runs.items(), start=1):
+        events.append({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}})
+        threads = {lane: tid for tid, lane in enumerate(program.lanes, start=1)}
+        for lane, tid in threads.items():
+            args = {"name": lane}
+            events.append({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": args})
+        for span in spans:
+            if span.state is SpanState.SKIPPED:
+                continue
+            events.append({
+                "ph": "X", "name": work_name(steps[span.step].work), "cat": span.lane,
+                "pid": pid, "tid": threads[span.lane],
+                "ts": span.start_s * 1e6, "dur": span.seconds * 1e6,
+                "args": {"step": span.step, "work": str(steps[span.step].work), "state": span.state.value},
+            })  # fmt: skip
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def write_trace(path: Path, program: Program, **runs: Sequence[Span]) -> None:
+    """Write `perfetto_trace` as JSON."""
+    path.write_text(json.dumps(perfetto_trace(program, **runs)), encoding="utf-8")
+
+
+def work_name(work: Work) -> str:
+    """A short name for a row or a box: `layer 3`, `load 3: plane 0, plane 1`."""
+    match work:
+        case Compute(kernel=kernel, layer=layer):
+            return kernel if layer is None else f"{kernel} {layer}"
+        case Load(layer=layer, runs=runs):
+            parts = dict.fromkeys("full" if run.part == 6 else str(run.part) for run in runs)
+            return f"load {layer}: plane {' '.join(parts)}"
+        case Exchange(tensor=tensor, src=src, dst=dst):
+            return f"{tensor} {src}->{dst}"
+
+
+def _mark(work: Work) -> str:
+    match work:
+        case Compute(layer=int(layer)) | Load(layer=layer):
+            return "0123456789abcdefghijklmnopqrstuvwxyz"[layer % 36]
+        case _:
+            return "*"
+
+
+def _paint(cells: list[str], held_s: list[float], span: Span, end_s: float, mark: str) -> None:
+    width_s = end_s / len(cells)
+    first = min(int(span.start_s / width_s), len(cells) - 1)
+    last = min(int(span.end_s / width_s), len(cells) - 1)
+    for column in range(first, last + 1):
+        share_s = min(span.end_s, (column + 1) * width_s) - max(span.start_s, column * width_s)
+        if share_s > held_s[column]:
+            held_s[column] = share_s
+            cells[column] = mark
