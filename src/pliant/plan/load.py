@@ -51,7 +51,7 @@ class Ledger:
         n = len(budget_s)
         self.n, self.m = n, m
         self.is_anytime = is_anytime
-        self.full_chunk = full_chunk
+        self.full_chunk = full_chunk if is_anytime else m
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
