@@ -1,0 +1,216 @@
+"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version. Knows no files, no layers."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int, UInt8
+
+from pliant.errors import StoreError
+from pliant.models.table import TABLE_BITS, QuantizedTable, pack_codes
+
+BITS = 6
+LEVELS = 1 << BITS
+LOG_LIKELIHOOD_THRESHOLD = -4.0
+LLOYD_TOLERANCE = 1e-9  # relative fall of the squared error over 64 rounds below which Lloyd has converged
+LLOYD_ROUNDS = 20_000
+Quantizer = Literal["lloyd", "equal-population"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCode:
+    """One layer's code: the ascending 64 centroids, the means of merged cells for each k, and the normal.
+
+    `codebooks[k]` has 2**k ascending values, all exact in bfloat16; `centroids` is `codebooks[6]`.
+    `mean` and `std` are of the normal fitted to all weights, outliers included.
+    """
+
+    codebooks: Mapping[int, Float32[np.ndarray, " levels"]]
+    mean: float
+    std: float
+
+    @property
+    def centroids(self) -> Float32[np.ndarray, "64"]:
+        return self.codebooks[BITS]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """Weights as codes: weight i is exactly itself where `is_outlier[i]`, else `codebooks[k][codes[i] >> 6 - k]`."""
+
+    code: LayerCode
+    codes: UInt8[np.ndarray, " n"]
+    is_outlier: Bool[np.ndarray, " n"]
+
+
+def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fitted:
+    """Fit one normal, set aside what it finds unlikely, and code the rest (STI section 6).
+
+    An outlier is a weight whose natural log density under the fitted normal is below -4. Outliers get
+    the code of the nearest cell, so that their codes mean something, but their exact value holds.
+    Raises StoreError when there is nothing to fit or a value is not finite.
+    """
+    if values.size == 0 or not np.isfinite(values).all():
+        raise StoreError(
+            f"{values.size} weights cannot be quantized: there must be some, all of them finite."
+        )
+    mean = float(values.mean(dtype=np.float64))
+    std = float(values.std(dtype=np.float64))
+    is_outlier = np.abs(values - np.float64(mean)) > outlier_distance(std)
+    order = np.sort(values[~is_outlier]).astype(np.float64)
+    match quantizer:
+        case "equal-population":
+            edges = equal_population_edges(order.size)
+            codes = _rank_codes(values, is_outlier, mean)
+        case "lloyd":
+            edges = lloyd_edges(order)
+            codes = _cell_codes(values, order, edges)
+        case _:
+            assert_never(quantizer)
+    codebooks = {k: to_bfloat16(_means(order, edges[:: 1 << (BITS - k)])) for k in range(1, BITS + 1)}
+    return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
+
+
+def outlier_distance(std: float) -> float:
+    """The distance from the mean at which a normal's natural log density falls to the threshold of -4.
+
+    log N(x) = -log(std sqrt(2 pi)) - (x - mean)^2 / (2 std^2). The density depends on the weights'
+    unit, as in STI and GOBO: at std 0.04 the distance is 3.6 std; from std 21.8 on every weight would
+    be an outlier, and one without spread has none.
+    """
+    if std == 0:
+        return math.inf
+    room = -math.log(std * math.sqrt(2 * math.pi)) - LOG_LIKELIHOOD_THRESHOLD
+    return std * math.sqrt(max(0.0, 2 * room))
+
+
+def equal_population_edges(n: int, bits: int = BITS) -> Int[np.ndarray, " edges"]:
+    """Where each of 2**bits equally populated cells begins among n sorted weights; the last edge is n.
+
+    Rank r falls into cell floor(2**bits r / n); the edges at fewer bits are a subset of these.
+    """
+    return -(-np.arange((1 << bits) + 1, dtype=np.int64) * n // (1 << bits))
+
+
+def lloyd_edges(order: Float64[np.ndarray, " n"], levels: int = LEVELS) -> Int[np.ndarray, " edges"]:
+    """Cell edges of Lloyd's quantizer (Lloyd 1982, method I) over the ascending weights `order`.
+
+    Starts from cells of equal mass under the cube root of the density (Panter and Dite 1951) and
+    alternates means and midpoints over prefix sums, so a round costs 63 binary searches. Stops when
+    no edge moves or 64 rounds lower the squared error by less than LLOYD_TOLERANCE of itself.
+    Deterministic.
+    """
+    n = order.size
+    if n == 0:
+        return np.zeros(levels + 1, np.int64)
+    sums = np.concatenate([[0.0], np.cumsum(order)])
+    edges = _cube_root_edges(order, levels)
+    total, explained = float(order @ order), -math.inf
+    for round_ in range(LLOYD_ROUNDS):
+        means = _means_of(sums, order, edges)
+        moved = np.concatenate([[0], np.searchsorted(order, (means[1:] + means[:-1]) / 2), [n]])
+        if np.array_equal(moved, edges):
+            break
+        edges = moved
+        if round_ % 64 == 63:
+            now = _explained(sums, edges)
+            if now - explained < LLOYD_TOLERANCE * (total - now):
+                break
+            explained = now
+    return edges
+
+
+def quantize_table(table: Float32[np.ndarray, "rows columns"]) -> QuantizedTable:
+    """An embedding table in 6-bit codes: exact when it has at most 64 distinct values, else 64-level Lloyd.
+
+    The codebook keeps float32 here. Raises StoreError when a value is not finite.
+    """
+    if table.size == 0 or not np.isfinite(table).all():
+        raise StoreError(f"an embedding table of shape {list(table.shape)} needs values, all of them finite.")
+    order = np.sort(table, axis=None)
+    first = np.concatenate([[True], order[1:] != order[:-1]])
+    n_distinct = np.count_nonzero(first)
+    if n_distinct <= LEVELS:
+        codebook = np.resize(order[first], LEVELS)
+        codebook[n_distinct:] = codebook[n_distinct - 1]
+        codes = np.searchsorted(codebook[:n_distinct], table)
+    else:
+        wide = order.astype(np.float64)
+        edges = lloyd_edges(wide)
+        codebook = _means(wide, edges).astype(np.float32)
+        codes = np.searchsorted(_borders(wide, edges), table.ravel(), side="right").reshape(table.shape)
+    assert LEVELS == 1 << TABLE_BITS
+    return QuantizedTable(pack_codes(codes.astype(np.uint8)), codebook.astype(np.float32), table.shape[1])
+
+
+def to_bfloat16(values: Float64[np.ndarray, " n"] | Float32[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
+    """Round to the nearest bfloat16, ties to even; the result is float32 with its low 16 bits zero."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _rank_codes(
+    values: Float32[np.ndarray, " n"], is_outlier: Bool[np.ndarray, " n"], mean: float
+) -> UInt8[np.ndarray, " n"]:
+    """Code by rank among the inliers, equal weights in order of position; outliers take the end cells."""
+    codes = np.where(values > mean, LEVELS - 1, 0).astype(np.uint8)
+    inliers = np.flatnonzero(~is_outlier)
+    ranks = np.argsort(values[inliers], kind="stable")
+    codes[inliers[ranks]] = (np.arange(inliers.size, dtype=np.int64) << BITS) // max(1, inliers.size)
+    return codes
+
+
+def _cell_codes(
+    values: Float32[np.ndarray, " n"],
+    order: Float64[np.ndarray, " inliers"],
+    edges: Int[np.ndarray, " edges"],
+) -> UInt8[np.ndarray, " n"]:
+    if order.size == 0:
+        return np.zeros(values.size, np.uint8)
+    return np.searchsorted(_borders(order, edges), values, side="right").astype(np.uint8)
+
+
+def _borders(
+    order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
+) -> Float32[np.ndarray, " inner"]:
+    """The smallest weight of each cell but the first; an empty cell takes the next cell's, at the end +inf."""
+    padded = np.append(order, np.inf)
+    smallest: np.ndarray = padded[edges[1:-1]].astype(np.float32)
+    return smallest
+
+
+def _means(
+    order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
+) -> Float64[np.ndarray, " levels"]:
+    return _means_of(np.concatenate([[0.0], np.cumsum(order)]), order, edges)
+
+
+def _means_of(
+    sums: Float64[np.ndarray, " n1"], order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
+) -> Float64[np.ndarray, " levels"]:
+    """Arithmetic mean of each cell; an empty cell takes the weight at its edge, which keeps the order."""
+    count = np.diff(edges)
+    if order.size == 0:
+        return np.zeros(count.size)
+    means = np.diff(sums[edges]) / np.maximum(1, count)
+    low, high = order[np.minimum(edges[:-1], order.size - 1)], order[np.maximum(edges[1:], 1) - 1]
+    # Prefix sums round, so a cell of equal weights could leave its own range by one part in 10^12.
+    kept: np.ndarray = np.where(count == 0, low, np.clip(means, np.minimum(low, high), np.maximum(low, high)))
+    return kept
+
+
+def _explained(sums: Float64[np.ndarray, " n1"], edges: Int[np.ndarray, " edges"]) -> float:
+    """Sum over cells of count times squared mean: the squared error is the sum of squares minus this."""
+    return float((np.diff(sums[edges]) ** 2 / np.maximum(1, np.diff(edges))).sum())
+
+
+def _cube_root_edges(order: Float64[np.ndarray, " n"], levels: int) -> Int[np.ndarray, " edges"]:
+    """Edges with equal mass of density^(1/3), the density taken from a histogram of 512 bins."""
+    low, high = float(order[0]), float(order[-1])
+    bins = low + (high - low) * np.linspace(0, 1, 513)
+    counts = np.diff(np.searchsorted(order, bins[1:-1]), prepend=0, append=order.size)
+    mass = np.concatenate([[0.0], np.cumsum(np.maximum(counts, 0) ** (1 / 3))])
+    inner = np.interp(np.linspace(0, mass[-1], levels + 1)[1:-1], mass, bins)
+    return np.concatenate([[0], np.searchsorted(order, inner), [order.size]])
