@@ -1,0 +1,46 @@
+"""Compile LLVM IR to ELF objects, alone in a process that ends. Knows llvmlite, nothing else of pliant.
+
+Run as a script it reads one JSON request from standard input and writes each object to standard
+output as eight bytes of little-endian length and the bytes. LLVM's 60 MB stay in the child.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+
+LENGTH_BYTES = 8
+
+
+def compile_objects(texts: Sequence[str], cpu: str, features: str) -> list[bytes]:
+    """One position-independent object per IR module. Raises RuntimeError with LLVM's words on bad IR."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
+    )
+    # The generators unroll and vectorise themselves; LLVM doing it again only costs time and code.
+    options = llvm.create_pipeline_tuning_options(speed_level=2)
+    options.loop_unrolling = False
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    objects = []
+    for text in texts:
+        module = llvm.parse_assembly(text)
+        module.verify()
+        builder.getModulePassManager().run(module, builder)
+        objects.append(machine.emit_object(module))
+    return objects
+
+
+def main() -> None:
+    """Answer one request: `{"texts": [...], "cpu": "...", "features": "..."}`."""
+    request = json.load(sys.stdin)
+    for data in compile_objects(request["texts"], request["cpu"], request["features"]):
+        sys.stdout.buffer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""From IR text to function addresses: compiled in a child process, cached on disk. Knows no kernel."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import final
+
+from pliant.errors import KernelError
+from pliant.kernels import compile_child
+from pliant.kernels.isa import Isa, runnable
+from pliant.kernels.loader import load
+
+_DIGEST_BYTES = 32
+
+
+def default_cache() -> Path:
+    """Where compiled kernels are kept unless told otherwise: `~/.cache/pliant`."""
+    return Path.home() / ".cache" / "pliant"
+
+
+@final
+class Library:
+    """Kernels of one ISA row, compiled on first use; threads may share it.
+
+    A compiled kernel is a file in `cache`, named by CPU row, llvmlite version and the IR's hash, with
+    its checksum in front: a damaged file is compiled anew, processes may race, and a folder that
+    cannot be written only costs the time to compile again. Code stays mapped while the process lives.
+    """
+
+    def __init__(self, isa: Isa, cache: Path | None = None) -> None:
+        if not runnable(isa):
+            raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
+        self.isa = isa
+        self.cache = default_cache() if cache is None else cache
+        self._addresses: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def function(self, name: str, ir: Callable[[], str]) -> int:
+        """The address of the function `name`, defined in the module whose text `ir()` gives.
+
+        A name belongs to one text for the library's life. Raises KernelError for IR that LLVM refuses.
+        """
+        return self.functions({name: ir})[name]
+
+    def functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
+        """As `function`, for several at once: what is not cached is compiled in one child process."""
+        with self._lock:
+            texts = {name: ir() for name, ir in wanted.items() if name not in self._addresses}
+            for name, data in zip(texts, self._objects(list(texts.values())), strict=True):
+                symbols = load(data)
+                if name not in symbols:
+                    raise KernelError(f"the IR given for {name} defines only {', '.join(symbols)}.")
+                self._addresses[name] = symbols[name]
+            return {name: self._addresses[name] for name in wanted}
+
+    def _objects(self, texts: Sequence[str]) -> list[bytes]:
+        paths = [self._path(text) for text in texts]
+        found = {path: _read(path) for path in paths}
+        missing = {path: text for path, text in zip(paths, texts, strict=True) if found[path] is None}
+        compiled = compile_modules(list(missing.values()), self.isa) if missing else []
+        for path, made in zip(missing, compiled, strict=True):
+            found[path] = made
+            _write(path, made)
+        return [data for path in paths if (data := found[path]) is not None]
+
+    def _path(self, text: str) -> Path:
+        isa = self.isa
+        key = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}\n{text}"
+        return self.cache / "kernels" / f"{isa.name}-{hashlib.sha256(key.encode()).hexdigest()[:40]}.o"
+
+
+def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:
+    """One object per IR text, made in a child process, or here where no child can be started."""
+    request = json.dumps({"texts": list(texts), "cpu": isa.cpu, "features": isa.features})
+    # -P keeps this folder's module names out of the child's import path.
+    command = [sys.executable, "-P", compile_child.__file__]
+    try:
+        child = subprocess.run(command, input=request.encode(), capture_output=True, check=False)
+    except OSError:
+        return _compile_here(texts, isa)
+    if child.returncode:
+        raise KernelError(f"LLVM could not compile a kernel for {isa.name}: {_last_line(child.stderr)}")
+    objects, at = [], 0
+    for _ in texts:
+        start = at + compile_child.LENGTH_BYTES
+        at = start + int.from_bytes(child.stdout[at:start], "little")
+        objects.append(child.stdout[start:at])
+    return objects
+
+
+def _compile_here(texts: Sequence[str], isa: Isa) -> list[bytes]:
+    try:
+        return compile_child.compile_objects(texts, isa.cpu, isa.features)
+    except RuntimeError as error:
+        raise KernelError(f"LLVM could not compile a kernel for {isa.name}: {error}") from error
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    about = next((i for i, line in enumerate(lines) if "Error" in line and not line.startswith(" ")), -1)
+    return " ".join(lines[about:]) if lines else "the compiler said nothing"
+
+
+def _read(path: Path) -> bytes | None:
+    """A cached object, or None where there is none whose checksum holds."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return data if data and hashlib.sha256(data).digest() == digest else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Publish an object whole or not at all; a folder that cannot be written is no error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+    except OSError:
+        return
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(hashlib.sha256(data).digest() + data)
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
