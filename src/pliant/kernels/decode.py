@@ -1,0 +1,250 @@
+"""Turn nested bit-planes into float32 weights inside a kernel. Knows plane bits and tables, no matrix or file.
+
+A group is 32 rows x 16 columns of codes; plane q of a group is 16 u32, one a column. Row v = 4w + b has its
+bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nibble woven from the first four
+planes is the whole index of row w (low nibble) or w + 4 (high nibble), in a bit order that depends on w & 3
+alone: there is one table for each of these four orders, and the weaving needs no shifts.
+
+Two forms of the lookup exist. Where a byte shuffle reads 16-entry tables (AVX2), bfloat16 centroids are
+looked up as two bytes, planes 4 and 5 blend between tables, and rows come out of bytes by shifts: 32 codes at
+once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from pliant.kernels.emit import Function
+from pliant.kernels.isa import Isa
+from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.values import Value, vector
+
+Emit = Callable[[int, int, Value], None]
+"""Receives (row 0..31 of the group, first column, vector of that row's weights from that column on)."""
+
+_ORDERS = 4
+_LOW = 0x0F0F0F0F
+
+
+def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) -> UInt8[np.ndarray, "bytes"]:
+    """The lookup table of a codebook of 2**bits ascending float32 centroids, as kernels of `isa` read it.
+
+    Centroids must be bfloat16 values (low 16 bits zero); the table is 64-byte aligned.
+    """
+    assert codebook.shape == (1 << bits,) and 1 <= bits <= 6
+    words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
+    assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
+    if not _by_bytes(isa):
+        values = np.concatenate([words[_codes(_word_order(bits, u), bits)] for u in range(_ORDERS)])
+        return _aligned(values.view(np.uint8))
+    rows = []
+    for u in range(_ORDERS):
+        entries = words[_codes(_nibble_order(bits, u), bits)].reshape(-1, 16)
+        rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in (16, 24)]
+    return _aligned(np.concatenate(rows))
+
+
+def decode_group(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """Decode one group, whose `bits` plane words stand at `planes`, handing each vector to `emit`."""
+    if not _by_bytes(f.isa):
+        _decode_words(f, bits, planes, table, emit)
+        return
+    for half in range(2):
+        words = [f.load(f.at(p, 8 * half, "i32"), vector(8, "i32"), 32) for p in planes]
+        _decode_bytes(f, bits, words, table, lambda row, x, half=half: emit(row, 8 * half, x))
+
+
+def _by_bytes(isa: Isa) -> bool:
+    return isa.name == "avx2"
+
+
+def _aligned(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
+    out = aligned_bytes(raw.size)
+    out[:] = raw
+    return out
+
+
+def _codes(order: dict[int, int], bits: int) -> np.ndarray:
+    """The code each table entry stands for, when index bit p is plane `order[p]`; other bits are ignored.
+
+    Planes 4 and 5 that are no index bit choose among tables, which follow one another.
+    """
+    size = max(16, 1 << bits)
+    entry = np.arange(size)
+    code = np.zeros(size, np.int64)
+    missing = [q for q in range(bits) if q not in order.values()]
+    of_plane = {q: p for p, q in order.items()}
+    of_plane |= {q: 4 + (len(missing) - 1 - i) for i, q in enumerate(missing)}
+    if 4 in order:  # a five-bit index: plane 5 chooses between tables of 32
+        of_plane |= dict.fromkeys(missing, 5)
+    for q in range(bits):
+        code |= (entry >> of_plane[q] & 1) << (bits - 1 - q)
+    return code
+
+
+def _nibble_order(bits: int, u: int) -> dict[int, int]:
+    return {q ^ u: q for q in range(min(bits, 4))}
+
+
+def _word_order(bits: int, u: int) -> dict[int, int]:
+    """Index bits of a shifted word: the nibble, and plane 4 above it (u < 2) or below it."""
+    nibble = _nibble_order(bits, u)
+    if bits <= 4:
+        return nibble
+    return {**nibble, 4: 4} if u < 2 else {0: 4, **{p + 1: q for p, q in nibble.items()}}
+
+
+def _weave(words: Sequence[Value]) -> list[Value]:
+    """For w & 3 = 0..3 the word whose nibbles are indices: low for w, high for w + 4."""
+    bits = len(words)
+    if bits == 1:
+        return [words[0]] * 4
+    even, odd = _swap(words[0], words[1], 0x55555555)
+    if bits == 2:
+        return [even, odd, even, odd]
+    even2, odd2 = (words[2], words[2]) if bits == 3 else _swap(words[2], words[3], 0x55555555)
+    first, third = _swap(even, even2, 0x33333333)
+    second, fourth = _swap(odd, odd2, 0x33333333)
+    return [first, second, third, fourth]
+
+
+def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
+    """(a where mask else b, b where mask else a)."""
+    t = (a ^ b) & mask
+    return b ^ t, a ^ t
+
+
+def _decode_bytes(
+    f: Function, bits: int, words: Sequence[Value], table: Value, emit: Callable[[int, Value], None]
+) -> None:
+    """Eight columns of a group: bytes [column][row & 3] through byte shuffles."""
+    woven = _weave(words)
+    fifth = _FifthPlane(f, words[4]) if bits >= 5 else None
+    tables = 1 << max(0, bits - 4)
+    for w in range(8):
+        u = w & 3
+        index = _as(f, (woven[u] >> 4 if w >= 4 else woven[u]) & _LOW, 32, "i8")
+        low, high = [], []
+        for t in range(tables):
+            for found, byte in ((low, 0), (high, 1)):
+                entries = f.load(f.at(table, 16 * (2 * (u * tables + t) + byte), "i8"), vector(16, "i8"), 16)
+                both = f.shuffle(entries, None, [*range(16), *range(16)])
+                found.append(f.intrinsic("llvm.x86.avx2.pshuf.b", "<32 x i8>", both, index, suffix=""))
+        if bits == 6:
+            sixth = _as(f, words[5] << (7 - w), 32, "i8")
+            low = [_blend(f, low[0], low[1], sixth), _blend(f, low[2], low[3], sixth)]
+            high = [_blend(f, high[0], high[1], sixth), _blend(f, high[2], high[3], sixth)]
+        if fifth is not None:
+            mask = fifth.at(w)
+            low, high = [_blend(f, low[0], low[1], mask)], [_blend(f, high[0], high[1], mask)]
+        for b, x in enumerate(_widen(f, low[0], high[0])):
+            emit(4 * w + b, x)
+
+
+class _FifthPlane:
+    """Plane 4 moved, for each w, so that row b's bit is the top bit of byte b."""
+
+    # bit 8b + SHIFTED[w] of the plane (mod 32) belongs to row 4w + b
+    SHIFTED = (4, 5, -2, -1, 8, 9, 2, 3)
+
+    def __init__(self, f: Function, word: Value) -> None:
+        self.f = f
+        self.word = word
+        rotated = _as(f, word, 32, "i8")
+        up = [4 * (i // 4) + (i - 1) % 4 for i in range(32)]
+        down = [4 * (i // 4) + (i + 1) % 4 for i in range(32)]
+        self.up = _as(f, f.shuffle(rotated, None, up), 8, "i32")
+        self.down = _as(f, f.shuffle(rotated, None, down), 8, "i32")
+
+    def at(self, w: int) -> Value:
+        s = self.SHIFTED[w]
+        word = self.up if s < 0 else self.down if s >= 8 else self.word
+        shift = 7 - s % 8
+        return _as(self.f, word << shift if shift else word, 32, "i8")
+
+
+def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
+    return f.intrinsic("llvm.x86.avx2.pblendvb", "<32 x i8>", a, b, mask, suffix="")
+
+
+def _widen(f: Function, low: Value, high: Value) -> list[Value]:
+    """Rows 0..3 as floats, from bytes [column][row] of the upper two bytes of each float."""
+    low16, high16 = _as(f, low, 16, "i16"), _as(f, high, 16, "i16")
+    even = _as(f, (low16 & 0xFF) | (high16 << 8), 8, "i32")
+    odd = _as(f, (low16 >> 8) | (high16 & -256), 8, "i32")
+    rows = [even << 16, odd << 16, even & -65536, odd & -65536]
+    return [_as(f, x, 8, "float") for x in rows]
+
+
+def _as(f: Function, x: Value, lanes: int, element: str) -> Value:
+    to = vector(lanes, element)
+    return x if x.type == to else f.cast("bitcast", x, to)
+
+
+def _decode_words(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """Columns in vectors of the ISA: one shifted word a row is the index into float32 tables."""
+    n = f.lanes
+    for column in range(0, 16, n):
+        words = [f.load(f.at(p, column, "i32"), vector(n, "i32"), 4 * n) for p in planes]
+        woven = _weave(words)
+        mixed = _mix_fifth(f, woven, words[4]) if bits >= 5 else woven * 2
+        for v in range(32):
+            w, b = v >> 2, v & 3
+            offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)
+            word = mixed[w]
+            index = (
+                _rotate(f, word, offset)
+                if offset < 0 or (offset > 27 and bits >= 5)
+                else _shift(word, offset)
+            )
+            sixth = words[5] if bits == 6 else None
+            entry = f.at(table, (w & 3) * max(16, 1 << bits))
+            emit(v, column, _look_up(f, bits, entry, index, sixth, 8 * b + w))
+
+
+def _mix_fifth(f: Function, woven: Sequence[Value], fifth: Value) -> list[Value]:
+    """For each w the word in which plane 4 stands beside the nibble of w, the other nibble given up."""
+    beside = [fifth, fifth >> 1, fifth << 1, fifth]
+    pairs = [_swap(woven[u], beside[u], _LOW) for u in range(4)]
+    return [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
+
+
+def _shift(word: Value, bits: int) -> Value:
+    return word >> bits if bits else word
+
+
+def _rotate(f: Function, word: Value, right: int) -> Value:
+    left = f.const(-right % 32, word.type)
+    return f.intrinsic("llvm.fshl", word.type, word, word, left)
+
+
+def _look_up(f: Function, bits: int, entry: Value, index: Value, sixth: Value | None, sixth_at: int) -> Value:
+    if f.isa.name == "avx512" and not f.isa.is_portable:
+        return _permute(f, bits, entry, index, sixth, sixth_at)
+    index = index & (31 if bits >= 5 else 15)
+    if sixth is not None:
+        index = index | (_shift(sixth, sixth_at) & 1) << 5
+    out = f.const(0.0, f.vec)
+    for lane in range(f.lanes):
+        at = f.cast("zext", f.extract(index, lane), "i64")
+        out = f.insert(out, f.load(f.at(entry, at)), lane)
+    return out
+
+
+def _permute(f: Function, bits: int, entry: Value, index: Value, sixth: Value | None, sixth_at: int) -> Value:
+    """Tables of 16 by one permute, of 32 by one over two registers, of 64 by two and the bit of plane 5."""
+
+    def register(i: int) -> Value:
+        return f.load(f.at(entry, 16 * i), f.vec, 64)
+
+    def two(i: int) -> Value:
+        args = (register(i), index, register(i + 1))
+        return f.intrinsic("llvm.x86.avx512.vpermi2var.ps.512", f.vec, *args, suffix="")
+
+    if bits <= 4:
+        return f.intrinsic("llvm.x86.avx512.permvar.sf.512", f.vec, register(0), index, suffix="")
+    if sixth is None:
+        return two(0)
+    bit = sixth & (1 << sixth_at if sixth_at < 31 else -(1 << 31))
+    return f.select(bit.compare("ne", 0), two(2), two(0))

@@ -1,0 +1,19 @@
+"""Aligned numpy memory for kernels. Knows nothing of what is stored in it."""
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+ALIGNMENT = 64
+
+
+def aligned_bytes(n: int) -> UInt8[np.ndarray, "n"]:
+    """`n` uninitialised bytes that start on a cache line."""
+    raw = np.empty(n + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + n]
+
+
+def aligned_floats(*shape: int) -> Float[np.ndarray, "..."]:
+    """An uninitialised float32 array that starts on a cache line."""
+    n = int(np.prod(shape))
+    return aligned_bytes(4 * n).view(np.float32).reshape(shape)

@@ -1,0 +1,150 @@
+"""The register tile of a GEMM: a few rows of A times one or three column groups of B. Knows no K blocks and no codes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pliant.kernels.emit import Function, Module
+from pliant.kernels.isa import Isa
+from pliant.kernels.values import Value
+
+COLUMNS = 16
+UNROLL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How many rows a full tile has and how many column groups a panel has, on one ISA."""
+
+    rows: int
+    panel: int
+
+
+def tiling(isa: Isa) -> Tiling:
+    """6 x 16 where there are 16 registers with FMA, 8 x 48 where there are 32, 3 x 16 on SSE."""
+    match isa.name:
+        case "avx512":
+            return Tiling(8, 3)
+        case "avx2":
+            return Tiling(6, 1)
+        case "x86-64":
+            return Tiling(3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TileArgs:
+    """Where a tile reads and writes. Strides in floats.
+
+    The sum starts from `start` (bias with stride 0, or C itself) and `added` (residual, may be null).
+    """
+
+    a: Value
+    lda: Value
+    b: tuple[Value, ...]
+    c: Value
+    ldc: Value
+    start: Value
+    start_stride: Value
+    added: Value
+    added_stride: Value
+    depth: Value
+
+
+def write_tiles(module: Module, groups: int) -> None:
+    """Define the tiles of 1 .. full rows by `groups` column groups; `depth` must be a multiple of 4."""
+    for rows in range(1, tiling(module.isa).rows + 1):
+        _write_tile(module, rows, groups)
+
+
+def call_rows(f: Function, n_rows: Value, groups: int, at: Callable[[Value], TileArgs]) -> None:
+    """Cover `n_rows` rows with tiles; `at(row)` says where the tile that starts at `row` works.
+
+    A last tile of fewer than half the rows would starve the multipliers: it shares rows with the one before.
+    """
+    full = tiling(f.isa).rows
+    left = n_rows % full
+    is_short = (left * 2 < full) & (left.compare("ne", 0)) & (n_rows > full)
+    rest = f.select(is_short, left + full, left)
+    first = f.select(rest > full, (rest + 1) >> 1, rest)
+    n_full = n_rows - rest
+    with f.each(0, n_full, full) as row:
+        _call(f, full, groups, at(row))
+    _call_any(f, first, groups, at(n_full))
+    _call_any(f, rest - first, groups, at(n_full + first))
+
+
+def _call_any(f: Function, rows: Value, groups: int, args: TileArgs) -> None:
+    cases = {n: _caller(f, n, groups, args) for n in range(1, tiling(f.isa).rows + 1)}
+    f.match(rows, cases)
+
+
+def _caller(f: Function, rows: int, groups: int, args: TileArgs) -> Callable[[], None]:
+    return lambda: _call(f, rows, groups, args)
+
+
+def _name(rows: int, groups: int) -> str:
+    return f"tile_{rows}x{groups}"
+
+
+def _call(f: Function, rows: int, groups: int, t: TileArgs) -> None:
+    strides = (t.lda, t.ldc, t.start_stride, t.added_stride)
+    pointers = (t.a, t.c, t.start, t.added)
+    f.call(_name(rows, groups), "void", *pointers, *strides, t.depth, *t.b)
+
+
+def _write_tile(module: Module, rows: int, groups: int) -> None:
+    params = [(n, "ptr") for n in ("a", "c", "start", "added")]
+    params += [(n, "i64") for n in ("lda", "ldc", "start_stride", "added_stride", "depth")]
+    params += [(f"b{g}", "ptr") for g in range(groups)]
+    with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
+        a, c, start, added, lda, ldc, start_stride, added_stride, depth, *b = f.params
+        vectors = groups * COLUMNS // f.lanes
+        a_rows = [f.at(a, lda * i) for i in range(rows)]
+        sums = _start(f, rows, vectors, start, start_stride, added, added_stride)
+        # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
+        chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
+        zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
+        with f.loop(0, depth, UNROLL, carry=[*sums, *zeros]) as k:
+            now = list(k.carried)
+            for step in range(UNROLL):
+                _multiply(f, a_rows, b, k.index + step, now, step % chains * len(sums))
+            k.carry(now)
+        total = k.carried[: len(sums)]
+        for chain in range(1, chains):
+            total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
+        for i, x in enumerate(total):
+            f.store(x, f.at(c, ldc * (i // vectors) + i % vectors * f.lanes))
+        f.ret()
+
+
+def _sums(isa: Isa) -> int:
+    """Accumulators a full tile holds."""
+    t = tiling(isa)
+    return t.rows * t.panel * COLUMNS // isa.lanes
+
+
+def _start(
+    f: Function, rows: int, vectors: int, start: Value, stride: Value, added: Value, added_stride: Value
+) -> list[Value]:
+    places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
+    sums = [f.load(f.at(start, stride * i + v), f.vec) for i, v in places]
+
+    def with_added() -> Sequence[Value]:
+        return [
+            s + f.load(f.at(added, added_stride * i + v), f.vec)
+            for s, (i, v) in zip(sums, places, strict=True)
+        ]
+
+    return f.choose(added.compare("ne", 0), with_added, lambda: sums)
+
+
+def _multiply(
+    f: Function, a_rows: list[Value], b: Sequence[Value], k: Value, sums: list[Value], at: int
+) -> None:
+    """One row of B, all column groups, into the sums from `at` on."""
+    row = k * COLUMNS
+    columns = [f.load(f.at(p, row + v), f.vec, 4 * f.lanes) for p in b for v in range(0, COLUMNS, f.lanes)]
+    for i, p in enumerate(a_rows):
+        x = f.splat(f.load(f.at(p, k)))
+        for v, column in enumerate(columns):
+            n = at + i * len(columns) + v
+            sums[n] = f.fma(x, column, sums[n])
