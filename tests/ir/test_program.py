@@ -1,0 +1,131 @@
+"""Programs cannot be built wrong, bind their extents, and split over devices."""
+
+from collections.abc import Callable
+
+import pytest
+
+from pliant.ir.program import (
+    FULL,
+    Compute,
+    Exchange,
+    Lifetime,
+    Linear,
+    Load,
+    Program,
+    Run,
+    Segment,
+    Step,
+    Tensor,
+    bind,
+    project,
+)
+from pliant.ir.text import program_text
+
+LAYER = Compute("layer", 3, 12)
+HIDDEN = Tensor("hidden", (Linear("tokens"), 384))
+
+
+def one_segment(*steps: Step) -> Program:
+    return Program((Segment(steps),))
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Step("cpu", LAYER, after=(1,)), "only name earlier steps"),
+        (Step("cpu", LAYER, after=(-1,)), "only name earlier steps"),
+        (Step("cpu", LAYER, prefer=(5,)), "only name earlier steps"),
+        (Step("", LAYER), "lane name"),
+        (Step("a lane", LAYER), "lane name"),
+        (Step("cpu", LAYER, latest_start_s=1.0), "latest start"),
+        (Step("net:a->c", Exchange("hidden", 4, "a", "b")), "on lane"),
+    ],
+)
+def test_a_wrong_step_cannot_be_put_into_a_segment(step: Step, message: str) -> None:
+    """An invalid program must fail where it is built, not where it runs."""
+    with pytest.raises(ValueError, match=message):
+        Segment((Step("cpu", LAYER), step))
+
+
+def test_runs_and_loads_name_something_that_exists() -> None:
+    """A read of nothing, of an unknown part or of another layer is a planner's mistake."""
+    with pytest.raises(ValueError, match="names no run"):
+        Run(0, 7, 0, 1)
+    with pytest.raises(ValueError, match="names no run"):
+        Run(0, 0, 0, 0)
+    with pytest.raises(ValueError, match="load of layer 1"):
+        Load(1, (Run(0, 0, 0, 1),), 64)
+    with pytest.raises(ValueError, match="load of layer 1"):
+        Load(1, (), 64)
+
+
+def test_tensors_and_extents_are_declared() -> None:
+    """A segment keeps only tensors of the program, and no extent stays unbound by accident."""
+    with pytest.raises(ValueError, match="no tensors"):
+        Program((Segment((Step("cpu", LAYER),), live=("hidden",)),))
+    with pytest.raises(ValueError, match="not unique"):
+        Program((), (HIDDEN, HIDDEN))
+    with pytest.raises(ValueError, match="not declared"):
+        Program((Segment((Step("cpu", Compute("layer", rows=Linear("rows"))),)),))
+
+
+def test_binding_makes_every_amount_a_number() -> None:
+    """Extents are symbols until a run is known: rows, bytes of an exchange, shapes."""
+    send = Step("net:a->b", Exchange("hidden", Linear("tokens", 384 * 4, 8), "a", "b"))
+    program = Program((Segment((Step("a/cpu", LAYER), send), ("hidden",)),), (HIDDEN,))
+    bound = bind(program, {"tokens": 10})
+    assert bound.extents == ()
+    assert bound.steps[0].work == Compute("layer", 3, 12, 10)
+    assert bound.steps[1].work == Exchange("hidden", 15368, "a", "b")
+    assert bound.tensors[0].shape == (10, 384)
+    assert HIDDEN.n_bytes({"tokens": 10}) == bound.tensors[0].n_bytes({}) == 15360
+    with pytest.raises(ValueError, match="tokens"):
+        bind(program, {})
+
+
+def two_devices() -> Program:
+    return Program(
+        (
+            Segment(
+                (
+                    Step("a/cpu", Compute("heads", 0)),
+                    Step("b/io", Load(0, (Run(0, 0, 0, 4),), 256)),
+                    Step("b/cpu", Compute("heads", 0), after=(1,)),
+                    Step("net:b->a", Exchange("part", 64, "b", "a"), after=(2,)),
+                    Step("a/cpu", Compute("sum", 0), after=(0, 3)),
+                ),
+            ),
+        )
+    )
+
+
+def test_a_device_runs_its_own_part_of_the_global_order() -> None:
+    """Each device keeps its lanes and exchanges, renumbered; a receive stands for what it waited for."""
+    a = project(two_devices(), "a").steps
+    assert [s.lane for s in a] == ["a/cpu", "net:b->a", "a/cpu"]
+    assert [s.after for s in a] == [(), (), (0, 1)]
+    b = project(two_devices(), "b").steps
+    assert [s.lane for s in b] == ["b/io", "b/cpu", "net:b->a"]
+    assert [s.after for s in b] == [(), (0,), (1,)]
+
+
+def test_waiting_for_another_device_without_an_exchange_is_refused() -> None:
+    """Devices share no memory: order between them exists only where something is sent."""
+    program = one_segment(Step("a/cpu", LAYER), Step("b/cpu", LAYER, after=(0,)))
+    with pytest.raises(ValueError, match="no exchange carries"):
+        project(program, "b")
+
+
+def test_a_program_prints_as_stable_text(golden: Callable[[str, str], None]) -> None:
+    """Programs are compared as text in reviews and golden files."""
+    session = Tensor("keys", (Linear("tokens", 2), 64), 2, Lifetime.SESSION)
+    load = Load(3, (Run(3, 0, 0, 12), Run(3, 1, 0, 12)), 442368)
+    steps = (
+        Step("cpu", Compute("embed")),
+        Step("io", load),
+        Step("io", Load(3, (Run(3, FULL, 2, 1),), 294912), (1,)),
+        Step("cpu", LAYER, (1,), (2,), 0.0125),
+    )
+    network = two_devices().segments[0]
+    program = Program((Segment(steps, ("hidden",)), network), (HIDDEN, session))
+    golden("program.txt", program_text(program))
