@@ -1,0 +1,287 @@
+"""The executor on real threads: order, anytime, failure, stragglers. Events decide the timing, not sleeps."""
+
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.errors import LaneError, StoreError
+from pliant.ir.cost import Span, SpanState
+from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
+from pliant.run.execute import Do, Lanes, execute
+
+PATIENCE_S = 30.0
+
+
+def load(layer: int, part: int = 0) -> Load:
+    return Load(layer, (Run(layer, part, 0, 1),), 64)
+
+
+def one_segment(*steps: Step) -> Program:
+    return Program((Segment(steps),), (), ())
+
+
+def layer(k: int) -> Compute:
+    return Compute("layer", k, 1, 1)
+
+
+def random_steps(rng: np.random.Generator) -> tuple[Step, ...]:
+    steps = []
+    for i in range(int(rng.integers(1, 25))):
+        lane = ["cpu", "io", "net:a->b"][int(rng.integers(3))]
+        work = {"cpu": layer(i), "io": load(i), "net:a->b": Exchange("x", i, "a", "b")}[lane]
+        picks = rng.permutation(i)[: int(rng.integers(0, 4))].tolist()
+        cut = int(rng.integers(0, len(picks) + 1))
+        steps.append(Step(lane, work, tuple(picks[:cut]), tuple(picks[cut:])))
+    return tuple(steps)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_every_step_runs_once_after_all_it_waits_for(seed: int) -> None:
+    """The executor keeps the same rules as the simulator: lanes in order, needs and preferences ended."""
+    rng = np.random.default_rng(seed)
+    steps = random_steps(rng)
+    order: list[int] = []
+    with Lanes(("io",)) as lanes:
+        do = Do(
+            compute=lambda i, work: order.append(i),
+            load=lambda i, work: order.append(i),
+            exchange=lambda i, work: order.append(i),
+        )
+        cut = int(rng.integers(0, len(steps) + 1))
+        second = tuple(Step(s.lane, s.work) for s in steps[cut:])
+        spans = execute(Program((Segment(steps[:cut]), Segment(second)), (), ()), do, lanes)
+    assert sorted(order) == list(range(len(steps)))
+    assert [s.step for s in spans] == list(range(len(steps)))
+    for i, step in enumerate(steps[:cut]):
+        assert spans[i].state is SpanState.RAN
+        assert all(order.index(j) < order.index(i) for j in (*step.after, *step.prefer))
+        assert all(spans[j].end_s <= spans[i].start_s for j in (*step.after, *step.prefer))
+    assert all(order.index(i) < order.index(j) for i in range(cut) for j in range(cut, len(steps)))
+    for lane in {s.lane for s in steps}:
+        for a, b in pairwise(s for s in spans if s.lane == lane):
+            assert a.end_s <= b.start_s
+
+
+def test_lanes_really_run_beside_each_other() -> None:
+    """A load and a compute step that wait for each other's start can only end on two threads."""
+    meet = threading.Barrier(2, timeout=PATIENCE_S)
+    program = one_segment(Step("io", load(0)), Step("cpu", layer(0)))
+    with Lanes() as lanes:
+        execute(program, Do(lambda i, w: meet.wait(), lambda i, w: meet.wait()), lanes)
+
+
+def test_compute_runs_on_the_callers_thread() -> None:
+    """No hand-off: a wake-up costs more than a step may."""
+    seen = {}
+    program = one_segment(Step("io", load(0)), Step("cpu", layer(0)))
+
+    def note(i: int, work: object) -> None:
+        seen[i] = threading.current_thread().name
+
+    with Lanes() as lanes:
+        execute(program, Do(note, note), lanes)
+        first = seen[0]
+        execute(program, Do(note, note), lanes)
+    assert seen == {0: "pliant-io", 1: threading.current_thread().name}
+    assert first == seen[0]
+
+
+@pytest.mark.parametrize("lane", ["io", "cpu"])
+def test_a_failing_lane_stops_the_others_and_the_first_error_is_chained(lane: str) -> None:
+    """Nobody waits for a step that will never end, and the user sees what really happened."""
+    program = one_segment(
+        Step("io", load(0)),
+        Step("cpu", layer(0), (0,)),
+        Step("io", load(1), (1,)),
+        Step("cpu", layer(1), (2,)),
+    )
+    ran = []
+
+    def fail_at(step: int, broken: int) -> None:
+        ran.append(step)
+        if step == broken:
+            raise StoreError("layer 0 is damaged")
+
+    broken = 0 if lane == "io" else 1
+    with Lanes() as lanes:
+        do = Do(lambda i, w: fail_at(i, broken), lambda i, w: fail_at(i, broken))
+        with pytest.raises(
+            LaneError, match=f"step {broken} .* failed on lane {lane}: layer 0 is damaged"
+        ) as e:
+            execute(program, do, lanes)
+        assert isinstance(e.value.__cause__, StoreError)
+        assert ran == list(range(broken + 1))
+        # The lanes are usable again.
+        fine = Do(lambda i, w: None, lambda i, w: None)
+        assert len(execute(program, fine, lanes)) == 4
+
+
+def test_a_keyboard_interrupt_passes_through_unwrapped() -> None:
+    """Ctrl-C is the user's, not a failing lane's."""
+
+    def interrupt(i: int, work: Compute) -> None:
+        raise KeyboardInterrupt
+
+    program = one_segment(Step("cpu", layer(0)), Step("io", load(0), (0,)))
+    with Lanes() as lanes, pytest.raises(KeyboardInterrupt):
+        execute(program, Do(interrupt, lambda i, w: None), lanes)
+
+
+# Step 3 holds the layer back until the first refinement is being read, so that no race decides.
+ANYTIME = (
+    Step("io", load(0, 0)),
+    Step("io", load(0, 2)),
+    Step("io", load(0, 3)),
+    Step("net:a->b", Exchange("x", 0, "a", "b")),
+    Step("cpu", layer(0), (0, 3), (1, 2), 0.0),
+    Step("io", load(1, 0)),
+    Step("cpu", layer(1), (5,)),
+)
+
+
+class Slow:
+    """A store whose read of the first refinement begins, then waits until it is told to go on."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.begun = threading.Event()
+        self.go = threading.Event()
+        self.read: list[int] = []
+        self.error = error
+
+    def load(self, i: int, work: Load) -> None:
+        if work.runs[0].part == 2:
+            self.begun.set()
+            assert self.go.wait(PATIENCE_S)
+            if self.error is not None:
+                raise self.error
+        self.read.append(i)
+
+    def exchange(self, i: int, work: Exchange) -> None:
+        assert self.begun.wait(PATIENCE_S)
+
+
+def test_a_layer_does_not_wait_for_refinements_past_its_latest_start() -> None:
+    """Late IO costs fidelity, not the deadline: the layer runs without them, and queued ones are skipped."""
+    store = Slow()
+    seen: list[tuple[int, ...]] = []
+
+    def compute(i: int, work: Compute) -> None:
+        seen.append(tuple(store.read))
+        store.go.set()
+
+    with Lanes() as lanes:
+        spans = execute(one_segment(*ANYTIME), Do(compute, store.load, store.exchange), lanes)
+    assert seen == [(0,), (0, 1, 5)]
+    assert [s.state for s in spans][:3] == [SpanState.RAN, SpanState.RAN, SpanState.SKIPPED]
+
+
+def test_refinements_that_arrive_in_time_are_waited_for() -> None:
+    """Before its latest start a layer takes what the plan promised it."""
+    store = Slow()
+    store.go.set()
+    steps = list(ANYTIME)
+    steps[4] = Step("cpu", layer(0), (0, 3), (1, 2), PATIENCE_S)
+    seen: list[set[int]] = []
+    with Lanes() as lanes:
+        do = Do(lambda i, w: seen.append(set(store.read)), store.load, store.exchange)
+        execute(one_segment(*steps), do, lanes)
+    assert seen[0] >= {0, 1, 2}
+
+
+def test_a_late_load_is_read_all_the_same_when_the_run_still_wants_it() -> None:
+    """Back-to-back runs keep what they load: a late plane serves the next run."""
+    store = Slow()
+    asked = []
+
+    def still_wants(i: int, work: Load) -> bool:
+        asked.append(i)
+        return True
+
+    with Lanes() as lanes:
+        do = Do(lambda i, w: store.go.set(), store.load, store.exchange, still_wants)
+        execute(one_segment(*ANYTIME), do, lanes)
+        lanes.drain()
+    assert asked == [2]
+    assert store.read == [0, 1, 2, 5]
+
+
+def test_the_answer_does_not_wait_for_a_read_that_nobody_needs_any_more() -> None:
+    """A straggling refinement must not miss the deadline at the very end; drain waits for it."""
+    store = Slow()
+    with Lanes() as lanes:
+        program = one_segment(*ANYTIME[:5])
+        spans = execute(program, Do(lambda i, w: None, store.load, store.exchange), lanes)
+        assert [s.state for s in spans[1:3]] == [SpanState.CUT, SpanState.SKIPPED]
+        assert store.read == [0]
+        store.go.set()
+        lanes.drain()
+        assert store.read == [0, 1]
+        assert len(execute(program, Do(lambda i, w: None, store.load, store.exchange), lanes)) == 5
+
+
+def test_a_straggler_that_fails_is_reported_by_the_next_run() -> None:
+    """A damaged refinement is never swallowed."""
+    store = Slow(StoreError("plane 2 is damaged"))
+    with Lanes() as lanes:
+        execute(one_segment(*ANYTIME[:5]), Do(lambda i, w: None, store.load, store.exchange), lanes)
+        store.go.set()
+        with pytest.raises(LaneError, match="plane 2 is damaged"):
+            lanes.drain()
+
+
+def test_dilation_sleeps_for_what_a_slower_device_would_have_taken() -> None:
+    """Each step's span is s times what it took; clock and sleep are arguments, so nothing sleeps here."""
+    now = [0.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    def work(i: int, w: Compute) -> None:
+        now[0] += 0.25
+
+    with Lanes((), dilation={"cpu": 4.0}, clock=lambda: now[0], sleep=sleep) as lanes:
+        spans = execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
+    assert slept == [0.75]
+    assert spans == (Span(0, "cpu", 0.0, 1.0),)
+
+
+def test_a_segment_may_be_replaced_at_its_boundary() -> None:
+    """Re-partitioning, retargeting and repeating a failed segment all hook in between two segments."""
+    ran: list[int] = []
+    program = Program((Segment((Step("cpu", layer(0)),)), Segment((Step("cpu", layer(1)),))), (), ())
+
+    def advance(number: int, observed: tuple[Span, ...]) -> Segment:
+        assert number == 1
+        assert [s.step for s in observed] == [0]
+        return Segment((Step("cpu", layer(7)), Step("cpu", layer(8))))
+
+    with Lanes() as lanes:
+        do = Do(lambda i, w: ran.append(w.layer or 0), lambda i, w: None)
+        spans = execute(program, do, lanes, advance=advance)
+    assert ran == [0, 7, 8]
+    assert [s.step for s in spans] == [0, 1, 2]
+
+
+def test_times_count_from_the_origin_the_caller_names() -> None:
+    """A request's clock starts at its text, before the program does."""
+    with Lanes((), clock=lambda: 5.0) as lanes:
+        program = one_segment(Step("cpu", layer(0)))
+        spans = execute(program, Do(lambda i, w: None, lambda i, w: None), lanes, origin_s=3.0)
+    assert spans[0].start_s == 2.0
+
+
+def test_closing_ends_every_thread() -> None:
+    """Sessions come and go in one process; their threads go with them."""
+    before = threading.active_count()
+    lanes = Lanes(("io", "net:a->b"))
+    assert threading.active_count() == before + 2
+    lanes.close()
+    lanes.close()
+    assert threading.active_count() == before
