@@ -1,9 +1,11 @@
 """A plan: what will run, when, in how much memory, and why. Knows no search and no device."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from pliant.ir.cost import Budget, Span
-from pliant.ir.program import FULL
+from pliant.ir.program import FULL, Run
 from pliant.plan.load import LayerLoad
 from pliant.plan.shape import FULL_BITS, StoreShape
 
@@ -84,6 +86,16 @@ class Plan:
             rows.append(tuple(row))
         return tuple(rows)
 
+    @property
+    def preload_runs(self) -> tuple[Run, ...]:
+        """What the preload buffer is to hold, bottom layer first: the runs of every plane that is held."""
+        runs = []
+        for layer, row in zip(self.layers, self.held, strict=True):
+            for part in range(FULL + 1):
+                is_held = [h == FULL_BITS if part == FULL else part < h < FULL_BITS for h in row]
+                runs += [Run(layer, part, first, count) for first, count in _spans(is_held)]
+        return tuple(runs)
+
     def load_bytes(self, k: int) -> int:
         """Bytes that layer k reads."""
         return sum(run_bytes(self.shape, run.part) * run.count for run in self.loads[k].runs)
@@ -111,6 +123,16 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  {layer:5d}  {cells:<48} {plan.load_bytes(k):10d} {aib}")
     lines += [f"  - {reason}" for reason in plan.reasons]
     return "\n".join(lines) + "\n"
+
+
+def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Runs of True as (first, count)."""
+    first = 0
+    for value, group in groupby(flags):
+        count = len(list(group))
+        if value:
+            yield first, count
+        first += count
 
 
 def _cell(bits: int, held: int) -> str:

@@ -38,7 +38,8 @@ class PlanOptions:
     `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
     the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
     `preload`: which shards to keep; "best" tries all rules. `allocate`: "paper" raises single shards
-    to the highest bits in order of importance, "gain" goes by weighted error.
+    to the highest bits in order of importance, "gain" goes by weighted error, "exact" solves for the
+    least weighted error (seconds, not milliseconds: a yardstick).
     `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
     smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
     `io_reserve`: base planes must be in time even when IO is this many times slower than profiled.
@@ -49,7 +50,7 @@ class PlanOptions:
     slack: Literal["all", "none"] = "all"
     uses_lead: bool = True
     preload: PreloadRule | Literal["best"] = "best"
-    allocate: Literal["paper", "gain"] = "gain"
+    allocate: Literal["paper", "gain", "exact"] = "gain"
     is_anytime: bool = True
     best_effort: bool = False
     margin: float = 0.0
@@ -260,6 +261,11 @@ class _Problem:
             fill_uniform(uniform, unheld)
             fill_by_importance(uniform, weights)
             return uniform
+        if self.options.allocate == "exact":
+            from pliant.plan.exact import fill_exact  # the solver is loaded where it is asked for
+
+            fill_exact(uniform, weights, errors)
+            return uniform
         if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
             return uniform
         fill_by_gain(uniform, weights, errors, by_layer=True)
@@ -277,9 +283,8 @@ class _Problem:
         if accuracy is not None:
             at = _accuracy_of(a, accuracy)
             said.append(f"{c.n}x{c.m} measured {100 * at:.1f} % at {a.uniform} bits, the most within reach")
-        elif skipped:
-            names = ", ".join(f"{s.n}x{s.m}" for s in skipped[:3]) + (" ..." if len(skipped) > 3 else "")
-            said.append(f"larger {names} cannot read even {LOWEST_BITS}-bit shards in time")
+        else:
+            said += self.why_not(skipped)
         if a.needs_s > self.usable_s + TOLERANCE_S:
             said.append("the target cannot be met: this is the smallest submodel, at the lowest bits")
         if a.held.any():
@@ -298,6 +303,18 @@ class _Problem:
                 f"IO is spent up to layer {a.layers[tight]}: {ledger.spare_s[tight] * 1e3:.2f} ms are left"
             )
         return tuple(said)
+
+    def why_not(self, skipped: Sequence[Submodel]) -> Iterator[str]:
+        """Why the submodels that compute in time, and would be preferred, do not run."""
+        slowed = [s for s in skipped if not self.may_read(s)]
+        starved = [s for s in skipped if self.may_read(s)]
+        for those, why in (
+            (slowed, "take too long to compute while IO runs"),
+            (starved, f"cannot read even {LOWEST_BITS}-bit shards in time"),
+        ):
+            if those:
+                names = ", ".join(f"{s.n}x{s.m}" for s in those[:3]) + (" ..." if those[3:] else "")
+                yield f"larger {names} {why}"
 
 
 def _most_accurate(attempts: Iterator["_Attempt | None"], accuracy: AccuracyGrid) -> "_Attempt | None":

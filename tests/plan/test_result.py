@@ -1,0 +1,54 @@
+"""Plans as text and as programs, compared with golden files; what their properties claim."""
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
+from pliant.ir.text import program_text
+from pliant.plan.lower import lower_plan
+from pliant.plan.preload import held_bytes
+from pliant.plan.result import plan_text, run_bytes
+from pliant.plan.search import PAPER, plan
+from pliant.plan.shape import StoreShape
+
+from .problems import random_problem
+
+SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912)
+COSTS = CostTable(
+    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+)
+IMPORTANCE = np.linspace(1, 0, 72).reshape(6, 12)
+
+
+def test_our_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
+    """A change of any planning rule shows here, to be looked at before it is taken."""
+    p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE)
+    golden("plan_ours.txt", plan_text(p) + "\n" + program_text(lower_plan(p)))
+
+
+def test_the_papers_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
+    """The published planner stays what it was while ours improves."""
+    p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE, PAPER)
+    golden("plan_paper.txt", plan_text(p) + "\n" + program_text(lower_plan(p)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_preload_runs_are_what_is_held(seed: int) -> None:
+    """A session fills its buffer from these: they must amount to `held`, plane by plane."""
+    shape, costs, budget, importance = random_problem(np.random.default_rng(seed))
+    try:
+        p = plan(shape, costs, budget, importance)
+    except BudgetError:
+        return
+    assert sum(run_bytes(shape, r.part) * r.count for r in p.preload_runs) == p.memory.preload_bytes
+    held = np.zeros((p.n, p.width), dtype=np.int64)
+    for run in p.preload_runs:
+        row = held[p.layers.index(run.layer), run.first : run.first + run.count]
+        row[:] = 32 if run.part == 6 else row + 1
+    assert held.tolist() == [list(row) for row in p.held]
+    assert held_bytes(shape, held) == p.memory.preload_bytes
