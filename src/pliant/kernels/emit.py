@@ -16,7 +16,7 @@ Integers are signed in comparisons and divisions. No operation reassociates; onl
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Number, Value, literal, scalar, vector
@@ -111,6 +111,19 @@ class Loop:
         self._next = list(values)
 
 
+@dataclass(slots=True)
+class Repeat:
+    """An open loop that runs as long as `again` is told so; after it `carried` is what the last turn left."""
+
+    carried: list[Value]
+    _next: list[Value] = field(default_factory=list)
+    _condition: Value | None = None
+
+    def again(self, condition: Value, values: Sequence[Value] = ()) -> None:
+        """Go round once more if the i1 `condition` holds, with `values` in the order of `carried`."""
+        self._condition, self._next = condition, list(values)
+
+
 class Function:
     """Where instructions are written, one after another, in SSA form."""
 
@@ -177,11 +190,11 @@ class Function:
 
     def fields(self, pointer: Value, layout: type[ctypes.Structure], *names: str) -> list[Value]:
         """The named fields of the ctypes structure at `pointer`."""
-        types = {field[0]: field[1] for field in layout._fields_}
+        types = {entry[0]: entry[1] for entry in layout._fields_}
         found = []
         for name in names:
-            field = self.at(pointer, getattr(layout, name).offset, "i8")
-            found.append(self.load(field, _FIELD_TYPES[types[name]]))
+            address = self.at(pointer, getattr(layout, name).offset, "i8")
+            found.append(self.load(address, _FIELD_TYPES[types[name]]))
         return found
 
     # Arithmetic
@@ -291,6 +304,24 @@ class Function:
         """A loop that carries nothing; yields its index."""
         with self.loop(start, stop, step) as turn:
             yield turn.index
+
+    @contextmanager
+    def repeat(self, carry: Sequence[Value] = ()) -> Iterator[Repeat]:
+        """Run the block again and again, at least once, while what it hands to `again` holds."""
+        head, end = self.label("head"), self.label("end")
+        before = self._block
+        self.branch(head)
+        self.place(head)
+        carried = [self._phi_slot(v.type) for v in carry]
+        turn = Repeat(list(carried))
+        yield turn
+        assert turn._condition is not None, "a repeated block says when it goes on"
+        latch = self._block
+        self.branch_if(turn._condition, head, end)
+        for phi, begin, again in zip(carried, carry, turn._next, strict=True):
+            self._fill_phi(phi, [(begin, before), (again, latch)])
+        self.place(end)
+        turn.carried = list(turn._next)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

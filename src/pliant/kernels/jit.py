@@ -53,8 +53,10 @@ class Library:
         """As `function`, for several at once: what is not cached is compiled in one child process."""
         with self._lock:
             texts = {name: ir() for name, ir in wanted.items() if name not in self._addresses}
-            for name, data in zip(texts, self._objects(list(texts.values())), strict=True):
-                symbols = load(data)
+            unique = list(dict.fromkeys(texts.values()))
+            loaded = {text: load(data) for text, data in zip(unique, self._objects(unique), strict=True)}
+            for name, text in texts.items():
+                symbols = loaded[text]
                 if name not in symbols:
                     raise KernelError(f"the IR given for {name} defines only {', '.join(symbols)}.")
                 self._addresses[name] = symbols[name]

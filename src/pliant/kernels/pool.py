@@ -1,0 +1,116 @@
+"""Threads that share the work of kernels and sleep when there is none. Knows tables, not what they do."""
+
+import ctypes
+import sys
+import threading
+import weakref
+from typing import Self, final
+
+import numpy as np
+
+from pliant.errors import KernelError
+from pliant.kernels.jit import Library
+from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.table import Table
+from pliant.kernels.walker import Context, walker_ir
+
+__all__ = ["Pool", "Table"]
+
+DEFAULT_SCRATCH_BYTES = 1 << 20
+SPINS_BEFORE_PARKING = 1000
+"""`pause` instructions an idle worker waits, tens of microseconds: about the time between two layers."""
+
+_CACHE_LINE = 64
+_WALK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_HELP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@final
+class Pool:
+    """`n_threads` threads, the caller's included, that walk tables together; close it or use `with`.
+
+    `walk` drops the GIL for the whole table. Two threads that walk at once take turns. Workers spin
+    for some microseconds after work, then sleep on a futex and cost nothing; with one thread there
+    are none. Each thread has `scratch_bytes` of its own, aligned to 64 bytes.
+
+    After a fork the child has no workers: its walks run whole on the calling thread. Fork while no
+    walk runs.
+    """
+
+    def __init__(
+        self,
+        n_threads: int,
+        library: Library,
+        scratch_bytes: int = DEFAULT_SCRATCH_BYTES,
+        spins: int = SPINS_BEFORE_PARKING,
+    ) -> None:
+        if n_threads < 1:
+            raise KernelError(f"a pool of {n_threads} threads cannot run anything; give at least 1.")
+        if not sys.platform.startswith("linux"):
+            raise KernelError(f"the thread pool parks on Linux futexes, which {sys.platform} lacks.")
+        self.n_threads = n_threads
+        self._memory = aligned_bytes(ctypes.sizeof(Context))
+        self._memory[:] = 0
+        self._context = Context.from_address(self._memory.ctypes.data)
+        self._context.spins = spins
+        self._address = ctypes.addressof(self._context)
+        self._scratch_bytes = -1
+        self._lock = threading.Lock()
+        code = library.functions({name: lambda: walker_ir(library.isa) for name in ("walk", "help", "stop")})
+        self._walk = _WALK(code["walk"])
+        self.reserve(scratch_bytes)
+        helper = _HELP(code["help"])
+        self._workers = [
+            threading.Thread(
+                target=_work, args=(helper, self._address, i, self._memory), name=f"pliant-{i}", daemon=True
+            )
+            for i in range(1, n_threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+        self._finalizer = weakref.finalize(self, _end, _STOP(code["stop"]), self._address, self._workers)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of each thread."""
+        return self._scratch_bytes
+
+    def reserve(self, scratch_bytes: int) -> None:
+        """Give every thread at least this much scratch; what was in it is lost."""
+        with self._lock:
+            if scratch_bytes <= self._scratch_bytes:
+                return
+            self._scratch_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
+            self._scratch = aligned_bytes(self.n_threads * self._scratch_bytes)
+            self._context.scratch = self._scratch.ctypes.data
+            self._context.scratch_bytes = self._scratch_bytes
+
+    def walk(self, table: Table) -> None:
+        """Run all entries in order, each after the one before it has ended on all threads."""
+        with self._lock:
+            if not self._finalizer.alive:
+                raise KernelError("this pool is closed; open another one to run kernels.")
+            self._walk(self._address, table.address, len(table))
+
+    def close(self) -> None:
+        """Stop the workers and wait for them; closing twice is fine."""
+        with self._lock:
+            self._finalizer()
+
+
+def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
+    """A worker's life; it holds the context's memory, never the pool, so that a lost pool ends."""
+    helper(context, index)
+
+
+def _end(stop: "ctypes._FuncPointer", context: int, workers: list[threading.Thread]) -> None:
+    stop(context)
+    for worker in workers:
+        worker.join()

@@ -1,0 +1,56 @@
+"""A table of kernel calls that one native call walks. Knows addresses and unit counts, no kernels."""
+
+import ctypes
+from typing import final
+
+import numpy as np
+
+from pliant.kernels.walker import UNIT_BITS, Entry
+
+ENTRY_DTYPE = np.dtype(
+    [("kernel", np.uint64), ("args", np.uint64), ("n_units", np.int64), ("grain", np.int64)], align=True
+)
+assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
+
+
+@final
+class Table:
+    """Entries that run in order, each split over the pool's threads; args stay alive as long as the table.
+
+    A table must not change while a pool walks it.
+    """
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(16, ENTRY_DTYPE)
+        self._args: list[ctypes.Structure] = []
+        self._address = self._rows.ctypes.data
+
+    def __len__(self) -> int:
+        return len(self._args)
+
+    @property
+    def address(self) -> int:
+        """Where the first entry is; moves when entries are added."""
+        return self._address
+
+    def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
+        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table."""
+        _check(n_units, grain)
+        if len(self) == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._address = self._rows.ctypes.data
+        self._rows[len(self)] = (kernel, ctypes.addressof(args), n_units, grain)
+        self._args.append(args)
+        return len(self) - 1
+
+    def resize(self, entry: int, n_units: int, grain: int = 1) -> None:
+        """Give an entry another number of units, such as for another sequence length."""
+        _check(n_units, grain)
+        self._rows["n_units"][range(len(self))[entry]] = n_units
+        self._rows["grain"][range(len(self))[entry]] = grain
+
+
+def _check(n_units: int, grain: int) -> None:
+    assert n_units >= 0, f"{n_units} units"
+    assert grain >= 1, f"a grain of {grain} units"
+    assert n_units + grain < 1 << UNIT_BITS, f"{n_units} units exceed what a ticket counts"
