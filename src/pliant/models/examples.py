@@ -1,0 +1,127 @@
+"""Read labelled sentences and pairs from TSV files. Knows column layouts, not models or tokens."""
+
+import gzip
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.errors import InputError
+
+# Column names in the wild: GLUE (SST-2, RTE, QNLI, QQP), SNLI/MNLI, and the Microsoft paraphrase corpus.
+_FIRST = ("sentence1", "question1", "question", "premise", "#1 String", "sentence", "text")
+_SECOND = ("sentence2", "question2", "sentence", "hypothesis", "#2 String")
+_LABEL = ("label", "Quality", "is_duplicate", "gold_label")
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One labelled input; `label` indexes the label names it was read with."""
+
+    text: str
+    pair: str | None
+    label: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which columns hold what."""
+
+    n_columns: int
+    text: int
+    pair: int | None
+    label: int
+
+
+def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
+    """The rows of a TSV (gzipped when it ends in .gz) with a header line; quotes are literal text.
+
+    Columns are found by their GLUE or MRPC names. A label is one of `labels` (compared without
+    case), or its number. Raises InputError naming file and line for a short or long row, a label
+    that is none of `labels`, an empty text, bad UTF-8, an unknown header, or no rows at all.
+    """
+    if not labels:
+        raise InputError(
+            f"{path} needs a classifier's labels, but the model has none; evaluate a classifier."
+        )
+    examples = []
+    for at, text, pair, label in _rows(path):
+        examples.append(Example(text, pair, _label_index(f"{path}, line {at}", label, labels)))
+    if not examples:
+        raise InputError(f"{path} has a header but no rows; give at least one example.")
+    return tuple(examples)
+
+
+def label_names(path: Path) -> tuple[str, ...]:
+    """The distinct labels of a TSV in the order a new classifier takes: numbers by value, names by alphabet.
+
+    Raises InputError as `read_examples` does, and for fewer than two distinct labels.
+    """
+    found = {label for *_, label in _rows(path)}
+    if len(found) < 2:
+        raise InputError(f"{path} holds {len(found)} distinct labels; a classifier needs at least 2.")
+    if all(re.fullmatch(r"\d+", label) for label in found):
+        return tuple(sorted(found, key=int))
+    return tuple(sorted(found))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
+    """(line number, text, pair, label) of every row that is not blank."""
+    lines = _lines(path)
+    first = next(lines, None)
+    if first is None:
+        raise InputError(f"{path} is empty; give a header line and at least one example.")
+    layout = _layout(path, first[1].split("\t"))
+    for at, line in lines:
+        cells = line.split("\t")
+        if len(cells) != layout.n_columns:
+            raise InputError(
+                f"{path}, line {at}: {len(cells)} columns, but the header names {layout.n_columns}; "
+                "columns are separated by single tabs."
+            )
+        text, pair = cells[layout.text], None if layout.pair is None else cells[layout.pair]
+        if not text.strip() or (pair is not None and not pair.strip()):
+            raise InputError(f"{path}, line {at}: the text is empty.")
+        yield at, text, pair, cells[layout.label].strip()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; only a line feed ends a line, and blank lines are left out."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for at, raw in enumerate(file, 1):
+                line = raw.decode("utf-8-sig" if at == 1 else "utf-8").rstrip("\r\n")
+                if line.strip():
+                    yield at, line
+    except UnicodeDecodeError as e:
+        raise InputError(
+            f"{path}, line {at}: byte {e.start + 1} is not UTF-8; convert the file to UTF-8."
+        ) from e
+    except (OSError, EOFError) as e:
+        raise InputError(f"{path} cannot be read: {e}") from e
+
+
+def _layout(path: Path, header: list[str]) -> _Layout:
+    names = [name.strip() for name in header]
+    label = next((names.index(n) for n in _LABEL if n in names), None)
+    text = next((names.index(n) for n in _FIRST if n in names), None)
+    if label is None or text is None:
+        raise InputError(
+            f"{path}, line 1: no known columns in the header {names}; it needs a text column "
+            f"({', '.join(_FIRST)}), a label column ({', '.join(_LABEL)}) and, for pairs, a second text "
+            f"({', '.join(_SECOND)})."
+        )
+    pair = next((names.index(n) for n in _SECOND if n in names and names.index(n) != text), None)
+    return _Layout(len(names), text, pair, label)
+
+
+def _label_index(where: str, label: str, labels: Sequence[str]) -> int:
+    folded = [name.casefold() for name in labels]
+    if label.casefold() in folded:
+        return folded.index(label.casefold())
+    if re.fullmatch(r"[0-9]{1,9}", label) and int(label) < len(labels):
+        return int(label)
+    raise InputError(
+        f"{where}: label {label!r} is none of the model's {len(labels)} labels "
+        f"({', '.join(labels)}) and no number below {len(labels)}."
+    )
