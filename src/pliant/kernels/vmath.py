@@ -5,8 +5,8 @@ relative, over all finite float32, and are held by tests against float64.
 """
 
 from collections.abc import Callable, Sequence
-from math import log2, pi, sqrt
 from math import e as euler
+from math import log2, pi, sqrt
 
 from pliant.kernels.emit import Function
 from pliant.kernels.values import Value, vector
