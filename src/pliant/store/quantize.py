@@ -1,4 +1,4 @@
-"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version. Knows no files, no layers."""
+"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version. Knows no files."""
 
 import math
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class LayerCode:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """Weights as codes: weight i is exactly itself where `is_outlier[i]`, else `codebooks[k][codes[i] >> 6 - k]`."""
+    """Weight i is kept as it is where `is_outlier[i]`, else it is `codebooks[k][codes[i] >> 6 - k]`."""
 
     code: LayerCode
     codes: UInt8[np.ndarray, " n"]
@@ -53,9 +53,7 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
     Raises StoreError when there is nothing to fit or a value is not finite.
     """
     if values.size == 0 or not np.isfinite(values).all():
-        raise StoreError(
-            f"{values.size} weights cannot be quantized: there must be some, all of them finite."
-        )
+        raise StoreError(f"{values.size} weights cannot be quantized: it takes at least one, all finite.")
     mean = float(values.mean(dtype=np.float64))
     std = float(values.std(dtype=np.float64))
     is_outlier = np.abs(values - np.float64(mean)) > outlier_distance(std)
@@ -175,7 +173,7 @@ def _cell_codes(
 def _borders(
     order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
 ) -> Float32[np.ndarray, " inner"]:
-    """The smallest weight of each cell but the first; an empty cell takes the next cell's, at the end +inf."""
+    """The least weight of each cell but the first; an empty cell takes the next cell's, at the end +inf."""
     padded = np.append(order, np.inf)
     smallest: np.ndarray = padded[edges[1:-1]].astype(np.float32)
     return smallest

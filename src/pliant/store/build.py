@@ -1,0 +1,311 @@
+"""Build a store from a checkpoint: written under a temporary name, then renamed. Knows no kernels or plans."""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import xxhash
+
+from pliant.errors import StoreError
+from pliant.models.spec import ModelSpec, tensor_shapes
+from pliant.models.table import QuantizedTable
+from pliant.store.container import BLOCK, Field, Layout, Opener, Written, dtype_name, lay_out, write_file
+from pliant.store.encode import RESIDENT_ARRAYS, EncodedLayer, ResidentLayer, encode_layer, to_precision
+from pliant.store.files import EMBEDDINGS, HEAD, RESIDENT
+from pliant.store.manifest import (
+    BITS,
+    FORMAT,
+    FULL,
+    FULL_BITS,
+    VERSION,
+    FileEntry,
+    LayerEntry,
+    Manifest,
+    PartEntry,
+    check_bits,
+    expected_slice_bytes,
+    identity_of,
+    stored_parts,
+    sync_directory,
+    write_manifest,
+)
+from pliant.store.quantize import Quantizer
+
+TOKENIZER = "tokenizer.json"
+ALL_BITS = (*range(1, BITS + 1), FULL_BITS)
+
+
+class Weights(Protocol):
+    """Where weights come from: a checkpoint on disk, or arrays in a test."""
+
+    @property
+    def spec(self) -> ModelSpec: ...
+    @property
+    def directory(self) -> Path: ...
+    def tensor(self, name: str, /) -> np.ndarray: ...
+    def embedding_codes(self) -> QuantizedTable | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` equal shares of the work are finished; `what` comes next."""
+
+    done: int
+    total: int
+    what: str
+
+
+def build(
+    checkpoint: Weights,
+    out: Path,
+    quantizer: Quantizer = "lloyd",
+    bits: tuple[int, ...] = ALL_BITS,
+    *,
+    source: str | None = None,
+    overwrite: bool = False,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    open_file: Opener = lambda path: path.open("xb"),
+) -> Path:
+    """Write the store of `checkpoint` at `out` and return `out`.
+
+    `bits` of 1..6 keep the planes of the highest; 32 adds full fidelity. `source` is what the manifest
+    names as origin (default: the checkpoint's directory name). Until the last rename nothing stands at
+    `out`; what a killed build left behind is removed by the next one. Raises StoreError when `out`
+    exists and `overwrite` is false, when the disk is too small, or when writing fails; ModelError comes
+    from the checkpoint.
+    """
+    check_bits(bits)
+    if out.exists() and not overwrite:
+        raise StoreError(f"{out} exists; name another place, or ask for it to be overwritten.")
+    if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
+        raise StoreError(f"{out} exists and is no store, so it is not overwritten; name another place.")
+    with _staged(out) as staging:
+        _build(checkpoint, staging, quantizer, bits, source, on_progress, open_file)
+    return out
+
+
+def _build(
+    checkpoint: Weights,
+    staging: Path,
+    quantizer: Quantizer,
+    bits: tuple[int, ...],
+    source: str | None,
+    on_progress: Callable[[Progress], None],
+    open_file: Opener,
+) -> None:
+    spec = checkpoint.spec
+    layout = layer_layout(spec, bits)
+    _check_room(staging, layout.n_bytes * spec.n_layers)
+    files: list[FileEntry] = []
+    layers: list[LayerEntry] = []
+    resident: dict[str, np.ndarray] = {}
+    total = spec.n_layers + 1
+
+    def write(name: str, layout: Layout, arrays: Iterator[np.ndarray], checked: int | None = None) -> None:
+        written = write_file(staging / name, layout, arrays, open_file, checked)
+        files.append(_file_entry(name, written))
+
+    for number in range(spec.n_layers):
+        on_progress(Progress(number, total, f"layer {number}"))
+        encoded = encode_layer(spec, _layer_tensors(checkpoint, number), quantizer)
+        entry = _layer_entry(number, layout, bits, encoded)
+        write(entry.file, layout, iter([p for part in stored_parts(bits) for p in [_part(encoded, part)]]), 0)
+        layers.append(entry)
+        resident |= {f"layers.{number}.{n}": a for n, a in _resident_arrays(encoded.resident).items()}
+    on_progress(Progress(spec.n_layers, total, "embeddings and head"))
+    write(RESIDENT, _layout_of(resident), iter(resident.values()))
+    embeddings, n_checked = _embedding_arrays(checkpoint)
+    embedding_layout = _layout_of(embeddings, spec.precision == "BF16")
+    checked = embedding_layout.offsets[n_checked] if n_checked < len(embeddings) else embedding_layout.n_bytes
+    write(EMBEDDINGS, embedding_layout, iter(embeddings.values()), checked)
+    head = {n: checkpoint.tensor(n) for n, _ in tensor_shapes(spec) if n.startswith("head.")}
+    write(HEAD, _layout_of(head), iter(head.values()))
+    files.append(_copy_tokenizer(checkpoint.directory, staging, open_file))
+    write_manifest(
+        staging,
+        Manifest(
+            format=FORMAT,
+            version=VERSION,
+            identity=identity_of(tuple(files)),
+            source=source if source is not None else checkpoint.directory.name,
+            made_by=f"pliant {version('pliant')}",
+            quantizer=quantizer,
+            bits=bits,
+            spec=spec,
+            files=tuple(files),
+            layers=tuple(layers),
+        ),
+    )
+    on_progress(Progress(total, total, "done"))
+
+
+def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = ALL_BITS) -> Layout:
+    """A layer's file: the stored parts, each all slices in order, each beginning on a disk block."""
+    return lay_out(
+        [
+            Field(
+                "full" if part == FULL else f"plane.{part}",
+                "U8",
+                (spec.n_heads, expected_slice_bytes(spec, part)),
+            )
+            for part in stored_parts(bits)
+        ],
+        BLOCK,
+    )
+
+
+def _layer_tensors(checkpoint: Weights, number: int) -> dict[str, np.ndarray]:
+    prefix = f"layers.{number}."
+    names = [n for n, _ in tensor_shapes(checkpoint.spec) if n.startswith(prefix)]
+    return {n.removeprefix(prefix): checkpoint.tensor(n) for n in names}
+
+
+def _layer_entry(number: int, layout: Layout, bits: tuple[int, ...], encoded: EncodedLayer) -> LayerEntry:
+    parts = tuple(
+        PartEntry(
+            part,
+            offset,
+            field.shape[1],
+            tuple(f"{xxhash.xxh3_64_intdigest(row):016x}" for row in _part(encoded, part)),
+        )
+        for part, field, offset in zip(stored_parts(bits), layout.fields, layout.offsets, strict=True)
+    )
+    return LayerEntry(
+        f"layer-{number:02d}.safetensors",
+        parts,
+        encoded.mean,
+        encoded.std,
+        encoded.n_weights,
+        encoded.n_outliers,
+        encoded.error,
+    )
+
+
+def _part(encoded: EncodedLayer, part: int) -> np.ndarray:
+    return encoded.full if part == FULL else encoded.planes[part]
+
+
+def _resident_arrays(resident: ResidentLayer) -> dict[str, np.ndarray]:
+    codebooks = {f"codebook.{k}": values for k, values in resident.codebooks.items()}
+    return codebooks | {name: getattr(resident, name) for name in RESIDENT_ARRAYS}
+
+
+def _embedding_arrays(checkpoint: Weights) -> tuple[dict[str, np.ndarray], int]:
+    """All arrays of the embeddings file in order, and how many of them are checked when the store opens.
+
+    The word table is too large for that: each of its rows has an XXH3-64 of its own in `word.xxh3`.
+    """
+    small = {
+        name.removeprefix("embeddings."): checkpoint.tensor(name)
+        for name, _ in tensor_shapes(checkpoint.spec)
+        if name.startswith("embeddings.") and name != "embeddings.word"
+    }
+    table = checkpoint.embedding_codes()
+    if table is not None:
+        small["word.codebook"] = table.codebook
+        rows, name = table.codes.reshape(table.rows, -1), "word.codes"
+        word = table.codes
+    else:
+        word = to_precision(checkpoint.tensor("embeddings.word"), checkpoint.spec.precision)
+        rows, name = word.view(np.uint8).reshape(len(word), -1), "word"
+    small["word.xxh3"] = np.array([xxhash.xxh3_64_intdigest(row) for row in rows], np.uint64)
+    return small | {name: word}, len(small)
+
+
+def _layout_of(arrays: Mapping[str, np.ndarray], word_is_bfloat16: bool = False) -> Layout:
+    fields = []
+    for name, array in arrays.items():
+        is_raw = word_is_bfloat16 and name == "word"
+        fields.append(Field(name, "BF16" if is_raw else dtype_name(array), array.shape))
+    return lay_out(fields)
+
+
+def _copy_tokenizer(directory: Path, staging: Path, open_file: Opener) -> FileEntry:
+    try:
+        text = (directory / TOKENIZER).read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"{directory / TOKENIZER} cannot be read ({error.strerror}); a store needs the model's tokenizer."
+        ) from error
+    layout = Layout(text, (), (), len(text))
+    return _file_entry(TOKENIZER, write_file(staging / TOKENIZER, layout, (), open_file))
+
+
+def _file_entry(name: str, w: Written) -> FileEntry:
+    return FileEntry(name, w.n_bytes, w.sha256, w.checked_bytes, f"{w.xxh3:016x}")
+
+
+def _check_room(staging: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(staging).free
+    if free < n_bytes:
+        raise StoreError(
+            f"the store's layers need {n_bytes / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free at "
+            f"{staging.parent}; make room, choose another place, or leave out 32 from the bits."
+        )
+
+
+@contextmanager
+def _staged(out: Path) -> Iterator[Path]:
+    """A directory beside `out` that becomes `out` when the block ends well and vanishes when it does not."""
+    staging = out.parent / f".{out.name}.building-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _clear_leftovers(out)
+        staging.mkdir()
+        yield staging
+        sync_directory(staging)
+        _swap(staging, out)
+    except OSError as error:
+        raise StoreError(
+            f"the store {out} could not be written ({error.strerror or error}); nothing is left of it. "
+            "Make room or choose another place, then build again."
+        ) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _swap(staging: Path, out: Path) -> None:
+    """Rename `staging` to `out`; a store that stood there is set aside until the new one has its name."""
+    old = out.parent / f".{out.name}.replaced-{os.getpid()}"
+    if out.exists():
+        out.rename(old)
+    try:
+        staging.rename(out)
+    except OSError:
+        if old.exists():
+            old.rename(out)
+        raise
+    sync_directory(out.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _clear_leftovers(out: Path) -> None:
+    """Remove what builds of `out` whose process is gone left behind; give back a store they had set aside."""
+    pattern = re.compile(re.escape(f".{out.name}.") + r"(building|replaced)-(\d+)")
+    for path in sorted(out.parent.iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match is None or _is_running(int(match[2])):
+            continue
+        if match[1] == "replaced" and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

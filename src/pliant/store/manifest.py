@@ -1,0 +1,214 @@
+"""What a store's manifest.json says, and how it is read and replaced. Knows no tensors.
+
+The manifest is JSON. Its `check` is the SHA-256 of itself with `check` empty, in compact form, so that a
+flipped bit in a size, a hash or an importance is an error and not a wrong answer.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from pliant.errors import StoreError
+from pliant.models.slices import slice_geometry
+from pliant.models.spec import ModelSpec
+from pliant.store.quantize import BITS, Quantizer
+
+VERSION = 1
+FORMAT: Literal["pliant-store"] = "pliant-store"
+MANIFEST = "manifest.json"
+FULL = BITS  # the part after the planes: full fidelity
+FULL_BITS = 32
+PART_NAMES = (*(f"plane {q}" for q in range(BITS)), "full fidelity")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file: its size, its identity, and the XXH3-64 of its first `checked_bytes`, checked at open."""
+
+    name: str
+    n_bytes: int
+    sha256: str
+    checked_bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """One part of a layer (a plane, or full fidelity): where it lies, and each slice's XXH3-64."""
+
+    part: int
+    offset: int
+    slice_bytes: int
+    xxh3: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEntry:
+    """One layer: its file and parts, and what quantization did to it.
+
+    `error[k-1]` is the squared error of the k-bit version over all weights, divided by their variance
+    times their number. `n_outliers` leaves padding out.
+    """
+
+    file: str
+    parts: tuple[PartEntry, ...]
+    mean: float
+    std: float
+    n_weights: int
+    n_outliers: int
+    error: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a planner needs to know of a store without opening its weights.
+
+    `identity` is the SHA-256 over the files' SHA-256, in order of name; importance is not part of it.
+    `bits` are the bitwidths offered, ascending, 32 being full fidelity. `importance[layer][slice]`
+    orders shards by what raising their fidelity brings (STI 5.2).
+    """
+
+    format: Literal["pliant-store"]
+    version: int
+    identity: str
+    source: str
+    made_by: str
+    quantizer: Quantizer
+    bits: tuple[int, ...]
+    spec: ModelSpec
+    files: tuple[FileEntry, ...]
+    layers: tuple[LayerEntry, ...]
+    importance: tuple[tuple[float, ...], ...] | None = None
+    check: str = ""
+
+    def __post_init__(self) -> None:
+        check_bits(self.bits)
+        if len(self.layers) != self.spec.n_layers:
+            raise StoreError(
+                f"the manifest lists {len(self.layers)} layers of a model with {self.spec.n_layers}; "
+                "build the store again."
+            )
+        sizes = [expected_slice_bytes(self.spec, part) for part in range(FULL + 1)]
+        for number, layer in enumerate(self.layers):
+            if [p.part for p in layer.parts] != list(stored_parts(self.bits)) or any(
+                p.slice_bytes != sizes[p.part] or len(p.xxh3) != self.spec.n_heads for p in layer.parts
+            ):
+                raise StoreError(f"layer {number}'s parts do not fit the model; build the store again.")
+        if (
+            self.importance is not None
+            and [len(row) for row in self.importance] != [self.spec.n_heads] * self.spec.n_layers
+        ):
+            raise StoreError(
+                f"importance must be {self.spec.n_layers} rows of {self.spec.n_heads} numbers, one a shard."
+            )
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all files but the manifest."""
+        return sum(f.n_bytes for f in self.files)
+
+    def file(self, name: str) -> FileEntry:
+        for entry in self.files:
+            if entry.name == name:
+                return entry
+        raise StoreError(f"the manifest does not list {name}; build the store again.")
+
+
+def check_bits(bits: tuple[int, ...]) -> None:
+    """Raise StoreError unless `bits` ascend, are of 1..6 and 32, and hold at least one of 1..6."""
+    allowed = [b for b in bits if 1 <= b <= BITS or b == FULL_BITS]
+    if list(bits) != sorted(set(allowed)) or not bits or bits[0] > BITS:
+        raise StoreError(
+            f"bits {','.join(map(str, bits)) or 'none'}: name ascending bitwidths of 1..{BITS}, at least "
+            f"one, and {FULL_BITS} for full fidelity."
+        )
+
+
+def stored_parts(bits: tuple[int, ...]) -> tuple[int, ...]:
+    """The parts a store with these bitwidths holds: the planes of the highest, and full fidelity for 32."""
+    planes = max(b for b in bits if b <= BITS)
+    return (*range(planes), FULL) if FULL_BITS in bits else tuple(range(planes))
+
+
+def expected_slice_bytes(spec: ModelSpec, part: int) -> int:
+    """Bytes of one slice's share of `part`."""
+    geometry = slice_geometry(spec)
+    return geometry.full_bytes(spec.precision) if part == FULL else geometry.plane_bytes
+
+
+def identity_of(files: tuple[FileEntry, ...]) -> str:
+    """SHA-256 over lines `name sha256`, in order of name."""
+    lines = "".join(f"{f.name} {f.sha256}\n" for f in sorted(files, key=lambda f: f.name))
+    return sha256(lines.encode()).hexdigest()
+
+
+def read_manifest(store: Path) -> Manifest:
+    """The manifest of the store at `store`. Raises StoreError: missing, damaged, or of a newer version."""
+    path = store / MANIFEST
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise StoreError(
+            f"{store} is no store: {MANIFEST} cannot be read ({error.strerror}). "
+            "Build one with `pliant pack`."
+        ) from error
+    try:
+        first = msgspec.json.decode(text, type=_Header)
+        if first.version > VERSION:
+            raise StoreError(
+                f"{path.name} is of format version {first.version}, this pliant reads up to version "
+                f"{VERSION}; update pliant, or build the store again."
+            )
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path.name} of {store} is damaged ({error}); build the store again.") from error
+    if manifest.check != _check(manifest):
+        raise StoreError(
+            f"{path.name} of {store} is damaged: its content does not match its check; build it again."
+        )
+    return manifest
+
+
+def write_manifest(store: Path, manifest: Manifest) -> None:
+    """Put `manifest` into `store` in one step: a reader sees the old one or the new one, whole."""
+    text = msgspec.json.format(msgspec.json.encode(replace(manifest, check=_check(manifest))), indent=1)
+    temporary = store / f".{MANIFEST}.{os.getpid()}"
+    try:
+        with temporary.open("wb") as file:
+            file.write(text + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(store / MANIFEST)
+        sync_directory(store)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(f"{store / MANIFEST} cannot be written: {error.strerror}.") from error
+
+
+def put_importance(store: Path, importance: tuple[tuple[float, ...], ...]) -> Manifest:
+    """Record the importance of each shard, [layer][slice]; the weights' files stay as they are."""
+    manifest = replace(read_manifest(store), importance=importance)
+    write_manifest(store, manifest)
+    return manifest
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` survive a power cut."""
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: Literal["pliant-store"]
+    version: int
+
+
+def _check(manifest: Manifest) -> str:
+    return sha256(msgspec.json.encode(replace(manifest, check=""))).hexdigest()

@@ -1,0 +1,295 @@
+"""Read runs of shards past the page cache into the caller's memory, each slice checked. Knows no plans.
+
+Opening reads the manifest and the small files; weights are read run by run. `os.preadv` and XXH3 both
+release the GIL, so a reading thread leaves the computing one alone.
+"""
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import xxhash
+from jaxtyping import UInt8
+
+from pliant.errors import StoreError
+from pliant.models.slices import SliceGeometry, slice_geometry
+from pliant.models.spec import ModelSpec
+from pliant.store.container import BLOCK
+from pliant.store.encode import ResidentLayer
+from pliant.store.files import (
+    Embeddings,
+    HeadWeights,
+    open_embeddings,
+    open_head,
+    open_resident,
+    read_checked,
+)
+from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
+
+__all__ = ["FULL", "Extent", "Run", "Store", "aligned_buffer", "open_store"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Run:
+    """`count` slices from slice `first` of one part of a layer; part 0..5 is a plane, FULL full fidelity."""
+
+    layer: int
+    part: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """One read: `n_bytes` from `offset` of a layer's file, both whole blocks, and where its runs lie inside.
+
+    The payload of `runs[i]` begins `starts[i]` bytes into the extent.
+    """
+
+    layer: int
+    offset: int
+    n_bytes: int
+    runs: tuple[Run, ...]
+    starts: tuple[int, ...]
+
+
+class Store:
+    """An open store. A context manager: leaving it closes the files; arrays it gave out stay valid.
+
+    `is_direct` says whether reads pass the page cache by; where a file system cannot (tmpfs), pages are
+    dropped before each read as far as it allows, and such reads are not to be called cold.
+    Reads are safe from several threads at once.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.spec: ModelSpec = manifest.spec
+        self.geometry: SliceGeometry = slice_geometry(manifest.spec)
+        self._hashes = tuple(
+            {p.part: tuple(int(h, 16) for h in p.xxh3) for p in layer.parts} for layer in manifest.layers
+        )
+        self._parts = tuple({p.part: p for p in layer.parts} for layer in manifest.layers)
+        self._resident = open_resident(path, manifest)
+        self.embeddings: Embeddings = open_embeddings(path, manifest)
+        self.head: HeadWeights = open_head(path, manifest)
+        read_checked(path, manifest.file("tokenizer.json"))
+        self.is_direct = _is_direct(path)
+        self._files: list[int] = []
+        try:
+            for layer in manifest.layers:
+                self._files.append(self._open(path / layer.file))
+        except StoreError:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the layers' files; reading afterwards is an error."""
+        while self._files:
+            os.close(self._files.pop())
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 that names the content of all files but the manifest."""
+        return self.manifest.identity
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of codebooks, outliers, biases and norms of all layers, read at open and kept."""
+        return sum(layer.n_bytes for layer in self._resident)
+
+    def resident(self, layer: int) -> ResidentLayer:
+        """The part of `layer` that stays in memory."""
+        return self._resident[layer]
+
+    def run_bytes(self, run: Run) -> int:
+        """Bytes of the run's payload."""
+        return run.count * self._parts[run.layer][run.part].slice_bytes if self._covers(run) else 0
+
+    def plan_reads(self, runs: Sequence[Run]) -> tuple[Extent, ...]:
+        """The fewest reads that bring in `runs`: those that touch or overlap on disk become one.
+
+        Reads are whole blocks, in order of layer and offset; planes 0..k-1 of all slices are one.
+        """
+        spans = sorted((run.layer, *self._span(run), run) for run in set(runs) if self.run_bytes(run))
+        merged: list[list[tuple[int, int, Run]]] = []
+        end, layer = -1, -1
+        for run_layer, start, stop, run in spans:
+            if run_layer != layer or _floor(start) > end:
+                merged.append([])
+                end, layer = -1, run_layer
+            merged[-1].append((start, stop, run))
+            end = max(end, _ceil(stop))
+        return tuple(_extent(group) for group in merged)
+
+    def read_bytes(self, run: Run) -> int:
+        """Bytes of buffer that reading `run` takes: its payload, outward to whole blocks."""
+        start, stop = self._span(run)
+        return _ceil(stop) - _floor(start)
+
+    def read(self, run: Run, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> int:
+        """Read `run` into `buffer` from byte `at` (a multiple of 4096 of an aligned buffer) and check it.
+
+        Returns where in `buffer` the payload begins: slice i of the run is the i-th of equal pieces from
+        there. Raises StoreError naming file, layer, part and slice when the bytes are short or wrong.
+        """
+        start, stop = self._span(run)
+        extent = Extent(
+            run.layer, _floor(start), _ceil(stop) - _floor(start), (run,), (start - _floor(start),)
+        )
+        return self.read_extent(extent, buffer, at)[0]
+
+    def read_extent(self, extent: Extent, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> tuple[int, ...]:
+        """Read all runs of `extent` at once, as `read` does; where each run's payload begins in `buffer`."""
+        target = buffer[at : at + extent.n_bytes]
+        if target.size < extent.n_bytes or target.ctypes.data % BLOCK:
+            raise StoreError(
+                f"a read of {extent.n_bytes} bytes needs as many in a buffer aligned to {BLOCK}; "
+                f"there are {target.size} at address {target.ctypes.data:#x}. Use aligned_buffer()."
+            )
+        self._fill(extent, target)
+        starts = tuple(at + start for start in extent.starts)
+        for run, start in zip(extent.runs, starts, strict=True):
+            self._check(run, buffer[start : start + self.run_bytes(run)])
+        return starts
+
+    def _fill(self, extent: Extent, target: np.ndarray) -> None:
+        if not self._files:
+            raise StoreError(f"the store {self.path} is closed.")
+        name = self.manifest.layers[extent.layer].file
+        fd, done = self._files[extent.layer], 0
+        try:
+            if not self.is_direct:
+                os.posix_fadvise(fd, extent.offset, extent.n_bytes, os.POSIX_FADV_DONTNEED)
+            while done < extent.n_bytes:
+                n = os.preadv(fd, [target[done:].data], extent.offset + done)
+                if n == 0:
+                    break
+                done += n
+        except OSError as error:
+            raise StoreError(
+                f"{name} cannot be read at byte {extent.offset + done}: {error.strerror}."
+            ) from error
+        if done < extent.n_bytes:
+            run = extent.runs[0]
+            raise StoreError(
+                f"{name} is truncated: layer {run.layer}, {PART_NAMES[run.part]}, slices {run.first} to "
+                f"{run.first + run.count - 1} end past its {extent.offset + done} bytes; build the store again."
+            )
+
+    def _check(self, run: Run, payload: np.ndarray) -> None:
+        expected = self._hashes[run.layer][run.part]
+        size = self._parts[run.layer][run.part].slice_bytes
+        data = payload.data
+        for i in range(run.count):
+            if xxhash.xxh3_64_intdigest(data[i * size : (i + 1) * size]) != expected[run.first + i]:
+                raise StoreError(
+                    f"{self.manifest.layers[run.layer].file} is damaged: layer {run.layer}, "
+                    f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build the store again."
+                )
+
+    def _span(self, run: Run) -> tuple[int, int]:
+        """First byte and end of a run's payload in its file."""
+        self._covers(run)
+        part = self._parts[run.layer][run.part]
+        start = part.offset + run.first * part.slice_bytes
+        return start, start + run.count * part.slice_bytes
+
+    def _covers(self, run: Run) -> bool:
+        if not 0 <= run.layer < self.spec.n_layers or run.part not in self._parts[run.layer]:
+            raise StoreError(
+                f"layer {run.layer}, part {run.part} is not in the store {self.path}, which offers "
+                f"{self.spec.n_layers} layers at {','.join(map(str, self.manifest.bits))} bits."
+            )
+        if run.first < 0 or run.count < 0 or run.first + run.count > self.spec.n_heads:
+            raise StoreError(
+                f"slices {run.first} to {run.first + run.count - 1} are not all of 0..{self.spec.n_heads - 1}."
+            )
+        return True
+
+    def _open(self, path: Path) -> int:
+        flags = os.O_RDONLY | (os.O_DIRECT if self.is_direct else 0)
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno == errno.EINVAL and self.is_direct:
+                self.is_direct = False
+                return os.open(path, os.O_RDONLY)
+            raise StoreError(f"{path.name} of {path.parent} cannot be opened: {error.strerror}.") from error
+
+
+def open_store(path: Path) -> Store:
+    """Open the store at `path`: manifest, sizes of all files, and the small files checked and read.
+
+    Raises StoreError naming the file when one is missing, of the wrong size or damaged, and when the
+    manifest is of a newer version.
+    """
+    if ".building-" in path.name:
+        raise StoreError(f"{path} is a build that did not end; build the store again.")
+    manifest = read_manifest(path)
+    for entry in manifest.files:
+        _check_size(path, entry)
+    return Store(path, manifest)
+
+
+def aligned_buffer(n_bytes: int) -> UInt8[np.ndarray, " n"]:
+    """Zeroed private memory for reads: at least `n_bytes`, in whole blocks, aligned to one."""
+    memory = mmap.mmap(-1, max(BLOCK, _ceil(n_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, np.uint8)
+
+
+def _check_size(store: Path, entry: FileEntry) -> None:
+    try:
+        n_bytes = (store / entry.name).stat().st_size
+    except OSError as error:
+        raise StoreError(
+            f"{entry.name} of {store} is missing ({error.strerror}); build the store again."
+        ) from error
+    if n_bytes != entry.n_bytes:
+        raise StoreError(
+            f"{entry.name} of {store} has {n_bytes} bytes, but the manifest says {entry.n_bytes}; "
+            "it was cut or changed: build the store again."
+        )
+
+
+def _is_direct(path: Path) -> bool:
+    """Whether the file system under `path` reads past the page cache: one that lives in memory cannot."""
+    device = os.stat(path).st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return hasattr(os, "O_DIRECT")
+    for line in mounts:
+        fields = line.split()
+        if fields[2] == name:
+            return fields[fields.index("-") + 1] not in ("tmpfs", "ramfs", "rootfs")
+    return hasattr(os, "O_DIRECT")
+
+
+def _extent(group: list[tuple[int, int, Run]]) -> Extent:
+    offset = _floor(group[0][0])
+    end = max(_ceil(stop) for _, stop, _ in group)
+    runs = tuple(run for _, _, run in group)
+    return Extent(runs[0].layer, offset, end - offset, runs, tuple(start - offset for start, _, _ in group))
+
+
+def _floor(n: int) -> int:
+    return n - n % BLOCK
+
+
+def _ceil(n: int) -> int:
+    return n + -n % BLOCK
