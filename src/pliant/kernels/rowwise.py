@@ -1,0 +1,180 @@
+"""Kernels over rows of activations: layer norm, softmax, activation, mean. Knows no weights and no model.
+
+A unit is one row, except for the mean, where it is MEAN_COLUMNS columns. Rows may be their own output.
+Each `..._ir` defines one kernel, named as its `_NAME`.
+"""
+
+import ctypes
+
+from pliant.kernels import vmath
+from pliant.kernels.emit import Function, Module
+from pliant.kernels.isa import Isa
+from pliant.kernels.spans import Span, over, reduce, zero
+from pliant.kernels.values import Value
+
+LAYER_NORM, SOFTMAX, MEAN = "layer_norm", "softmax", "mean"
+MEAN_COLUMNS = 64
+
+
+class LayerNormArgs(ctypes.Structure):
+    """out[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias over n columns, zeros up to n_padded.
+
+    x and out are float32 with row strides in floats; weight and bias float32[n].
+    """
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("ld_x", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("ld_out", ctypes.c_int64),
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+        ("n_padded", ctypes.c_int64),
+        ("eps", ctypes.c_float),
+    )
+
+
+class RowArgs(ctypes.Structure):
+    """out[r, :n] = f(x[r, :n]): float32 rows with strides in floats."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("ld_x", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("ld_out", ctypes.c_int64),
+        ("n", ctypes.c_int64),
+    )
+
+
+class MeanArgs(ctypes.Structure):
+    """out[:n] = mean over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("ld_x", ctypes.c_int64),
+        ("n_rows", ctypes.c_int64),
+        ("out", ctypes.c_void_p),
+        ("n", ctypes.c_int64),
+    )
+
+
+def layer_norm_ir(isa: Isa) -> str:
+    """`layer_norm` with LayerNormArgs: variance from centred values, so that a large mean costs nothing."""
+    module = Module(isa)
+    with module.kernel(LAYER_NORM) as f:
+        args, lo, hi, _ = f.params
+        weight, bias, n, n_padded, eps = f.fields(
+            args, LayerNormArgs, "weight", "bias", "n", "n_padded", "eps"
+        )
+        length = f.cast("sitofp", n, "float")
+        with f.each(lo, hi) as i:
+            x, out = _rows(f, args, LayerNormArgs, i)
+            mean = reduce(f, n, lambda s, x=x: s.load(x), _add, 0.0) / length  # type: ignore[misc]
+            centre = f.splat(mean)
+            squares = reduce(f, n, lambda s, x=x, c=centre: _squared(s, x, c), _add, 0.0)  # type: ignore[misc]
+            deviation = f.intrinsic("llvm.sqrt", "float", squares / length + eps)
+            scale = f.splat(f.const(1.0, "float") / deviation)
+            _normalise(f, n, x, out, (centre, scale), (weight, bias))
+            zero(f, out, n, n_padded)
+    return module.text()
+
+
+def softmax_ir(isa: Isa) -> str:
+    """`softmax` with RowArgs: shifted by the row's maximum; a row with NaN or inf becomes NaN."""
+    module = Module(isa)
+    with module.kernel(SOFTMAX) as f:
+        args, lo, hi, _ = f.params
+        (n,) = f.fields(args, RowArgs, "n")
+        with f.each(lo, hi) as i:
+            x, out = _rows(f, args, RowArgs, i)
+            _softmax_row(f, n, x, out)
+    return module.text()
+
+
+def activation_ir(isa: Isa, name: str) -> str:
+    """A kernel called `name`, one of vmath.ACTIVATIONS, with RowArgs."""
+    module = Module(isa)
+    with module.kernel(name) as f:
+        args, lo, hi, _ = f.params
+        (n,) = f.fields(args, RowArgs, "n")
+        with f.each(lo, hi) as i:
+            x, out = _rows(f, args, RowArgs, i)
+
+            def visit(span: Span, _: list[Value], x: Value = x, out: Value = out) -> list[Value]:
+                span.store(vmath.ACTIVATIONS[name](f, span.load(x)), out)
+                return []
+
+            over(f, n, visit)
+    return module.text()
+
+
+def mean_ir(isa: Isa) -> str:
+    """`mean` with MeanArgs; a unit is MEAN_COLUMNS columns."""
+    module = Module(isa)
+    with module.kernel(MEAN) as f:
+        args, lo, hi, _ = f.params
+        x, ld, n_rows, out, n = f.fields(args, MeanArgs, "x", "ld_x", "n_rows", "out", "n")
+        share = f.splat(f.const(1.0, "float") / f.cast("sitofp", n_rows, "float"))
+        first = lo * MEAN_COLUMNS
+
+        def visit(span: Span, _: list[Value]) -> list[Value]:
+            with f.loop(0, n_rows, carry=[f.const(0, f.vec)]) as turn:
+                turn.carry([turn.carried[0] + span.load(f.at(x, turn.index * ld + first))])
+            span.store(turn.carried[0] * share, f.at(out, first))
+            return []
+
+        over(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
+    return module.text()
+
+
+def mean_units(n: int) -> int:
+    """Units of the mean over n columns."""
+    return -(-n // MEAN_COLUMNS)
+
+
+def _rows(f: Function, args: Value, layout: type[ctypes.Structure], i: Value) -> tuple[Value, Value]:
+    x, ld_x, out, ld_out = f.fields(args, layout, "x", "ld_x", "out", "ld_out")
+    return f.at(x, i * ld_x), f.at(out, i * ld_out)
+
+
+def _normalise(
+    f: Function, n: Value, x: Value, out: Value, moments: tuple[Value, Value], affine: tuple[Value, Value]
+) -> None:
+    centre, scale = moments
+    weight, bias = affine
+
+    def visit(span: Span, _: list[Value]) -> list[Value]:
+        normal = (span.load(x) - centre) * scale
+        span.store(f.fma(normal, span.load(weight), span.load(bias)), out)
+        return []
+
+    over(f, n, visit)
+
+
+def _softmax_row(f: Function, n: Value, x: Value, out: Value) -> None:
+    top = reduce(f, n, lambda span: span.load(x), lambda a, b: vmath.largest(f, a, b), float("-inf"))
+    shift = f.splat(top)
+
+    def visit(span: Span, sums: list[Value]) -> list[Value]:
+        y = vmath.exp_nonpositive(f, span.load(x) - shift)
+        span.store(y, out)
+        return [sums[0] + span.only(y, 0.0)]
+
+    (sums,) = over(f, n, visit, [f.const(0, f.vec)])
+    share = f.splat(f.const(1.0, "float") / f.fold(sums, _add))
+
+    def scale(span: Span, _: list[Value]) -> list[Value]:
+        span.store(span.load(out) * share, out)
+        return []
+
+    over(f, n, scale)
+
+
+def _squared(span: Span, x: Value, centre: Value) -> Value:
+    difference = span.load(x) - centre
+    return difference * difference
+
+
+def _add(a: Value, b: Value) -> Value:
+    return a + b
