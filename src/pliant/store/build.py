@@ -1,4 +1,4 @@
-"""Build a store from a checkpoint: written under a temporary name, then renamed. Knows no kernels or plans."""
+"""Build a store from a checkpoint: written under a temporary name, then renamed. Knows no kernels."""
 
 import os
 import re
@@ -8,19 +8,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import xxhash
 
 from pliant.errors import StoreError
-from pliant.models.spec import ModelSpec, tensor_shapes
+from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.table import QuantizedTable
 from pliant.store.container import BLOCK, Field, Layout, Opener, Written, dtype_name, lay_out, write_file
 from pliant.store.encode import RESIDENT_ARRAYS, EncodedLayer, ResidentLayer, encode_layer, to_precision
 from pliant.store.files import EMBEDDINGS, HEAD, RESIDENT
 from pliant.store.manifest import (
-    BITS,
     FORMAT,
     FULL,
     FULL_BITS,
@@ -36,12 +35,13 @@ from pliant.store.manifest import (
     sync_directory,
     write_manifest,
 )
-from pliant.store.quantize import Quantizer
+from pliant.store.quantize import BITS, Quantizer
 
 TOKENIZER = "tokenizer.json"
 ALL_BITS = (*range(1, BITS + 1), FULL_BITS)
 
 
+@runtime_checkable
 class Weights(Protocol):
     """Where weights come from: a checkpoint on disk, or arrays in a test."""
 
@@ -116,13 +116,13 @@ def _build(
         on_progress(Progress(number, total, f"layer {number}"))
         encoded = encode_layer(spec, _layer_tensors(checkpoint, number), quantizer)
         entry = _layer_entry(number, layout, bits, encoded)
-        write(entry.file, layout, iter([p for part in stored_parts(bits) for p in [_part(encoded, part)]]), 0)
+        write(entry.file, layout, (_part(encoded, part) for part in stored_parts(bits)), 0)
         layers.append(entry)
         resident |= {f"layers.{number}.{n}": a for n, a in _resident_arrays(encoded.resident).items()}
     on_progress(Progress(spec.n_layers, total, "embeddings and head"))
     write(RESIDENT, _layout_of(resident), iter(resident.values()))
     embeddings, n_checked = _embedding_arrays(checkpoint)
-    embedding_layout = _layout_of(embeddings, spec.precision == "BF16")
+    embedding_layout = _layout_of(embeddings)
     checked = embedding_layout.offsets[n_checked] if n_checked < len(embeddings) else embedding_layout.n_bytes
     write(EMBEDDINGS, embedding_layout, iter(embeddings.values()), checked)
     head = {n: checkpoint.tensor(n) for n, _ in tensor_shapes(spec) if n.startswith("head.")}
@@ -148,17 +148,11 @@ def _build(
 
 def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = ALL_BITS) -> Layout:
     """A layer's file: the stored parts, each all slices in order, each beginning on a disk block."""
-    return lay_out(
-        [
-            Field(
-                "full" if part == FULL else f"plane.{part}",
-                "U8",
-                (spec.n_heads, expected_slice_bytes(spec, part)),
-            )
-            for part in stored_parts(bits)
-        ],
-        BLOCK,
-    )
+    fields = []
+    for part in stored_parts(bits):
+        name = "full" if part == FULL else f"plane.{part}"
+        fields.append(Field(name, "U8", (spec.n_heads, expected_slice_bytes(spec, part))))
+    return lay_out(fields, BLOCK)
 
 
 def _layer_tensors(checkpoint: Weights, number: int) -> dict[str, np.ndarray]:
@@ -213,17 +207,25 @@ def _embedding_arrays(checkpoint: Weights) -> tuple[dict[str, np.ndarray], int]:
         rows, name = table.codes.reshape(table.rows, -1), "word.codes"
         word = table.codes
     else:
-        word = to_precision(checkpoint.tensor("embeddings.word"), checkpoint.spec.precision)
+        word = _narrowed(checkpoint.tensor("embeddings.word"), checkpoint.spec.precision)
         rows, name = word.view(np.uint8).reshape(len(word), -1), "word"
-    small["word.xxh3"] = np.array([xxhash.xxh3_64_intdigest(row) for row in rows], np.uint64)
+    small["word.xxh3"] = np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
     return small | {name: word}, len(small)
 
 
-def _layout_of(arrays: Mapping[str, np.ndarray], word_is_bfloat16: bool = False) -> Layout:
+def _narrowed(values: np.ndarray, precision: Precision) -> np.ndarray:
+    """The table in the layers' precision where that is exact: a checkpoint may keep its tables wider."""
+    try:
+        return to_precision(values, precision)
+    except StoreError:
+        return values
+
+
+def _layout_of(arrays: Mapping[str, np.ndarray]) -> Layout:
     fields = []
     for name, array in arrays.items():
-        is_raw = word_is_bfloat16 and name == "word"
-        fields.append(Field(name, "BF16" if is_raw else dtype_name(array), array.shape))
+        is_bfloat16 = name == "word" and array.dtype == np.uint16
+        fields.append(Field(name, "BF16" if is_bfloat16 else dtype_name(array), array.shape))
     return lay_out(fields)
 
 

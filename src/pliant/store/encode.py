@@ -44,7 +44,7 @@ class ResidentLayer:
     @property
     def n_bytes(self) -> int:
         arrays = [getattr(self, name) for name in RESIDENT_ARRAYS]
-        return sum(a.nbytes for a in arrays) + sum(c.nbytes for c in self.codebooks.values())
+        return sum(int(a.nbytes) for a in (*arrays, *self.codebooks.values()))
 
 
 RESIDENT_ARRAYS = tuple(n for n in ResidentLayer.__dataclass_fields__ if n != "codebooks")
@@ -52,7 +52,7 @@ RESIDENT_ARRAYS = tuple(n for n in ResidentLayer.__dataclass_fields__ if n != "c
 
 @dataclass(frozen=True, slots=True)
 class EncodedLayer:
-    """One layer as stored: six planes [6, slices, plane_bytes], full fidelity [slices, full_bytes], the rest."""
+    """One layer as stored: its six planes, its full fidelity, its resident part, and what was measured."""
 
     planes: UInt8[np.ndarray, "6 slices plane_bytes"]
     full: UInt8[np.ndarray, "slices full_bytes"]
@@ -99,7 +99,7 @@ def encode_layer(
 
 
 def relative_errors(weights: Float32[np.ndarray, " n"], fitted: Fitted) -> tuple[float, ...]:
-    """For k = 1..6, the squared error of the k-bit version over the sum of squared deviations from the mean."""
+    """For k = 1..6, the squared error of the k-bit version over the weights' sum of squared deviations."""
     spread = float(weights.var(dtype=np.float64)) * weights.size
     inliers, codes = weights[~fitted.is_outlier], fitted.codes[~fitted.is_outlier]
     errors = []
@@ -110,7 +110,7 @@ def relative_errors(weights: Float32[np.ndarray, " n"], fitted: Fitted) -> tuple
 
 
 def to_precision(values: Float32[np.ndarray, "..."], precision: Precision) -> np.ndarray:
-    """The same values in the checkpoint's own precision (BF16 as raw uint16); StoreError if one does not fit."""
+    """The same values in the checkpoint's own precision (BF16 as raw uint16); StoreError if not exact."""
     match precision:
         case "F32":
             return values

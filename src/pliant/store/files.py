@@ -26,7 +26,7 @@ _Tensors = dict[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class DenseTable:
-    """A word table in the checkpoint's precision: float32, float16, or raw uint16 for BF16, [vocab, embedding]."""
+    """A word table in the checkpoint's precision, [vocab, embedding]; BF16 as raw uint16."""
 
     precision: Precision
     values: np.ndarray
@@ -35,8 +35,9 @@ class DenseTable:
         """The embedding vectors of `rows` (token ids); an id outside the table is an IndexError."""
         picked = self.values[rows]
         if self.precision == "BF16":
-            return (picked.astype(np.uint32) << 16).view(np.float32)
-        return picked.astype(np.float32)
+            picked = (picked.astype(np.uint32) << 16).view(np.float32)
+        exact: np.ndarray = picked.astype(np.float32)
+        return exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Embeddings:
     row_hashes: UInt64[np.ndarray, " vocab"]
 
     def check(self, ids: Integer[np.ndarray, " n"]) -> None:
-        """Raise StoreError naming the first of the word table's rows `ids` whose bytes do not match their XXH3.
+        """Raise StoreError naming the first row of the word table, among `ids`, that is not what was written.
 
         The table is too large to check at open; the rows a request reads are checked by this.
         """
@@ -133,7 +134,7 @@ def open_embeddings(store: Path, manifest: Manifest) -> Embeddings:
     if "word.codes" in tensors:
         word = QuantizedTable(tensors["word.codes"], tensors["word.codebook"].copy(), spec.embedding)
     else:
-        word = DenseTable(spec.precision, _take(tensors, EMBEDDINGS, "word", shapes["word"]))
+        word = _dense(_take(tensors, EMBEDDINGS, "word", shapes["word"]))
     has_project = "project.weight" in shapes
     return Embeddings(
         word=word,
@@ -145,8 +146,13 @@ def open_embeddings(store: Path, manifest: Manifest) -> Embeddings:
     )
 
 
+def _dense(values: np.ndarray) -> DenseTable:
+    precisions: dict[str, Precision] = {"f4": "F32", "f2": "F16", "u2": "BF16"}
+    return DenseTable(precisions[values.dtype.str[1:]], values)
+
+
 def read_checked(store: Path, entry: FileEntry) -> bytes:
-    """The bytes of a file that is checked as a whole. Raises StoreError when they are not what was written."""
+    """The bytes of a file that is checked as a whole; StoreError when they are not what was written."""
     try:
         data = (store / entry.name).read_bytes()
     except OSError as error:
@@ -159,7 +165,7 @@ def read_checked(store: Path, entry: FileEntry) -> bytes:
 
 
 def verify(path: Path) -> Manifest:
-    """Read every file of the store and compare its SHA-256 with the manifest; raises StoreError naming a file."""
+    """Compare every file's SHA-256 with the manifest; StoreError names the first that differs."""
     manifest = read_manifest(path)
     for entry in manifest.files:
         try:
@@ -169,7 +175,7 @@ def verify(path: Path) -> Manifest:
             raise StoreError(f"{entry.name} of {path} cannot be read: {error.strerror}.") from error
         if found != entry.sha256:
             raise StoreError(
-                f"{entry.name} of {path} is damaged: its SHA-256 is {found[:12]}…, not {entry.sha256[:12]}…."
+                f"{entry.name} of {path} is damaged: its SHA-256 is not the manifest's; build it again."
             )
     if identity_of(manifest.files) != manifest.identity:
         raise StoreError(f"the identity of {path} does not follow from its files; build the store again.")
@@ -204,7 +210,7 @@ def _take(tensors: _Tensors, file: str, name: str, shape: tuple[int, ...]) -> np
         raise StoreError(f"{file} has no {name}; build the store again.")
     if array.ndim != len(shape) or any(n not in (-1, m) for n, m in zip(shape, array.shape, strict=True)):
         raise StoreError(
-            f"{name} in {file} has shape {list(array.shape)}, not {list(shape)}; build the store again."
+            f"{name} in {file} has shape {list(array.shape)}, not {list(shape)}; build it again."
         )
     return array
 

@@ -31,7 +31,7 @@ from pliant.store.files import (
 )
 from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
 
-__all__ = ["FULL", "Extent", "Run", "Store", "aligned_buffer", "open_store"]
+__all__ = ["FULL", "Extent", "ResidentLayer", "Run", "Store", "aligned_buffer", "open_store"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -187,7 +187,7 @@ class Store:
             run = extent.runs[0]
             raise StoreError(
                 f"{name} is truncated: layer {run.layer}, {PART_NAMES[run.part]}, slices {run.first} to "
-                f"{run.first + run.count - 1} end past its {extent.offset + done} bytes; build the store again."
+                f"{run.first + run.count - 1} end past its {extent.offset + done} bytes; build it again."
             )
 
     def _check(self, run: Run, payload: np.ndarray) -> None:
@@ -198,7 +198,7 @@ class Store:
             if xxhash.xxh3_64_intdigest(data[i * size : (i + 1) * size]) != expected[run.first + i]:
                 raise StoreError(
                     f"{self.manifest.layers[run.layer].file} is damaged: layer {run.layer}, "
-                    f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build the store again."
+                    f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build it again."
                 )
 
     def _span(self, run: Run) -> tuple[int, int]:
@@ -216,7 +216,7 @@ class Store:
             )
         if run.first < 0 or run.count < 0 or run.first + run.count > self.spec.n_heads:
             raise StoreError(
-                f"slices {run.first} to {run.first + run.count - 1} are not all of 0..{self.spec.n_heads - 1}."
+                f"slices {run.first} to {run.first + run.count - 1} are not in 0..{self.spec.n_heads - 1}."
             )
         return True
 
@@ -255,9 +255,7 @@ def _check_size(store: Path, entry: FileEntry) -> None:
     try:
         n_bytes = (store / entry.name).stat().st_size
     except OSError as error:
-        raise StoreError(
-            f"{entry.name} of {store} is missing ({error.strerror}); build the store again."
-        ) from error
+        raise StoreError(f"{entry.name} of {store} is missing ({error.strerror}); build it again.") from error
     if n_bytes != entry.n_bytes:
         raise StoreError(
             f"{entry.name} of {store} has {n_bytes} bytes, but the manifest says {entry.n_bytes}; "
