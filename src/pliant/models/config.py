@@ -7,7 +7,7 @@ the head's dense layer, null for none, absent for what the family has). `classif
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -52,9 +52,6 @@ _CLASS_STEM: dict[Family, str] = {
 _CLASSIFIER = "ForSequenceClassification"
 # Classes whose own head pliant leaves aside: what remains is an encoder, to embed with or to stretch.
 _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel")
-
-
-_Decoded = TypeVar("_Decoded")
 
 
 class _Kind(msgspec.Struct):
@@ -127,7 +124,7 @@ def read_config(directory: Path, tensor_names: Collection[str]) -> ModelSpec:
     """
     path = directory / "config.json"
     family = _family(path)
-    config = _decode(path, _DistilBert) if family == "distilbert" else _decode(path, _Bert)
+    config: _Bert | _DistilBert = _decode(path, _DistilBert if family == "distilbert" else _Bert)
     _refuse_unsupported(path, config)
     try:
         head = _head(directory, family, config, tensor_names)
@@ -184,13 +181,14 @@ def _family(path: Path) -> Family:
         raise ModelError(
             f"{path} is missing; a model directory holds config.json, safetensors and tokenizer.json."
         )
-    kind = _decode(path, _Kind).model_type
+    kind: str = _decode(path, _Kind).model_type
     if kind not in _FAMILY:
         raise ModelError(f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(_FAMILY)}.")
     return _FAMILY[kind]
 
 
-def _decode(path: Path, kind: type[_Decoded]) -> _Decoded:
+def _decode(path: Path, kind: Any) -> Any:
+    """The file as a value of the msgspec type `kind`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as e:
@@ -316,7 +314,7 @@ def _embedder(directory: Path) -> Head:
 
 
 def _pooling(path: Path) -> Pooling:
-    config = _decode(path, _PoolingModes)
+    config: _PoolingModes = _decode(path, _PoolingModes)
     flags = {
         "cls": config.pooling_mode_cls_token,
         "mean": config.pooling_mode_mean_tokens,

@@ -57,7 +57,9 @@ class ModelSpec:
     def __post_init__(self) -> None:
         for name in ("n_layers", "n_heads", "hidden", "ffn", "embedding", "vocab", "max_tokens"):
             if getattr(self, name) < 1:
-                raise ModelError(f"{name} is {getattr(self, name)}, but must be at least 1; check config.json.")
+                raise ModelError(
+                    f"{name} is {getattr(self, name)}, but must be at least 1; check config.json."
+                )
         if self.hidden % self.n_heads:
             raise ModelError(f"hidden size {self.hidden} is not a multiple of the {self.n_heads} heads.")
         if self.ffn % self.n_heads:
@@ -98,7 +100,7 @@ def tensor_shapes(spec: ModelSpec) -> Iterator[tuple[str, tuple[int, ...]]]:
     if spec.n_types:
         yield "embeddings.type", (spec.n_types, E)
     yield from _pair("embeddings.norm", (E,))
-    if E != d:
+    if d != E:
         yield from _pair("embeddings.project", (d, E))
     for layer in range(spec.n_layers):
         p = f"layers.{layer}."
