@@ -9,7 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, ProfileError
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, Link, Span, cost_table, latency, simulate
+from pliant.ir.cost import (
+    Budget,
+    CostTable,
+    Disk,
+    LayerCost,
+    Link,
+    Span,
+    SpanState,
+    cost_table,
+    latency,
+    simulate,
+)
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, Overhead, Timing, dilate
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
 
@@ -52,6 +63,34 @@ def test_preferred_work_is_waited_for_until_the_latest_start() -> None:
     patient = Step("cpu", Compute("layer", 0, 4), (0,), (1,))
     assert times(*steps, patient)[2][0] == 3.2
     assert times(*steps, Step("cpu", Compute("layer", 0, 4), (1,), (0,), 0.1))[2][0] == 3.2
+
+
+def test_a_load_that_nobody_waits_for_any_more_is_skipped() -> None:
+    """The simulator must foresee what the executor does with late refinements."""
+    steps = (
+        Step("io", load(0, 20)),
+        Step("io", load(0, 300)),
+        Step("io", load(0, 300)),
+        Step("cpu", Compute("layer", 0, 4), (0,), (1, 2), 1.0),
+        Step("io", load(1, 100)),
+    )
+    spans = simulate(Program((Segment(steps),)), TABLE, {"tokens": 4})
+    assert [s.state for s in spans] == [SpanState.RAN] * 2 + [SpanState.SKIPPED] + [SpanState.RAN] * 2
+    assert spans[2].seconds == 0
+    assert spans[4].start_s == pytest.approx(3.2)
+
+
+def test_a_read_that_nobody_needs_any_more_does_not_make_the_answer_late() -> None:
+    """What is still being read when the last layer ends is cut, as the executor leaves it behind."""
+    steps = (
+        Step("io", load(0, 20)),
+        Step("io", load(0, 900)),
+        Step("io", load(0, 900)),
+        Step("cpu", Compute("layer", 0, 4), (0,), (1, 2), 1.0),
+    )
+    spans = simulate(Program((Segment(steps),)), TABLE, {"tokens": 4})
+    assert [s.state for s in spans] == [SpanState.RAN, SpanState.CUT, SpanState.SKIPPED, SpanState.RAN]
+    assert latency(spans) == spans[3].end_s == pytest.approx(3.0)
 
 
 def test_segments_wait_for_each_other() -> None:

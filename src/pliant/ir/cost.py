@@ -11,7 +11,7 @@ from pliant.ir.device import DeviceProfile as DeviceProfile
 from pliant.ir.device import Disk as Disk
 from pliant.ir.device import Percentile
 from pliant.ir.device import Timing as Timing
-from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Work, bind
+from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,9 @@ def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span,
     """When each step runs, one span a step in the program's order.
 
     Lanes run their steps in order and beside each other; a step's speed changes whenever the set of
-    busy lanes does. Work that is preferred is waited for until the step's latest start.
+    busy lanes does. Work that is preferred is waited for until the step's latest start. As in
+    `execute`, a load is skipped when its turn comes after its latest start, or when all that wanted
+    it have started without it; and it is cut when the segment has nothing else left to do.
     """
     bound = program if not program.extents else bind(program, extents)
     spans: list[Span] = []
@@ -182,9 +184,15 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
     unblocks, pleases = _consumers(segment)
     left = [cost.seconds(step.work) for step in steps]
     started_s = [0.0] * len(steps)
+    is_started = [False] * len(steps)
+    states = [SpanState.RAN] * len(steps)
     ended_s = [0.0] * len(steps)
     running: dict[str, int] = {}
+    is_wish = [_is_wish(step, unblocks[i] + pleases[i]) for i, step in enumerate(steps)]
+    n_vital = is_wish.count(False)
     while queues or running:
+        if not n_vital and all(_is_late(unblocks[i] + pleases[i], is_started) for i in running.values()):
+            break
         wake_s = float("inf")
         for lane in [lane for lane in queues if lane not in running]:
             i = queues[lane][0]
@@ -196,8 +204,15 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
                 continue
             running[lane] = queues[lane].popleft()
             started_s[i] = now
+            is_started[i] = True
             if not queues[lane]:
                 del queues[lane]
+            if isinstance(steps[i].work, Load) and (
+                (latest_s is not None and now > latest_s + 1e-9)
+                or _is_late(unblocks[i] + pleases[i], is_started)
+            ):
+                left[i] = 0.0
+                states[i] = SpanState.SKIPPED
         # The lowest unfinished step waits only for finished ones, so something runs or wakes.
         slow = _slowdowns(running, segment, cost)
         then_s = min(wake_s, *[now + left[i] * slow[lane] for lane, i in running.items()])
@@ -207,13 +222,29 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
                 left[i] -= (then_s - now) / slow[lane]
                 continue
             ended_s[i] = then_s
+            n_vital -= not is_wish[i]
             del running[lane]
             for j in unblocks[i]:
                 missing[j] -= 1
             for j in pleases[i]:
                 wished[j] -= 1
         now = then_s
-    return [Span(first + i, step.lane, started_s[i], ended_s[i]) for i, step in enumerate(steps)]
+    for i in running.values():
+        ended_s[i] = now
+        states[i] = SpanState.CUT
+    for i in [i for queue in queues.values() for i in queue]:
+        started_s[i] = ended_s[i] = now
+        states[i] = SpanState.SKIPPED
+    return [Span(first + i, step.lane, started_s[i], ended_s[i], states[i]) for i, step in enumerate(steps)]
+
+
+def _is_wish(step: Step, consumers: list[int]) -> bool:
+    """True of a load that somebody waits for: once nobody does, its end is of no interest."""
+    return bool(consumers) and isinstance(step.work, Load)
+
+
+def _is_late(consumers: list[int], is_started: list[bool]) -> bool:
+    return bool(consumers) and all(is_started[j] for j in consumers)
 
 
 def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:

@@ -118,7 +118,8 @@ class Step:
 
     `after` holds earlier steps that must end first. `prefer` holds earlier steps worth waiting for,
     but only until `latest_start_s` (seconds from the start of the run; None waits for all of them):
-    what has not ended by then is done without.
+    what has not ended by then is done without. A load whose turn comes after its latest start is
+    skipped: it would keep a load that is needed from being in time.
     """
 
     lane: str
@@ -246,8 +247,10 @@ def _check_step(i: int, step: Step) -> None:
     for j in (*step.after, *step.prefer):
         if not 0 <= j < i:
             raise ValueError(f"step {i} waits for step {j}, but may only name earlier steps of its segment.")
-    if step.latest_start_s is not None and (step.latest_start_s < 0 or not step.prefer):
-        raise ValueError(f"step {i} has a latest start of {step.latest_start_s} s but prefers {step.prefer}.")
+    if step.latest_start_s is not None and not step.latest_start_s >= 0:
+        raise ValueError(f"step {i} cannot start by {step.latest_start_s} s: runs begin at 0.")
+    if step.latest_start_s is not None and not (step.prefer or isinstance(step.work, Load)):
+        raise ValueError(f"step {i} has a latest start, but is no load and prefers nothing.")
     if isinstance(step.work, Exchange) and step.lane != f"net:{step.work.src}->{step.work.dst}":
         raise ValueError(f"step {i} sends {step.work.src}->{step.work.dst} on lane {step.lane!r}.")
 

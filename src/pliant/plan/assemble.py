@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
-from pliant.ir.cost import Budget, CostTable, Span, latency, simulate
+from pliant.ir.cost import Budget, CostTable, Disk, Span, latency, simulate
+from pliant.ir.program import Run
 from pliant.plan.load import Held, LayerLoad, fidelity
 from pliant.plan.lower import lower
 from pliant.plan.preload import held_bytes
@@ -46,6 +47,7 @@ def assemble(
     errors: Sequence[float],
     margin: float = 0.0,
     patience: float = 0.5,
+    io_reserve: float = 1.0,
     arena_bytes: int = 0,
     preload_bytes: int | None = None,
 ) -> Plan:
@@ -53,26 +55,42 @@ def assemble(
 
     The window is the smallest of at least 2 layers that ends no later than an unlimited one. Of the
     time between a layer's planned start and the last moment that keeps the target, the fraction
-    `patience` is spent on waiting for late refinements; the rest is kept for late base planes.
+    `patience` is spent on waiting for late refinements; the rest is kept for late base planes. No
+    refinement is begun when the base planes of later layers, read `io_reserve` times slower than
+    planned, would then be late.
     """
-    load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
-    is_read = any(load_s)
+    load_s = [_seconds(shape, costs, load.runs) for load in draft.loads]
     layer = costs.layer(draft.width)
-    layer_s = layer.busy_s if is_read else layer.alone_s
-    window = _window(load_s, layer_s, costs.embed_s) if draft.is_pipelined else len(draft.layers)
-    starts_s, end_s = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
-    bound_s = costs.tokenise_s + end_s + costs.head_s
+    layer_s = layer.busy_s if any(load_s) else layer.alone_s
     # Counted from the end of tokenising, as the program is.
     deadline_s = budget.latency_s * (1 - margin) - costs.tokenise_s - costs.head_s
+    start_by_s = [deadline_s - (len(load_s) - k) * layer_s for k in range(len(load_s))]
+    read_by_s = _read_by(shape, costs, draft, start_by_s, io_reserve)
+    window = len(draft.layers)
+    if draft.is_pipelined:
+        base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
+        window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+    starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
+    bound_s = costs.tokenise_s + end_s + costs.head_s
     latest: tuple[float | None, ...] = (None,) * len(load_s)
+    latest_refinement: tuple[tuple[float | None, ...], ...] = tuple(
+        (None,) * len(load.refinements) for load in draft.loads
+    )
     if draft.is_anytime:
         latest = tuple(
-            start + patience * max(0.0, deadline_s - (len(load_s) - k) * layer_s - start)
-            for k, start in enumerate(starts_s)
+            start + patience * max(0.0, by - start) for start, by in zip(starts_s, start_by_s, strict=True)
+        )
+        latest_refinement = tuple(
+            tuple(
+                None if by == float("inf") else max(0.0, by - _seconds(shape, costs, runs))
+                for runs in load.refinements
+            )
+            for load, by in zip(draft.loads, read_by_s, strict=True)
         )
     program = lower(
-        shape, draft.layers, draft.width, draft.loads, window, latest, is_pipelined=draft.is_pipelined
-    )
+        shape, draft.layers, draft.width, draft.loads, window, latest, latest_refinement,
+        is_pipelined=draft.is_pipelined,
+    )  # fmt: skip
     table = expected or costs
     spans = simulate(program, table, {"tokens": 1})
     memory = PlanMemory(
@@ -93,6 +111,7 @@ def assemble(
         is_anytime=draft.is_anytime,
         window=window,
         latest_start_s=latest,
+        latest_refinement_s=latest_refinement,
         slack_s=draft.slack_s,
         aib_start_s=draft.aib_start_s,
         aib_s=draft.aib_s,
@@ -111,13 +130,14 @@ def assemble(
 
 def pipeline(
     load_s: Sequence[float], layer_s: float, lead_s: float, window: int, *, is_pipelined: bool = True
-) -> tuple[list[float], float]:
-    """Start of each layer and the end of the last, every layer taking `layer_s` and its load `load_s[k]`.
+) -> tuple[list[float], float, list[float]]:
+    """Start of each layer, end of the last, end of each load; a layer takes `layer_s`, its load `load_s[k]`.
 
     What `simulate` finds when nothing slows anything; `lead_s` of compute comes before the first layer.
     """
     starts_s: list[float] = []
     freed_s: list[float] = []
+    read_s: list[float] = []
     io_s = 0.0
     free_s = lead_s
     if not is_pipelined:
@@ -129,11 +149,12 @@ def pipeline(
             if len(freed_s) >= window:
                 io_s = max(io_s, freed_s[-window])
             arrived_s = io_s = io_s + seconds
+        read_s.append(io_s)
         starts_s.append(max(free_s, arrived_s))
         free_s = starts_s[-1] + layer_s
         if seconds:
             freed_s.append(free_s)
-    return starts_s, free_s
+    return starts_s, free_s, read_s
 
 
 def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) -> int:
@@ -151,13 +172,61 @@ def waiting(spans: Sequence[Span]) -> float:
     return max(0.0, sum(b.start_s - a.end_s for a, b in pairwise(cpu)))
 
 
-def _window(load_s: Sequence[float], layer_s: float, lead_s: float) -> int:
+def granule_s(shape: StoreShape, disk: Disk, width: int) -> float:
+    """Seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
+    return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
+
+
+def _read_by(
+    shape: StoreShape, costs: CostTable, draft: Draft, start_by_s: Sequence[float], io_reserve: float
+) -> list[float]:
+    """When refinements of each layer must have ended, so that all later base planes are in time."""
+    base_s = [_seconds(shape, costs, load.base) for load in draft.loads]
+    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk.times(costs.io_slowdown), draft.width)
+    by_s = [float("inf")] * len(base_s)
+    for k in range(len(base_s) - 2, -1, -1):
+        by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
+    return [by - spare_s for by in by_s]
+
+
+def _window(
+    load_s: Sequence[float],
+    base_s: Sequence[float],
+    layer_s: float,
+    lead_s: float,
+    read_by_s: Sequence[float],
+    start_by_s: Sequence[float],
+) -> int:
+    """The smallest window that ends no later than none would, and delays no refinement too far.
+
+    Nor may it delay the base planes (`base_s`, at their slowest) when layers start as late as they may.
+    """
     n = max(2, len(load_s))
-    best_s = pipeline(load_s, layer_s, lead_s, n)[1]
-    return next(w for w in range(2, n + 1) if pipeline(load_s, layer_s, lead_s, w)[1] <= best_s + 1e-12)
+    _, best_s, read_s = pipeline(load_s, layer_s, lead_s, n)
+    for window in range(2, n):
+        _, end_s, ends_s = pipeline(load_s, layer_s, lead_s, window)
+        in_time = all(
+            end <= max(free, by) + 1e-12 for end, free, by in zip(ends_s, read_s, read_by_s, strict=True)
+        )
+        if end_s <= best_s + 1e-12 and in_time and _holds_late(base_s, layer_s, start_by_s, window):
+            return window
+    return n
 
 
-def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float:
-    runs = load.runs
+def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[float], window: int) -> bool:
+    """True when base planes are in time although every layer starts as late as it may."""
+    freed_s: list[float] = []
+    io_s = 0.0
+    for seconds, by in zip(base_s, start_by_s, strict=True):
+        if seconds:
+            io_s = max(io_s, freed_s[-window]) if len(freed_s) >= window else io_s
+            io_s += seconds
+            freed_s.append(by + layer_s)
+        if io_s > by + 1e-12:
+            return False
+    return True
+
+
+def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
     return costs.disk.seconds(n_bytes, len(runs)) * costs.io_slowdown if runs else 0.0

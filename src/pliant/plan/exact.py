@@ -29,11 +29,7 @@ def fill_exact(
         raise BudgetError("the lowest bits already overspend the IO budgets; nothing can be allocated.")
     model = _Model(ledger, weights, errors)
     bits = model.solve(time_limit_s, gap)
-    for k, row in enumerate(bits):
-        for target in sorted({b for b in row if b > 0}):
-            mask = sum(1 << s for s, b in enumerate(row) if b == target and ledger.bits[k][s] < target)
-            if mask:
-                ledger.force([mask if j == k else 0 for j in range(ledger.n)], target)
+    ledger.force_bits(bits)
 
 
 class _Model:

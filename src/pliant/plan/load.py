@@ -71,6 +71,33 @@ class Ledger:
         self.spare_s = [spare + slack_s for spare in self.spare_s]
         self.room_s = _suffix_min(self.spare_s)
 
+    def add(self, seconds: Sequence[float]) -> None:
+        """Add `seconds[k]` to AIB(k)."""
+        self.spare_s = [spare + more for spare, more in zip(self.spare_s, seconds, strict=True)]
+        self.room_s = _suffix_min(self.spare_s)
+
+    def reserve(self, factor: float, granule_s: float) -> None:
+        """Keep IO time back, so that base planes are in time even when reads become `factor` times slower.
+
+        Called at the lowest bits. Whatever is read for layers 0..k must leave time for the base planes
+        of every later layer at the slow pace, and for one refinement (`granule_s`) that is under way.
+        """
+        base_s = np.cumsum(self.load_s)
+        spare_s = self.spare_s
+        slower = factor - 1
+        self.spare_s = [
+            min(
+                spare_s[k],
+                *(
+                    max(0.0, spare_s[j] - slower * (float(base_s[j] - base_s[k]) + granule_s))
+                    for j in range(k + 1, self.n)
+                ),
+                float("inf"),
+            )
+            for k in range(self.n)
+        ]
+        self.room_s = _suffix_min(self.spare_s)
+
     def held_seconds(self, k: int) -> float:
         """The preload bonus of layer k (STI 5.4.2): IO seconds that its held shards are worth."""
         row = self.held[k]
@@ -124,6 +151,14 @@ class Ledger:
             if mask:
                 self._debit(k, *self.price(k, mask, bits), mask, bits)
 
+    def force_bits(self, bits: Sequence[Sequence[int]]) -> None:
+        """Raise every shard to its bits in the grid `bits`, whatever the budgets say."""
+        for k, row in enumerate(bits):
+            for target in sorted(set(row)):
+                mask = sum(1 << s for s, b in enumerate(row) if b == target and self.bits[k][s] < target)
+                if mask:
+                    self._debit(k, *self.price(k, mask, target), mask, target)
+
     def raise_all(self, slices: Sequence[int], bits: int) -> bool:
         """Raise `slices[k]` of every layer k to `bits` if the budgets allow that for all of them."""
         spent_s = 0.0
@@ -141,6 +176,10 @@ class Ledger:
     def below(self, bits: int) -> list[int]:
         """For each layer the mask of the shards that have fewer than `bits` bits."""
         return [sum(1 << s for s, b in enumerate(row) if b < bits) for row in self.bits]
+
+    def unheld(self) -> list[int]:
+        """For each layer the mask of the shards that the preload buffer cannot run by itself."""
+        return [sum(1 << s for s, h in enumerate(row) if h < LOWEST_BITS) for row in self.held.tolist()]
 
     def copy(self) -> "Ledger":
         other = object.__new__(Ledger)

@@ -16,7 +16,7 @@ def lower_plan(plan: Plan) -> Program:
     """
     return lower(
         plan.shape, plan.layers, plan.width, plan.loads, plan.window, plan.latest_start_s,
-        is_pipelined=plan.is_pipelined,
+        plan.latest_refinement_s, is_pipelined=plan.is_pipelined,
     )  # fmt: skip
 
 
@@ -27,6 +27,7 @@ def lower(
     loads: Sequence[LayerLoad],
     window: int,
     latest_start_s: Sequence[float | None],
+    latest_refinement_s: Sequence[Sequence[float | None]],
     *,
     is_pipelined: bool,
 ) -> Program:
@@ -39,7 +40,7 @@ def lower(
         prefer: tuple[int, ...] = ()
         if is_pipelined and load.runs:
             gate = (freed[-window],) if len(freed) >= window else ()
-            after, prefer = _layer_loads(shape, load, gate, steps)
+            after, prefer = _layer_loads(shape, load, gate, latest_refinement_s[k], steps)
         latest = latest_start_s[k] if prefer else None
         steps.append(Step("cpu", Compute("layer", layer, width), after, prefer, latest))
         if load.runs:
@@ -50,7 +51,11 @@ def lower(
 
 
 def _layer_loads(
-    shape: StoreShape, load: LayerLoad, gate: tuple[int, ...], steps: list[Step]
+    shape: StoreShape,
+    load: LayerLoad,
+    gate: tuple[int, ...],
+    latest_s: Sequence[float | None],
+    steps: list[Step],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     after: tuple[int, ...] = ()
     prefer: tuple[int, ...] = ()
@@ -58,8 +63,8 @@ def _layer_loads(
         steps.append(_load_step(shape, load.layer, load.base, gate))
         after = (len(steps) - 1,)
         gate = ()
-    for runs in load.refinements:
-        steps.append(_load_step(shape, load.layer, runs, gate))
+    for runs, at_s in zip(load.refinements, latest_s, strict=True):
+        steps.append(_load_step(shape, load.layer, runs, gate, at_s))
         prefer += (len(steps) - 1,)
         gate = ()
     return after, prefer
@@ -70,6 +75,12 @@ def _all_loads(shape: StoreShape, loads: Sequence[LayerLoad], steps: list[Step])
     return (len(steps) - 1,) if len(steps) > 1 else ()
 
 
-def _load_step(shape: StoreShape, layer: int, runs: tuple[Run, ...], gate: tuple[int, ...]) -> Step:
+def _load_step(
+    shape: StoreShape,
+    layer: int,
+    runs: tuple[Run, ...],
+    gate: tuple[int, ...],
+    latest_s: float | None = None,
+) -> Step:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
-    return Step("io", Load(layer, runs, n_bytes), gate)
+    return Step("io", Load(layer, runs, n_bytes), gate, (), latest_s)

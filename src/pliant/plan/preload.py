@@ -1,17 +1,22 @@
 """Which planes to keep in memory before a run (STI 5.4, "preload"). Knows sizes, nothing of times."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
 
+from pliant.ir.program import FULL
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 
-PreloadRule = Literal["shards", "planes", "base"]
+# "first": what the chosen bits read first. "shards": whole shards of one bitwidth, bottom layer first (the
+# paper's). "planes": the same, plane by plane within a layer. "base": the lowest planes of all layers first.
+PreloadRule = Literal["first", "shards", "planes", "base"]
+FixedRule = Literal["shards", "planes", "base"]  # those that need not know the bits
 
 
 def preload(
-    shape: StoreShape, n: int, m: int, n_bytes: int, rule: PreloadRule, bits: int
+    shape: StoreShape, n: int, m: int, n_bytes: int, rule: FixedRule, bits: int
 ) -> Int[np.ndarray, "n m"]:
     """Planes of each shard of an n x m submodel that `n_bytes` hold: 0..6, or 32 for full fidelity.
 
@@ -39,7 +44,34 @@ def preload(
     return np.array(rows, dtype=np.int64)
 
 
-def held_bytes(shape: StoreShape, held: Int[np.ndarray, "n m"]) -> int:
+def hold_first(
+    shape: StoreShape,
+    held: Int[np.ndarray, "n m"],
+    need: Sequence[Sequence[int]],
+    n_bytes: int,
+) -> Int[np.ndarray, "n m"]:
+    """`held` and the first `n_bytes` of what is read beside it, in the order in which it is read.
+
+    `need[k][part]` is a bit mask over the slices of layer k, as a ledger keeps it. Full fidelity that
+    does not fit is passed over.
+    """
+    rows = held.tolist()
+    left = n_bytes
+    for row, parts in zip(rows, need, strict=True):
+        for part, mask in enumerate(parts):
+            if left < shape.plane_bytes:
+                return np.array(rows, dtype=np.int64)
+            for s in range(len(row)):
+                if not mask >> s & 1:
+                    continue
+                price = shape.plane_bytes if part < FULL else shape.full_bytes - row[s] * shape.plane_bytes
+                if price <= left and (part == FULL or row[s] == part):
+                    row[s] = FULL_BITS if part == FULL else part + 1
+                    left -= price
+    return np.array(rows, dtype=np.int64)
+
+
+def held_bytes(shape: StoreShape, held: Int[np.ndarray, "..."]) -> int:
     """Bytes that `held` takes in memory."""
     n_full = int((held == FULL_BITS).sum())
     n_planes = int(held.sum()) - FULL_BITS * n_full

@@ -34,7 +34,9 @@ class Plan:
     its planes (32: full fidelity) are in memory before the run. `aib_start_s` are the accumulated IO
     budgets with the preload bonus before any debit, `aib_s` what is left of them.
     `window` layers' loads may be in memory beside the layer that runs; `latest_start_s[k]` is when
-    layer k starts at the latest without its missing refinements, None to wait for all of them.
+    layer k starts at the latest without its missing refinements, None to wait for all of them;
+    a refinement is not begun after `latest_refinement_s[k][i]`, as base planes of later layers would
+    then be late.
     `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
     """
@@ -51,6 +53,7 @@ class Plan:
     is_anytime: bool
     window: int
     latest_start_s: tuple[float | None, ...]
+    latest_refinement_s: tuple[tuple[float | None, ...], ...]
     slack_s: float
     aib_start_s: tuple[float, ...]
     aib_s: tuple[float, ...]

@@ -313,12 +313,19 @@ def _await(run: _Run, lane: str, i: int) -> bool:
     return run.error is None
 
 
+def _is_skipped(run: _Run, i: int, work: Load, now: float) -> bool:
+    latest = run.schedule.steps[i].latest_start_s
+    if latest is not None and now - run.origin_s > latest:
+        return True
+    return run.is_late(i) and (run.is_left or not run.still_wants(run.first + i, work))
+
+
 def _run_step(run: _Run, lane: str, i: int) -> None:
     work = run.schedule.steps[i].work
     clock = run.clock
     start = clock()
     state = SpanState.RAN
-    if run.is_late(i) and (run.is_left or not run.still_wants(run.first + i, work)):  # type: ignore[arg-type]
+    if type(work) is Load and _is_skipped(run, i, work, start):
         state = SpanState.SKIPPED
     else:
         run.starts_s[i] = start - run.origin_s

@@ -1,0 +1,221 @@
+"""One submodel at a time: its preload set, whether it fits, and the bits its AIBs buy. Picks no submodel."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable
+from pliant.models.spec import picked_layers
+from pliant.plan.assemble import granule_s
+from pliant.plan.load import (
+    TOLERANCE_S,
+    Held,
+    Ledger,
+    fidelity,
+    fill_by_gain,
+    fill_by_importance,
+    fill_floor,
+    fill_uniform,
+    weights_of,
+)
+from pliant.plan.options import PlanOptions
+from pliant.plan.preload import held_bytes, hold_first, preload
+from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, StoreShape
+from pliant.plan.submodel import Submodel
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A submodel with a preload set. `ledger` has every shard at the lowest bits and the slack granted.
+
+    `needs_s` is the usable time it takes so; `uniform_bits` and `uniform_fidelity` are the highest that
+    all its shards can have.
+    """
+
+    submodel: Submodel
+    layers: tuple[int, ...]
+    weights: Float[np.ndarray, "n m"]
+    held: Held
+    rule: str
+    ledger: Ledger
+    needs_s: float
+    uniform_bits: int = LOWEST_BITS
+    uniform_fidelity: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked of the planner, and the pieces of an answer for one submodel."""
+
+    shape: StoreShape
+    costs: CostTable
+    budget: Budget
+    importance: Float[np.ndarray, "N M"]
+    options: PlanOptions
+    held: Int[np.ndarray, "N M"] | None
+
+    def __post_init__(self) -> None:
+        expected = (self.shape.n_layers, self.shape.n_slices)
+        for name, array in (("importance", self.importance), ("held", self.held)):
+            if array is not None and array.shape != expected:
+                raise BudgetError(f"{name} has shape {array.shape}, but the store is {expected}.")
+
+    @property
+    def overhead_s(self) -> float:
+        return self.costs.tokenise_s + self.costs.embed_s + self.costs.head_s
+
+    @property
+    def usable_s(self) -> float:
+        """T without tokenising, embedding and head."""
+        return self.budget.latency_s * (1 - self.options.margin) - self.overhead_s
+
+    @property
+    def is_reserved(self) -> bool:
+        """True when base planes come before all else, as IO may slow down."""
+        return self.options.is_anytime and self.options.io_reserve > 1
+
+    def fits(self, a: Attempt) -> bool:
+        return a.needs_s <= self.usable_s + TOLERANCE_S
+
+    def may_read(self, c: Submodel) -> bool:
+        """False when `c` fits only as long as no IO slows its compute."""
+        return c.n * self.costs.layer(c.m).busy_s <= self.usable_s + TOLERANCE_S
+
+    def attempt(self, c: Submodel) -> Attempt | None:
+        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
+        best: Attempt | None = None
+        for a in self.attempts(c):
+            if not self.fits(a):
+                continue
+            trial = self._with_bonus(a)
+            bits = fill_uniform(trial, trial.below(FULL_BITS)) if self.may_read(c) else LOWEST_BITS
+            value = fidelity(trial.bits, a.weights, self.options.errors)
+            if best is None or value > best.uniform_fidelity + 1e-12:
+                best = replace(a, uniform_bits=bits, uniform_fidelity=value)
+        return best
+
+    def attempts(self, c: Submodel) -> Iterator[Attempt]:
+        """`c` with each preload set that its rule allows."""
+        layers = picked_layers(self.shape.n_layers, c.n)
+        weights = weights_of(self.importance[list(layers), : c.m].astype(np.float64))
+        for held, rule in self._preload_sets(c, layers):
+            yield self._floor(c, layers, weights, held, rule)
+
+    def allocate(self, a: Attempt) -> tuple[Ledger, Held]:
+        """The bits that the AIBs of `a` buy, and the preload set that goes with them."""
+        if not (self.fits(a) and self.may_read(a.submodel) and a.ledger.is_valid):
+            return a.ledger, a.held
+        if a.rule != "first":
+            return self._spend(a.ledger, a.weights), a.held
+        return self._allocate_first(a)
+
+    def _preload_sets(self, c: Submodel, layers: tuple[int, ...]) -> Iterator[tuple[Held, str]]:
+        if self.held is not None:
+            yield self.held[list(layers), : c.m].astype(np.int64), "kept from earlier runs"
+            return
+        n_bytes, rule = self.budget.preload_bytes, self.options.preload
+        if rule == "first" and self.may_read(c):
+            unheld = self._ledger(c, np.zeros((c.n, c.m), dtype=np.int64))
+            fill_floor(unheld)
+            yield hold_first(self.shape, unheld.held, unheld.need, n_bytes), rule
+            return
+        seen = set()
+        for bits in BITS[1:]:
+            held = preload(self.shape, c.n, c.m, n_bytes, "base" if rule == "first" else rule, bits)
+            if held.tobytes() not in seen:
+                seen.add(held.tobytes())
+                yield held, "base" if rule == "first" else rule
+
+    def _ledger(self, c: Submodel, held: Held) -> Ledger:
+        """AIBs of `c` without slack, nothing debited."""
+        layer_s = self.costs.layer(c.m).busy_s
+        lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
+        disk = self.costs.disk.times(self.costs.io_slowdown)
+        # A read that nobody waits for any more delays the next: keep each under a quarter layer.
+        chunk = max(1, int(layer_s / 4 / (self.shape.full_bytes / disk.bandwidth_Bps)))
+        return Ledger(
+            self.shape, c.m, disk, [lead_s + k * layer_s for k in range(c.n)], held,
+            is_anytime=self.options.is_anytime, full_chunk=1 if self.is_reserved else chunk,
+        )  # fmt: skip
+
+    def _floor(
+        self, c: Submodel, layers: tuple[int, ...], weights: Float[np.ndarray, "n m"], held: Held, rule: str
+    ) -> Attempt:
+        ledger = self._ledger(c, held)
+        fill_floor(ledger)
+        stall_s = max(0.0, -min(ledger.spare_s))
+        if self.options.io_reserve > 1:
+            slower_s = np.cumsum(ledger.load_s) * (self.options.io_reserve - 1)
+            stall_s = max(stall_s, float((slower_s - ledger.spare_s).max()))
+        busy_s = c.n * self.costs.layer(c.m).busy_s
+        self._grant(ledger, stall_s if self.options.slack == "none" else max(stall_s, self.usable_s - busy_s))
+        needs_s = busy_s + stall_s if any(ledger.load_s) else c.compute_s
+        return Attempt(c, layers, weights, held, rule, ledger, needs_s)
+
+    def _grant(self, ledger: Ledger, slack_s: float) -> None:
+        ledger.grant(slack_s)
+        if self.is_reserved:
+            disk = self.costs.disk.times(self.costs.io_slowdown)
+            ledger.reserve(self.options.io_reserve, granule_s(self.shape, disk, ledger.m))
+
+    def _with_bonus(self, a: Attempt) -> Ledger:
+        """AIBs as if every byte of the buffer not spent on layers 0..k could still serve them."""
+        ledger = a.ledger.copy()
+        if a.rule != "first":
+            return ledger
+        spent = np.cumsum([held_bytes(self.shape, row) for row in a.held])
+        if self.is_reserved:
+            spent[:] = spent[-1]  # base planes stay where they are
+        free = (self.budget.preload_bytes - spent) // self.shape.plane_bytes
+        ledger.add((free * ledger.plane_s).tolist())
+        return ledger
+
+    def _allocate_first(self, a: Attempt) -> tuple[Ledger, Held]:
+        """Choose bits with the buffer as a bonus to all AIBs, then hold what they read first.
+
+        Bytes in memory serve the layer that reads them and all above, so the first bytes to be read
+        are worth most; which those are is known once bits are. Where reads have no latency and planes
+        are all there is to buy, this is the best preload set there is.
+        """
+        wanted = self._spend(self._with_bonus(a), a.weights)
+        start = a.held if self.is_reserved else np.zeros_like(a.held)
+        reads = self._ledger(a.submodel, start)
+        reads.force_bits(wanted.bits)
+        left = self.budget.preload_bytes - held_bytes(self.shape, start)
+        held = hold_first(self.shape, start, reads.need, left)
+        ledger = self._ledger(a.submodel, held)
+        fill_floor(ledger)
+        self._grant(ledger, a.ledger.granted_s)
+        exact = ledger.copy()
+        exact.force_bits(wanted.bits)
+        if exact.is_valid:
+            if self.options.allocate == "gain":
+                fill_by_gain(exact, a.weights, self.options.errors, by_layer=False)
+            return exact, held
+        # Whole full-fidelity shards did not fill the buffer to the byte: buy again what it really gives.
+        choices = [(self._spend(a.ledger, a.weights), a.held)]
+        if ledger.is_valid:
+            choices.append((self._spend(ledger, a.weights), held))
+        return max(choices, key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors))
+
+    def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:
+        errors = self.options.errors
+        uniform = ledger.copy()
+        if self.options.allocate == "paper":
+            fill_uniform(uniform, ledger.unheld())
+            fill_by_importance(uniform, weights)
+            return uniform
+        if self.options.allocate == "exact":
+            from pliant.plan.exact import fill_exact  # the solver is loaded where it is asked for
+
+            fill_exact(uniform, weights, errors)
+            return uniform
+        if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
+            return uniform
+        fill_by_gain(uniform, weights, errors, by_layer=True)
+        single = ledger.copy()
+        fill_by_gain(single, weights, errors, by_layer=False)
+        return max((uniform, single), key=lambda x: fidelity(x.bits, weights, errors))

@@ -1,0 +1,55 @@
+"""How to plan: ours and the paper's way. Values only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.errors import BudgetError
+from pliant.plan.load import EQUAL_POPULATION_ERRORS, LLOYD_ERRORS
+from pliant.plan.preload import PreloadRule
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How to plan. The defaults are ours; `PAPER` is STI as published.
+
+    `similar`: numbers of shards within this fraction count as similar (STI 5.3).
+    `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
+    the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
+    `preload`: what to keep (see `PreloadRule`). `allocate`: "paper" raises single shards
+    to the highest bits in order of importance, "gain" goes by weighted error, "exact" solves for the
+    least weighted error (seconds, not milliseconds: a yardstick).
+    `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
+    smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
+    `io_reserve`: base planes must be in time even when IO is this many times slower than profiled.
+    `errors`: weight error at 0..6 planes, relative to the weights' variance.
+    """
+
+    similar: float = 0.1
+    slack: Literal["all", "none"] = "all"
+    uses_lead: bool = True
+    preload: PreloadRule = "first"
+    allocate: Literal["paper", "gain", "exact"] = "gain"
+    is_anytime: bool = True
+    best_effort: bool = False
+    margin: float = 0.0
+    patience: float = 0.5
+    io_reserve: float = 1.0
+    errors: tuple[float, ...] = LLOYD_ERRORS
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.similar < 1 and 0 <= self.margin < 1 and 0 <= self.patience <= 1):
+            raise BudgetError("similar and margin lie in [0, 1), patience in [0, 1]; got "
+                              f"{self.similar}, {self.margin}, {self.patience}.")  # fmt: skip
+        if self.io_reserve < 1:
+            raise BudgetError(f"an IO reserve is a factor of at least 1, not {self.io_reserve}.")
+
+
+OURS = PlanOptions()
+PAPER = PlanOptions(
+    slack="none",
+    uses_lead=False,
+    preload="shards",
+    allocate="paper",
+    is_anytime=False,
+    errors=EQUAL_POPULATION_ERRORS,
+)
