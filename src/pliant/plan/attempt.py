@@ -23,7 +23,7 @@ from pliant.plan.load import (
 )
 from pliant.plan.options import PlanOptions
 from pliant.plan.preload import held_bytes, hold_first, preload
-from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, StoreShape
+from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 from pliant.plan.submodel import Submodel
 
 
@@ -84,12 +84,16 @@ class Problem:
         """False when `c` fits only as long as no IO slows its compute."""
         return c.n * self.costs.layer(c.m).busy_s <= self.usable_s + TOLERANCE_S
 
-    def attempt(self, c: Submodel) -> Attempt | None:
-        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
+    def attempt(self, c: Submodel, *, is_valued: bool = False) -> Attempt | None:
+        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits.
+
+        With `is_valued` that fidelity is there even if there was no choice.
+        """
         best: Attempt | None = None
-        for a in self.attempts(c):
-            if not self.fits(a):
-                continue
+        fitting = [a for a in self.attempts(c) if self.fits(a)]
+        if len(fitting) == 1 and not is_valued:
+            return fitting[0]
+        for a in fitting:
             trial = self._with_bonus(a)
             bits = fill_uniform(trial, trial.below(FULL_BITS)) if self.may_read(c) else LOWEST_BITS
             value = fidelity(trial.bits, a.weights, self.options.errors)
@@ -216,6 +220,8 @@ class Problem:
         if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
             return uniform
         fill_by_gain(uniform, weights, errors, by_layer=True)
+        if min(map(min, uniform.bits)) >= PLANES:
+            return uniform  # no plane is left to buy
         single = ledger.copy()
         fill_by_gain(single, weights, errors, by_layer=False)
         return max((uniform, single), key=lambda x: fidelity(x.bits, weights, errors))

@@ -61,7 +61,6 @@ class Ledger:
         self.bits: list[list[int]] = held.tolist()
         self.load_s = [0.0] * n
         self.spare_s = list(budget_s)  # AIB(k) after all debits so far
-        self.room_s = _suffix_min(self.spare_s)  # what a load at layer k may cost
         self.granted_s = 0.0
         self._known: dict[tuple[int, ...], float] = {}
 
@@ -69,12 +68,10 @@ class Ledger:
         """Add `slack_s` to every AIB: so much later may every layer start."""
         self.granted_s += slack_s
         self.spare_s = [spare + slack_s for spare in self.spare_s]
-        self.room_s = _suffix_min(self.spare_s)
 
     def add(self, seconds: Sequence[float]) -> None:
         """Add `seconds[k]` to AIB(k)."""
         self.spare_s = [spare + more for spare, more in zip(self.spare_s, seconds, strict=True)]
-        self.room_s = _suffix_min(self.spare_s)
 
     def reserve(self, factor: float, granule_s: float) -> None:
         """Keep IO time back, so that base planes are in time even when reads become `factor` times slower.
@@ -96,7 +93,6 @@ class Ledger:
             )
             for k in range(self.n)
         ]
-        self.room_s = _suffix_min(self.spare_s)
 
     def held_seconds(self, k: int) -> float:
         """The preload bonus of layer k (STI 5.4.2): IO seconds that its held shards are worth."""
@@ -108,6 +104,10 @@ class Ledger:
     def is_valid(self) -> bool:
         """True when every AIB is non-negative."""
         return min(self.spare_s) >= -TOLERANCE_S
+
+    def room_s(self, k: int) -> float:
+        """What a load at layer k may cost."""
+        return min(self.spare_s[k:])
 
     def price(self, k: int, slices: int, bits: int) -> tuple[float, list[int]]:
         """Extra seconds of raising `slices` (a mask) of layer k to `bits`, and the layer's needs then."""
@@ -127,7 +127,7 @@ class Ledger:
     def raise_to(self, k: int, slices: int, bits: int) -> bool:
         """Raise `slices` of layer k to `bits` if the budgets allow; False and unchanged if not."""
         extra_s, need = self.price(k, slices, bits)
-        if extra_s > self.room_s[k] + TOLERANCE_S:
+        if extra_s > self.room_s(k) + TOLERANCE_S:
             return False
         self._debit(k, extra_s, need, slices, bits)
         return True
@@ -138,11 +138,12 @@ class Ledger:
         mask = self.need[k][part] << 1  # so that slice s - 1 has a bit even where s is 0
         neighbours = (mask >> s & 1) + (mask >> (s + 2) & 1)
         extra_s = self.plane_s + (1 - neighbours) * self.latency_s
-        if extra_s > self.room_s[k] + TOLERANCE_S:
+        if extra_s > self.room_s(k) + TOLERANCE_S:
             return False
-        need = list(self.need[k])
-        need[part] |= 1 << s
-        self._debit(k, extra_s, need, 1 << s, part + 1)
+        self.need[k][part] |= 1 << s
+        self.load_s[k] += extra_s
+        self.spare_s[k:] = [spare - extra_s for spare in self.spare_s[k:]]
+        self.bits[k][s] = part + 1
         return True
 
     def force(self, slices: Sequence[int], bits: int) -> None:
@@ -188,16 +189,12 @@ class Ledger:
         other.bits = [list(row) for row in self.bits]
         other.load_s = list(self.load_s)
         other.spare_s = list(self.spare_s)
-        other.room_s = list(self.room_s)
         return other
 
     def _debit(self, k: int, extra_s: float, need: list[int], slices: int, bits: int) -> None:
         self.need[k] = need
         self.load_s[k] += extra_s
-        spare_s = self.spare_s
-        for j in range(k, self.n):
-            spare_s[j] -= extra_s
-        self.room_s = _suffix_min(spare_s)
+        self.spare_s[k:] = [spare - extra_s for spare in self.spare_s[k:]]
         row = self.bits[k]
         while slices:
             low = slices & -slices
@@ -292,7 +289,7 @@ def fill_by_gain(
     least_s = ledger.full_s - PLANES * (ledger.plane_s + ledger.latency_s)
     for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
         k, s = divmod(flat, ledger.m)
-        if ledger.room_s[k] >= least_s and ledger.bits[k][s] < FULL_BITS:
+        if ledger.room_s(k) >= least_s and ledger.bits[k][s] < FULL_BITS:
             ledger.raise_to(k, 1 << s, FULL_BITS)
 
 
@@ -320,13 +317,6 @@ def _held_masks(row: list[int]) -> list[int]:
         for part in range(min(planes, PLANES + 1)):
             masks[part] |= 1 << s
     return masks
-
-
-def _suffix_min(values: Sequence[float]) -> list[float]:
-    lowest = list(values)
-    for k in range(len(lowest) - 2, -1, -1):
-        lowest[k] = min(lowest[k], lowest[k + 1])
-    return lowest
 
 
 def _spans(mask: int) -> list[tuple[int, int]]:

@@ -98,7 +98,7 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], accuracy: Accura
     for c in sorted(order, key=at_best, reverse=True):
         if at_best(c) <= best_accuracy:
             break
-        a = problem.attempt(c)
+        a = problem.attempt(c, is_valued=True)
         if a is not None and (expected := _expected_accuracy(problem, a, accuracy)) > best_accuracy:
             best, best_accuracy = a, expected
     return best

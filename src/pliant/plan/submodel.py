@@ -1,5 +1,6 @@
 """Compute planning (STI 5.3): which n x m to run. Knows compute times, nothing of IO or bits."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,11 +35,10 @@ def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel
 
     Numbers within the fraction `similar` of the largest left are similar; equal depth prefers width.
     """
-    left = list(candidates)
+    left = sorted(((c.n_shards, c.n, c.m, c) for c in candidates), reverse=True)
     order = []
     while left:
-        most = max(c.n_shards for c in left)
-        best = max((c for c in left if c.n_shards >= (1 - similar) * most), key=lambda c: (c.n, c.m))
-        left.remove(best)
-        order.append(best)
+        enough = (1 - similar) * left[0][0]
+        at = max(range(bisect_right(left, -enough, key=lambda c: -c[0])), key=lambda i: left[i][1:3])
+        order.append(left.pop(at)[3])
     return tuple(order)
