@@ -19,8 +19,8 @@ from pliant.kernels.attention_tiles import (
     exponentiate,
     fill_queries,
     lay_out,
-    scratch_floats,
     score,
+    scratch_floats,
     weigh,
     write_rows,
 )
@@ -93,8 +93,8 @@ def attention_ir(isa: Isa, head_dim: int) -> str:
                 arrays = lay_out(f, scratch, n_tokens, head_dim, rows)
                 copy_head(f, f.at(qkv, head * (3 * head_dim)), ld_qkv, n_tokens, arrays, head_dim)
             first = (turn.index % per_head) * rows
-            vectors = f.least((n_tokens - first + (isa.lanes - 1)) // isa.lanes, _VECTORS)
-            f.match(vectors, {n: _call_attend(f, n, head, first) for n in range(1, _VECTORS + 1)})
+            n_vectors = f.least((n_tokens - first + (isa.lanes - 1)) // isa.lanes, _VECTORS)
+            f.match(n_vectors, {n: _call_attend(f, n, head, first) for n in range(1, _VECTORS + 1)})
             turn.carry([head])
     return module.text()
 

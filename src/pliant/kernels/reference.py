@@ -26,7 +26,7 @@ def gemm(
         c = c + bias
     if activation_name is not None:
         c = activation(c, activation_name)
-    return c if residual is None else c + residual
+    return _array(c if residual is None else c + residual)
 
 
 def activation(x: Float[np.ndarray, "..."], name: str) -> Float[np.ndarray, "..."]:
@@ -34,16 +34,16 @@ def activation(x: Float[np.ndarray, "..."], name: str) -> Float[np.ndarray, "...
     x = np.asarray(x, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         if name == "relu":
-            return np.where(x < 0, 0.0, x)
+            return _array(np.where(x < 0, 0.0, x))
         if name == "tanh":
-            return np.tanh(x)
+            return _array(np.tanh(x))
         if name == "gelu":
             gate = 1 + _erf(x / sqrt(2))
         elif name == "gelu_tanh":
             gate = 1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))
         else:
             raise ValueError(f"no activation is called {name!r}")
-        return np.where(x == -np.inf, 0.0, 0.5 * x * gate)
+        return _array(np.where(x == -np.inf, 0.0, 0.5 * x * gate))
 
 
 def layer_norm(
@@ -54,7 +54,7 @@ def layer_norm(
     with np.errstate(invalid="ignore"):
         centred = x - x.mean(axis=1, keepdims=True)
         variance = (centred**2).mean(axis=1, keepdims=True)
-        return centred / np.sqrt(variance + eps) * weight + bias
+        return _array(centred / np.sqrt(variance + eps) * weight + bias)
 
 
 def softmax(x: Float[np.ndarray, "*rows columns"]) -> Float[np.ndarray, "*rows columns"]:
@@ -62,12 +62,12 @@ def softmax(x: Float[np.ndarray, "*rows columns"]) -> Float[np.ndarray, "*rows c
     x = np.asarray(x, np.float64)
     with np.errstate(invalid="ignore"):
         y = np.exp(x - x.max(axis=-1, keepdims=True))
-        return y / y.sum(axis=-1, keepdims=True)
+        return _array(y / y.sum(axis=-1, keepdims=True))
 
 
 def mean(x: Matrix) -> Float[np.ndarray, " columns"]:
     """The mean over rows."""
-    return np.asarray(x, np.float64).mean(axis=0)
+    return _array(np.asarray(x, np.float64).mean(axis=0))
 
 
 def attention(
@@ -77,7 +77,7 @@ def attention(
     tokens = qkv.shape[0]
     q, k, v = np.asarray(qkv, np.float64).reshape(tokens, n_heads, 3, -1).transpose(2, 1, 0, 3)
     weights = softmax(scale * (q @ k.transpose(0, 2, 1)))
-    return (weights @ v).transpose(1, 0, 2).reshape(tokens, -1)
+    return _array((weights @ v).transpose(1, 0, 2).reshape(tokens, -1))
 
 
 def embed(
@@ -92,5 +92,10 @@ def embed(
     places = first_position + np.arange(len(ids))
     total = np.asarray(word[ids], np.float64) + position[places]
     if types is None or type_table is None:
-        return total
-    return total + type_table[types]
+        return _array(total)
+    return _array(total + type_table[types])
+
+
+def _array(x: object) -> np.ndarray:
+    """numpy's arithmetic has no static types of its own."""
+    return np.asarray(x, np.float64)
