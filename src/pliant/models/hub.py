@@ -1,5 +1,6 @@
 """From what a user calls a model to the directory that holds it. Knows nothing of what is inside."""
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,10 @@ def resolve(source: str, download: Callable[[str], Path] | None = None) -> Path:
     HF_TOKEN hold). Raises ModelError for a path that is not a directory, when huggingface_hub is not
     installed, and when the hub gives no answer within ANSWER_TIMEOUT_S or no model.
     """
-    path = Path(source).expanduser()
-    if path.is_dir():
+    path = Path(os.path.expanduser(source))  # unlike Path.expanduser, leaves an unknown ~user as it is
+    if source and path.is_dir():
         return path
-    if path.exists():
+    if source and path.exists():
         raise ModelError(f"{source} is a file; name the directory that holds config.json.")
     if not _HUB_ID.fullmatch(source):
         raise ModelError(f"there is no directory {source!r}, and it is no hub id (owner/name) either.")

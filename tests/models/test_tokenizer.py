@@ -1,0 +1,98 @@
+"""Text becomes the tokens the model was trained on, whole, or a clear error."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+from pliant.errors import InputError, ModelError
+from pliant.models.tokenizer import Tokenizer, open_tokenizer
+from tests.tiny import VOCAB, tiny_spec, write_tokenizer
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Tokenizer:
+    return open_tokenizer(write_tokenizer(tmp_path), tiny_spec())
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"), [("", None), (" \t\n", None), ("good", ""), ("", "good"), ("good", "  ")]
+)
+def test_an_empty_text_is_refused(bert: Tokenizer, text: str, pair: str | None) -> None:
+    """Two special tokens alone always give the same, meaningless answer."""
+    with pytest.raises(InputError, match="empty"):
+        bert.encode(text, pair)
+
+
+def test_the_limit_is_reached_but_never_passed(bert: Tokenizer) -> None:
+    """Cutting text off silently answers another question; the error says how far off it is."""
+    assert bert.encode("good " * 22).n_tokens == 24
+    with pytest.raises(InputError, match=r"25 tokens long.*at most 24"):
+        bert.encode("good " * 23)
+    with pytest.raises(InputError, match=r"27 tokens long"):
+        bert.encode("good " * 12, "bad " * 12)
+
+
+def test_padding_and_truncation_of_the_file_are_switched_off(tmp_path: Path) -> None:
+    """all-MiniLM-L6-v2's own file pads to 128 and cuts there."""
+    path = write_tokenizer(tmp_path) / "tokenizer.json"
+    inner = tokenizers.Tokenizer.from_file(str(path))
+    inner.enable_padding(length=20)
+    inner.enable_truncation(6)
+    inner.save(str(path))
+    assert open_tokenizer(tmp_path, tiny_spec()).encode("good " * 9).n_tokens == 11
+
+
+def test_a_model_with_one_type_gets_zeros(tmp_path: Path) -> None:
+    """Type 1 would read past a table of one row."""
+    tokenizer = open_tokenizer(write_tokenizer(tmp_path), tiny_spec(n_types=1))
+    assert tokenizer.encode("good", "bad").types.tolist() == [0] * 5
+
+
+def test_an_id_without_an_embedding_is_named(tmp_path: Path) -> None:
+    """A tokenizer of another model would read past the table."""
+    path = write_tokenizer(tmp_path) / "tokenizer.json"
+    inner = tokenizers.Tokenizer.from_file(str(path))
+    inner.add_tokens([f"extra{i}" for i in range(VOCAB)])
+    inner.save(str(path))
+    with pytest.raises(ModelError, match=r"'extra63'.*64 embeddings"):
+        open_tokenizer(tmp_path, tiny_spec()).encode("good extra63")
+
+
+def test_text_that_is_no_unicode_is_refused(bert: Tokenizer) -> None:
+    """Command lines carry undecodable bytes as lone surrogates."""
+    with pytest.raises(InputError, match="Unicode"):
+        bert.encode("good \udcff film")
+
+
+def test_text_without_any_token_is_refused(minilm: Path, tmp_path: Path) -> None:
+    """Control characters are not blank, but the tokenizer drops them."""
+    tokenizer = open_tokenizer(minilm, tiny_spec(vocab=30522))
+    with pytest.raises(InputError, match="no token"):
+        tokenizer.encode("\x00\x01")
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": "9.0"}', "\xff\xfe"])
+def test_a_damaged_tokenizer_is_named(tmp_path: Path, text: str) -> None:
+    """tokenizers raises a bare Exception for these."""
+    (tmp_path / "tokenizer.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be read"):
+        open_tokenizer(tmp_path, tiny_spec())
+
+
+def test_a_newer_tokenizer_is_named(tmp_path: Path) -> None:
+    """A model of tomorrow may use a kind of tokenizer this library does not know."""
+    path = write_tokenizer(tmp_path) / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["type"] = "Tomorrow"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be read"):
+        open_tokenizer(tmp_path, tiny_spec())
+
+
+def test_a_missing_tokenizer_says_how_to_make_one(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """Older directories hold only vocab.txt."""
+    with pytest.raises(ModelError, match="save_pretrained"):
+        open_tokenizer(tmp_path, tiny_spec())
