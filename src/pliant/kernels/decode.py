@@ -1,4 +1,4 @@
-"""Turn nested bit-planes into float32 weights inside a kernel. Knows plane bits and tables, no matrix or file.
+"""Turn nested bit-planes into float32 weights inside a kernel. Knows planes and tables, no matrix or file.
 
 A group is 32 rows x 16 columns of codes; plane q of a group is 16 u32, one a column. Row v = 4w + b has its
 bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nibble woven from the first four
@@ -11,6 +11,7 @@ once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -20,8 +21,8 @@ from pliant.kernels.isa import Isa
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.values import Value, vector
 
-Emit = Callable[[int, int, Value], None]
-"""Receives (row 0..31 of the group, first column, vector of that row's weights from that column on)."""
+Emit = Callable[[int, Value], None]
+"""Receives (row 0..31 of the group, that row's weights in as many columns as a vector has lanes)."""
 
 _ORDERS = 4
 _LOW = 0x0F0F0F0F
@@ -32,7 +33,8 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
 
     Centroids must be bfloat16 values (low 16 bits zero); the table is 64-byte aligned.
     """
-    assert codebook.shape == (1 << bits,) and 1 <= bits <= 6
+    assert 1 <= bits <= 6
+    assert codebook.shape == (1 << bits,)
     words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
     if not _by_bytes(isa):
@@ -45,14 +47,24 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     return _aligned(np.concatenate(rows))
 
 
-def decode_group(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Decode one group, whose `bits` plane words stand at `planes`, handing each vector to `emit`."""
+def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """Decode 32 rows of one vector's columns, whose words of `bits` planes stand at `planes`.
+
+    A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
+    """
+    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if _by_bytes(f.isa):
+        _decode_bytes(f, words, table, emit)
+    else:
+        _decode_words(f, words, table, emit)
+
+
+def first_centroid(f: Function, table: Value) -> Value:
+    """The value of code 0, from a table of any number of bits."""
     if not _by_bytes(f.isa):
-        _decode_words(f, bits, planes, table, emit)
-        return
-    for half in range(2):
-        words = [f.load(f.at(p, 8 * half, "i32"), vector(8, "i32"), 32) for p in planes]
-        _decode_bytes(f, bits, words, table, lambda row, x, half=half: emit(row, 8 * half, x))
+        return f.load(table)
+    low, high = (f.cast("zext", f.load(f.at(table, at, "i8"), "i8"), "i32") for at in (0, 16))
+    return f.cast("bitcast", (high << 24) | (low << 16), "float")
 
 
 def _by_bytes(isa: Isa) -> bool:
@@ -115,53 +127,69 @@ def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
     return b ^ t, a ^ t
 
 
-def _decode_bytes(
-    f: Function, bits: int, words: Sequence[Value], table: Value, emit: Callable[[int, Value], None]
-) -> None:
-    """Eight columns of a group: bytes [column][row & 3] through byte shuffles."""
-    woven = _weave(words)
-    fifth = _FifthPlane(f, words[4]) if bits >= 5 else None
-    tables = 1 << max(0, bits - 4)
-    for w in range(8):
-        u = w & 3
-        index = _as(f, (woven[u] >> 4 if w >= 4 else woven[u]) & _LOW, 32, "i8")
-        low, high = [], []
-        for t in range(tables):
-            for found, byte in ((low, 0), (high, 1)):
-                entries = f.load(f.at(table, 16 * (2 * (u * tables + t) + byte), "i8"), vector(16, "i8"), 16)
-                both = f.shuffle(entries, None, [*range(16), *range(16)])
-                found.append(f.intrinsic("llvm.x86.avx2.pshuf.b", "<32 x i8>", both, index, suffix=""))
-        if bits == 6:
-            sixth = _as(f, words[5] << (7 - w), 32, "i8")
-            low = [_blend(f, low[0], low[1], sixth), _blend(f, low[2], low[3], sixth)]
-            high = [_blend(f, high[0], high[1], sixth), _blend(f, high[2], high[3], sixth)]
-        if fifth is not None:
-            mask = fifth.at(w)
-            low, high = [_blend(f, low[0], low[1], mask)], [_blend(f, high[0], high[1], mask)]
-        for b, x in enumerate(_widen(f, low[0], high[0])):
-            emit(4 * w + b, x)
+def _decode_bytes(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """Through byte shuffles, 32 codes at a time."""
+    eight = _Eight(f, planes)
+    tables = 1 << max(0, len(planes) - 4)
+    for u in range(4):
+        here = f.at(table, 32 * tables * u, "i8")
+        entries = [f.load(f.at(here, 16 * i, "i8"), vector(16, "i8"), 16) for i in range(2 * tables)]
+        both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
+        for w in (u, u + 4):
+            for b, x in enumerate(eight.rows(w, both[::2], both[1::2])):
+                emit(4 * w + b, x)
+        # Without this LLVM reads all tables ahead of their use, and spills what it read.
+        f.do('call void asm sideeffect "", "~{memory}"()')
 
 
-class _FifthPlane:
-    """Plane 4 moved, for each w, so that row b's bit is the top bit of byte b."""
+_FIFTH_AT = (4, 5, -2, -1, 8, 9, 2, 3)
+"""Row 4w + b of plane 4 has its bit at 8b + this, mod 32."""
 
-    # bit 8b + SHIFTED[w] of the plane (mod 32) belongs to row 4w + b
-    SHIFTED = (4, 5, -2, -1, 8, 9, 2, 3)
 
-    def __init__(self, f: Function, word: Value) -> None:
+def _paired(turn: int) -> list[int]:
+    """Bytes [column][row] of four words as [row pair][column][row of the pair], rows turned by `turn`."""
+    places = product(range(2), range(4), range(2))
+    lane = [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places]
+    return lane + [16 + i for i in lane]
+
+
+class _Eight:
+    """Eight columns of a group: bytes in the order in which they widen to rows, then woven."""
+
+    def __init__(self, f: Function, planes: Sequence[Value]) -> None:
         self.f = f
-        self.word = word
-        rotated = _as(f, word, 32, "i8")
-        up = [4 * (i // 4) + (i - 1) % 4 for i in range(32)]
-        down = [4 * (i // 4) + (i + 1) % 4 for i in range(32)]
-        self.up = _as(f, f.shuffle(rotated, None, up), 8, "i32")
-        self.down = _as(f, f.shuffle(rotated, None, down), 8, "i32")
+        words = [self._pair(p, 0) for p in planes]
+        self.woven = _weave(words)
+        self.sixth = words[5] if len(words) == 6 else None
+        # Plane 4's bits of some rows stand one byte up or down; a mask wants them in the row's own byte.
+        self.fifth = {turn: self._pair(planes[4], turn) for turn in (-1, 0, 1)} if len(words) >= 5 else None
 
-    def at(self, w: int) -> Value:
-        s = self.SHIFTED[w]
-        word = self.up if s < 0 else self.down if s >= 8 else self.word
-        shift = 7 - s % 8
-        return _as(self.f, word << shift if shift else word, 32, "i8")
+    def _pair(self, plane: Value, turn: int) -> Value:
+        return _as(self.f, self.f.shuffle(_as(self.f, plane, 32, "i8"), None, _paired(turn)), 8, "i32")
+
+    def rows(self, w: int, low_tables: Sequence[Value], high_tables: Sequence[Value]) -> list[Value]:
+        """Rows 4w .. 4w + 3 as floats."""
+        f = self.f
+        word = self.woven[w & 3]
+        index = _as(f, (word >> 4 if w >= 4 else word) & _LOW, 32, "i8")
+        low, high = ([_shuffle_bytes(f, t, index) for t in tables] for tables in (low_tables, high_tables))
+        if self.sixth is not None:
+            mask = _top(f, self.sixth, w)
+            low, high = ([_blend(f, x[0], x[1], mask), _blend(f, x[2], x[3], mask)] for x in (low, high))
+        if self.fifth is not None:
+            at = _FIFTH_AT[w]
+            mask = _top(f, self.fifth[at // 8], at % 8)
+            low, high = ([_blend(f, x[0], x[1], mask)] for x in (low, high))
+        return _widen(f, low[0], high[0])
+
+
+def _top(f: Function, word: Value, bit: int) -> Value:
+    """Bytes whose top bit is their bit `bit`."""
+    return _as(f, word << (7 - bit) if bit < 7 else word, 32, "i8")
+
+
+def _shuffle_bytes(f: Function, table: Value, index: Value) -> Value:
+    return f.intrinsic("llvm.x86.avx2.pshuf.b", "<32 x i8>", table, index, suffix="")
 
 
 def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
@@ -169,11 +197,13 @@ def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
 
 
 def _widen(f: Function, low: Value, high: Value) -> list[Value]:
-    """Rows 0..3 as floats, from bytes [column][row] of the upper two bytes of each float."""
-    low16, high16 = _as(f, low, 16, "i16"), _as(f, high, 16, "i16")
-    even = _as(f, (low16 & 0xFF) | (high16 << 8), 8, "i32")
-    odd = _as(f, (low16 >> 8) | (high16 & -256), 8, "i32")
-    rows = [even << 16, odd << 16, even & -65536, odd & -65536]
+    """Rows 0..3 as floats, from the upper two bytes of each, in the order of `_paired`."""
+    rows = []
+    for pair in range(2):
+        lanes = [lane + 8 * pair + i for lane in (0, 16) for i in range(8)]
+        mixed = [x for i in lanes for x in (i, 32 + i)]
+        both = _as(f, f.shuffle(low, high, mixed), 8, "i32")
+        rows += [both << 16, both & -65536]
     return [_as(f, x, 8, "float") for x in rows]
 
 
@@ -182,25 +212,19 @@ def _as(f: Function, x: Value, lanes: int, element: str) -> Value:
     return x if x.type == to else f.cast("bitcast", x, to)
 
 
-def _decode_words(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Columns in vectors of the ISA: one shifted word a row is the index into float32 tables."""
-    n = f.lanes
-    for column in range(0, 16, n):
-        words = [f.load(f.at(p, column, "i32"), vector(n, "i32"), 4 * n) for p in planes]
-        woven = _weave(words)
-        mixed = _mix_fifth(f, woven, words[4]) if bits >= 5 else woven * 2
-        for v in range(32):
-            w, b = v >> 2, v & 3
-            offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)
-            word = mixed[w]
-            index = (
-                _rotate(f, word, offset)
-                if offset < 0 or (offset > 27 and bits >= 5)
-                else _shift(word, offset)
-            )
-            sixth = words[5] if bits == 6 else None
-            entry = f.at(table, (w & 3) * max(16, 1 << bits))
-            emit(v, column, _look_up(f, bits, entry, index, sixth, 8 * b + w))
+def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit) -> None:
+    """One shifted word a row is the index into float32 tables."""
+    bits = len(words)
+    woven = _weave(words)
+    mixed = _mix_fifth(f, woven, words[4]) if bits >= 5 else woven * 2
+    for v in range(32):
+        w, b = v >> 2, v & 3
+        offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)
+        is_wrapped = bits >= 5 and not 0 <= offset <= 27
+        index = _rotate(f, mixed[w], offset) if is_wrapped else _shift(mixed[w], offset)
+        sixth = words[5] if bits == 6 else None
+        entry = f.at(table, (w & 3) * max(16, 1 << bits))
+        emit(v, _look_up(f, bits, entry, index, sixth, 8 * b + w))
 
 
 def _mix_fifth(f: Function, woven: Sequence[Value], fifth: Value) -> list[Value]:

@@ -1,7 +1,8 @@
-"""The register tile of a GEMM: a few rows of A times one or three column groups of B. Knows no K blocks and no codes."""
+"""The register tile of a GEMM: a few rows of A times one or three column groups of B. Knows no codes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
@@ -55,7 +56,7 @@ def write_tiles(module: Module, groups: int) -> None:
         _write_tile(module, rows, groups)
 
 
-def call_rows(f: Function, n_rows: Value, groups: int, at: Callable[[Value], TileArgs]) -> None:
+def call_rows(f: Function, n_rows: Value, at: Callable[[Value], TileArgs]) -> None:
     """Cover `n_rows` rows with tiles; `at(row)` says where the tile that starts at `row` works.
 
     A last tile of fewer than half the rows would starve the multipliers: it shares rows with the one before.
@@ -67,28 +68,21 @@ def call_rows(f: Function, n_rows: Value, groups: int, at: Callable[[Value], Til
     first = f.select(rest > full, (rest + 1) >> 1, rest)
     n_full = n_rows - rest
     with f.each(0, n_full, full) as row:
-        _call(f, full, groups, at(row))
-    _call_any(f, first, groups, at(n_full))
-    _call_any(f, rest - first, groups, at(n_full + first))
+        call_tile(f, full, at(row))
+    for rows, start in ((first, n_full), (rest - first, n_full + first)):
+        args = at(start)
+        f.match(rows, {n: partial(call_tile, f, n, args) for n in range(1, full + 1)})
 
 
-def _call_any(f: Function, rows: Value, groups: int, args: TileArgs) -> None:
-    cases = {n: _caller(f, n, groups, args) for n in range(1, tiling(f.isa).rows + 1)}
-    f.match(rows, cases)
-
-
-def _caller(f: Function, rows: int, groups: int, args: TileArgs) -> Callable[[], None]:
-    return lambda: _call(f, rows, groups, args)
+def call_tile(f: Function, rows: int, t: TileArgs) -> None:
+    """One tile of `rows` rows."""
+    strides = (t.lda, t.ldc, t.start_stride, t.added_stride)
+    pointers = (t.a, t.c, t.start, t.added)
+    f.call(_name(rows, len(t.b)), "void", *pointers, *strides, t.depth, *t.b)
 
 
 def _name(rows: int, groups: int) -> str:
     return f"tile_{rows}x{groups}"
-
-
-def _call(f: Function, rows: int, groups: int, t: TileArgs) -> None:
-    strides = (t.lda, t.ldc, t.start_stride, t.added_stride)
-    pointers = (t.a, t.c, t.start, t.added)
-    f.call(_name(rows, groups), "void", *pointers, *strides, t.depth, *t.b)
 
 
 def _write_tile(module: Module, rows: int, groups: int) -> None:

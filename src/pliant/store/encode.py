@@ -81,10 +81,12 @@ def encode_layer(
     fitted = fit(weights.ravel(), quantizer)
     codes = np.empty(slices.shape, np.uint8)
     codes[:, ~is_padding] = fitted.codes.reshape(weights.shape)
-    codes[:, is_padding] = np.abs(fitted.code.centroids).argmin()
     is_kept = np.empty(slices.shape, bool)
     is_kept[:, ~is_padding] = fitted.is_outlier.reshape(weights.shape)
     is_kept[:, is_padding] = True
+    # A kernel that decodes in registers adds an outlier as its difference from what stands in its place:
+    # that must be known without reading the planes again.
+    codes[is_kept] = 0
     planes = pack_planes(codes.reshape(-1, GROUP_ROWS, GROUP_COLUMNS))
     return EncodedLayer(
         planes.reshape(BITS, spec.n_heads, geometry.plane_bytes),

@@ -1,0 +1,72 @@
+"""What a GEMM is told: the C structures of a slice and of one GEMM. Knows no kernel."""
+
+import ctypes
+
+import numpy as np
+
+ACTIVATIONS = {None: 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4}
+"""What `GemmArgs.activation` holds."""
+
+F16, BF16, F32 = 16, 17, 32
+"""What `SliceDesc.bits` holds for full fidelity; 1..6 count planes."""
+
+
+class SliceDesc(ctypes.Structure):
+    """One slice of a layer: where what is resident of its weights stands. Its four matrices share it.
+
+    `bits` of 1..6 planes, or 16, 17, 32 for full fidelity in F16, BF16, F32. The planes hold code 0 where a
+    weight is an outlier. `outlier_rows` (u32, one for each column group of the slice and one more) are places
+    in `outlier_offsets` (u16, row * 16 + column, ascending) and `outlier_values` (float32).
+    """
+
+    _fields_ = (
+        ("bits", ctypes.c_int64),
+        ("planes", ctypes.c_void_p * 6),
+        ("full", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("outlier_rows", ctypes.c_void_p),
+        ("outlier_offsets", ctypes.c_void_p),
+        ("outlier_values", ctypes.c_void_p),
+    )
+
+
+SLICE_DTYPE = np.dtype(
+    [
+        ("bits", np.int64),
+        ("planes", np.uint64, 6),
+        ("full", np.uint64),
+        ("table", np.uint64),
+        ("outlier_rows", np.uint64),
+        ("outlier_offsets", np.uint64),
+        ("outlier_values", np.uint64),
+    ]
+)
+"""`SliceDesc` for numpy: an array of it is one layer."""
+assert SLICE_DTYPE.itemsize == ctypes.sizeof(SliceDesc)
+
+
+class GemmArgs(ctypes.Structure):
+    """One GEMM. Strides in floats; `bias`, `residual` may be null; K = segment_rows * n_segments.
+
+    Column group g and segment s of the matrix live in slice g // column_groups_per_slice + s, there as column
+    group g % column_groups_per_slice of a matrix that begins at `first_group` and `first_column_group`.
+    """
+
+    _fields_ = (
+        ("a", ctypes.c_void_p),
+        ("lda", ctypes.c_int64),
+        ("c", ctypes.c_void_p),
+        ("ldc", ctypes.c_int64),
+        ("n_rows", ctypes.c_int64),
+        ("n_columns", ctypes.c_int64),
+        ("slices", ctypes.c_void_p),
+        ("first_group", ctypes.c_int64),
+        ("first_column_group", ctypes.c_int64),
+        ("segment_rows", ctypes.c_int64),
+        ("n_segments", ctypes.c_int64),
+        ("column_groups_per_slice", ctypes.c_int64),
+        ("bias", ctypes.c_void_p),
+        ("residual", ctypes.c_void_p),
+        ("ldr", ctypes.c_int64),
+        ("activation", ctypes.c_int64),
+    )
