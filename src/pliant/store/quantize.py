@@ -75,7 +75,7 @@ def outlier_distance(std: float) -> float:
     """The distance from the mean at which a normal's natural log density falls to the threshold of -4.
 
     log N(x) = -log(std sqrt(2 pi)) - (x - mean)^2 / (2 std^2). The density depends on the weights'
-    unit, as in STI and GOBO: at std 0.04 the distance is 3.6 std; from std 21.8 on every weight would
+    unit, as in STI and GOBO: at std 0.04 the distance is 3.5 std; from std 21.8 on every weight would
     be an outlier, and one without spread has none.
     """
     if std == 0:
@@ -97,12 +97,16 @@ def lloyd_edges(order: Float64[np.ndarray, " n"], levels: int = LEVELS) -> Int[n
 
     Starts from cells of equal mass under the cube root of the density (Panter and Dite 1951) and
     alternates means and midpoints over prefix sums, so a round costs 63 binary searches. Stops when
-    no edge moves or 64 rounds lower the squared error by less than LLOYD_TOLERANCE of itself.
-    Deterministic.
+    no edge moves or 64 rounds lower the squared error by less than LLOYD_TOLERANCE of itself. At most
+    `levels` distinct weights get a cell each. Deterministic.
     """
     n = order.size
     if n == 0:
         return np.zeros(levels + 1, np.int64)
+    starts = np.append(np.flatnonzero(np.diff(order, prepend=-np.inf)), n)
+    if starts.size <= levels + 1:
+        # A cell for every distinct value, empty cells spread evenly: fewer bits tell them apart longest.
+        return starts[-(-np.arange(levels + 1) * (starts.size - 1) // levels)]
     sums = np.concatenate([[0.0], np.cumsum(order)])
     edges = _cube_root_edges(order, levels)
     total, explained = float(order @ order), -math.inf
@@ -127,20 +131,12 @@ def quantize_table(table: Float32[np.ndarray, "rows columns"]) -> QuantizedTable
     """
     if table.size == 0 or not np.isfinite(table).all():
         raise StoreError(f"an embedding table of shape {list(table.shape)} needs values, all of them finite.")
-    order = np.sort(table, axis=None)
-    first = np.concatenate([[True], order[1:] != order[:-1]])
-    n_distinct = np.count_nonzero(first)
-    if n_distinct <= LEVELS:
-        codebook = np.resize(order[first], LEVELS)
-        codebook[n_distinct:] = codebook[n_distinct - 1]
-        codes = np.searchsorted(codebook[:n_distinct], table)
-    else:
-        wide = order.astype(np.float64)
-        edges = lloyd_edges(wide)
-        codebook = _means(wide, edges).astype(np.float32)
-        codes = np.searchsorted(_borders(wide, edges), table.ravel(), side="right").reshape(table.shape)
+    order = np.sort(table, axis=None).astype(np.float64)
+    edges = lloyd_edges(order)
+    codebook = _means(order, edges).astype(np.float32)
+    codes = np.searchsorted(_borders(order, edges), table.ravel(), side="right").reshape(table.shape)
     assert LEVELS == 1 << TABLE_BITS
-    return QuantizedTable(pack_codes(codes.astype(np.uint8)), codebook.astype(np.float32), table.shape[1])
+    return QuantizedTable(pack_codes(codes.astype(np.uint8)), codebook, table.shape[1])
 
 
 def to_bfloat16(values: Float64[np.ndarray, " n"] | Float32[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
