@@ -1,4 +1,4 @@
-"""GEMM over the slices of a layer: C = activation(A @ B + bias [+ residual]), B full fidelity or bit-planes.
+"""GEMM over the slices of a layer: C = activation(A @ B + bias + residual), B full fidelity or bit-planes.
 
 B's planes are decoded one block of a column group at a time into scratch, outliers put in place, and all
 rows of A multiplied with it: the float32 matrix never exists. Knows addresses and sizes, no models or plans.
@@ -54,7 +54,7 @@ def block_rows(isa: Isa) -> int:
     return 768 if isa.name == "avx512" else 384
 
 
-def pack(weights: Float[np.ndarray, "K N"]) -> Float[np.ndarray, "N/16 K 16"]:
+def pack(weights: Float[np.ndarray, "K N"]) -> Float[np.ndarray, "groups K 16"]:
     """A plain matrix in the order of full fidelity: column groups of [K][16], on a cache line."""
     K, N = weights.shape
     out = aligned_floats(N // COLUMNS, K, COLUMNS)
