@@ -82,6 +82,7 @@ def build(
     from the checkpoint.
     """
     check_bits(bits)
+    _clear_leftovers(out)
     if out.exists() and not overwrite:
         raise StoreError(f"{out} exists; name another place, or ask for it to be overwritten.")
     if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
@@ -259,7 +260,6 @@ def _staged(out: Path) -> Iterator[Path]:
     staging = out.parent / f".{out.name}.building-{os.getpid()}"
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _clear_leftovers(out)
         staging.mkdir()
         yield staging
         sync_directory(staging)
@@ -291,7 +291,7 @@ def _swap(staging: Path, out: Path) -> None:
 def _clear_leftovers(out: Path) -> None:
     """Remove what builds of `out` whose process is gone left behind; give back a store they had set aside."""
     pattern = re.compile(re.escape(f".{out.name}.") + r"(building|replaced)-(\d+)")
-    for path in sorted(out.parent.iterdir()):
+    for path in sorted(out.parent.iterdir()) if out.parent.is_dir() else ():
         match = pattern.fullmatch(path.name)
         if match is None or _is_running(int(match[2])):
             continue
