@@ -61,6 +61,13 @@ def test_an_id_without_an_embedding_is_named(tmp_path: Path) -> None:
         open_tokenizer(tmp_path, tiny_spec()).encode("good extra63")
 
 
+def test_a_padding_token_in_a_roberta_text_is_refused(tmp_path: Path) -> None:
+    """RoBERTa numbers positions around padding; pliant has none, so the text would be misread."""
+    spec = tiny_spec("roberta")
+    with pytest.raises(InputError, match="padding token"):
+        open_tokenizer(write_tokenizer(tmp_path, "roberta"), spec).encode("good <pad> film")
+
+
 def test_text_that_is_no_unicode_is_refused(bert: Tokenizer) -> None:
     """Command lines carry undecodable bytes as lone surrogates."""
     with pytest.raises(InputError, match="Unicode"):

@@ -59,6 +59,9 @@ class Tokenizer:
                 f"the text is {len(ids)} tokens long, special tokens included, but the model reads at most "
                 f"{self.spec.max_tokens}; shorten or split it."
             )
+        if self.spec.family == "roberta" and self.spec.position_offset - 1 in ids:
+            # RoBERTa gives padding no position of its own, so the tokens behind it would shift.
+            raise InputError("the text contains the model's padding token; leave it out.")
         if int(ids.max()) >= self.spec.vocab:
             token = encoding.tokens[int(ids.argmax())]
             raise ModelError(

@@ -55,7 +55,9 @@ def read_float(tensor: StoredTensor) -> Float32[np.ndarray, "..."]:
         )
     raw = _read(tensor)
     values = (
-        (raw.astype(np.uint32) << 16).view(np.float32) if tensor.dtype == "BF16" else raw.astype(np.float32)
+        (raw.astype(np.uint32) << 16).view(np.float32)
+        if tensor.dtype == "BF16"
+        else raw.astype(np.float32, copy=False)
     )
     bad = ~np.isfinite(values)
     if bad.any():
