@@ -11,9 +11,13 @@ import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
-# ir, plan, run and store wait for their protocols to become runtime-checkable, which beartype needs.
+# The rest of run, and store, wait until they too pass: protocols runtime-checkable, no `Self`.
 install_import_hook(
-    ["pliant.models", "pliant.kernels", "pliant.compile", "pliant.evaluate"], "beartype.beartype"
+    [
+        *("pliant.models", "pliant.kernels", "pliant.compile", "pliant.evaluate"),
+        *("pliant.ir", "pliant.plan", "pliant.run.execute", "pliant.run.trace"),
+    ],
+    "beartype.beartype",
 )
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test downloads anything
 # Timing belongs to bench/: a busy machine must not fail a property test.

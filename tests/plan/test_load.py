@@ -119,7 +119,7 @@ def test_gain_finds_the_best_there_is_in_planes(rng: np.random.Generator, n: int
     fill_by_gain(ledger, weights, LLOYD_ERRORS, by_layer=False)
     assert ledger.is_valid
     best = max(
-        fidelity(bits, weights, LLOYD_ERRORS)
+        fidelity(bits.tolist(), weights, LLOYD_ERRORS)
         for flat in itertools.product((2, 3, 4, 5, 6), repeat=n * m)
         for bits in [np.array(flat).reshape(n, m)]
         if (np.cumsum((bits - 2).sum(axis=1)) * 0.1 <= budget_s + 1e-9).all()

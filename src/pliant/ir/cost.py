@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, assert_never
+from typing import Protocol, assert_never, runtime_checkable
 
 from pliant.errors import BudgetError, ProfileError
 from pliant.ir.device import DeviceProfile as DeviceProfile
@@ -62,6 +62,7 @@ class Span:
         return self.end_s - self.start_s
 
 
+@runtime_checkable
 class Cost(Protocol):
     """The price of work with all extents bound."""
 

@@ -118,8 +118,8 @@ def assemble(
         spans=spans,
         latency_s=table.tokenise_s + latency(spans),
         latency_p95_s=bound_s,
-        compute_s=sum(s.seconds for s in spans if s.lane == "cpu"),
-        io_s=sum(s.seconds for s in spans if s.lane == "io"),
+        compute_s=sum((s.seconds for s in spans if s.lane == "cpu"), 0.0),
+        io_s=sum((s.seconds for s in spans if s.lane == "io"), 0.0),
         wait_s=waiting(spans),
         memory=memory,
         fidelity=fidelity(draft.bits, draft.weights, errors),
@@ -169,7 +169,7 @@ def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) ->
 def waiting(spans: Sequence[Span]) -> float:
     """Seconds that lane cpu stood still between its first step and its last: the bubbles."""
     cpu = [s for s in spans if s.lane == "cpu"]
-    return max(0.0, sum(b.start_s - a.end_s for a, b in pairwise(cpu)))
+    return max(0.0, sum((b.start_s - a.end_s for a, b in pairwise(cpu)), 0.0))
 
 
 def granule_s(shape: StoreShape, disk: Disk, width: int) -> float:

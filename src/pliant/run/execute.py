@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pliant.errors import LaneError
 from pliant.ir.cost import Span, SpanState
@@ -98,7 +98,7 @@ class Lanes:
         for name in names:
             self._inbox(name)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Lanes":
         return self
 
     def __exit__(
