@@ -1,0 +1,86 @@
+"""Cut examples into batches of like length. Knows token ids, not models or losses."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pliant.elastic.network import Batch
+from pliant.models.examples import Example
+from pliant.models.tokenizer import Encoded, Tokenizer
+
+# Batches are cut from pools of so many, sorted by length: padding nearly vanishes, order stays random.
+_POOL = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One tokenised example."""
+
+    encoded: Encoded
+    label: int
+
+
+def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int | None) -> tuple[Sample, ...]:
+    """Token ids of every example; with `max_tokens`, words of the longer text are dropped until it fits.
+
+    Without it nothing is cut, and a text beyond the model's positions raises InputError.
+    """
+    return tuple(Sample(_encode(tokenizer, e, max_tokens), e.label) for e in examples)
+
+
+def shuffled(samples: Sequence[Sample], batch: int, seed: str) -> list[list[int]]:
+    """Indices of one epoch's batches: random pools, sorted by length inside, batches in random order."""
+    rng = random.Random(seed)
+    order = list(range(len(samples)))
+    rng.shuffle(order)
+    pools = [
+        sorted(order[i : i + batch * _POOL], key=lambda i: samples[i].encoded.n_tokens)
+        for i in range(0, len(order), batch * _POOL)
+    ]
+    batches = [pool[i : i + batch] for pool in pools for i in range(0, len(pool), batch)]
+    rng.shuffle(batches)
+    return batches
+
+
+def by_length(samples: Sequence[Sample], batch: int) -> Iterator[list[int]]:
+    """Indices of all samples, shortest first, for evaluation."""
+    order = sorted(range(len(samples)), key=lambda i: samples[i].encoded.n_tokens)
+    for i in range(0, len(order), batch):
+        yield order[i : i + batch]
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Pad to the longest; padding ids are 0 and masked wherever they could count."""
+    lengths = [s.encoded.n_tokens for s in samples]
+    ids = torch.zeros(len(samples), max(lengths), dtype=torch.long)
+    types = torch.zeros_like(ids)
+    for row, sample in enumerate(samples):
+        ids[row, : lengths[row]] = torch.from_numpy(sample.encoded.ids)
+        types[row, : lengths[row]] = torch.from_numpy(sample.encoded.types)
+    labels = torch.tensor([s.label for s in samples])
+    return Batch(ids, types, torch.tensor(lengths), labels, min(lengths) != max(lengths))
+
+
+def _encode(tokenizer: Tokenizer, example: Example, max_tokens: int | None) -> Encoded:
+    if max_tokens is None:
+        return tokenizer.encode(example.text, example.pair)
+    limit = min(max_tokens, tokenizer.spec.max_tokens)
+    text, pair = example.text, example.pair
+    while (n_tokens := len(tokenizer.inner.encode(text, pair).ids)) > limit:
+        # A word is at least one token but may be many: drop a share of what is over, then look again.
+        n_drop = max(1, (n_tokens - limit) // 2)
+        if pair is None or len(text.split()) >= len(pair.split()):
+            text = _shortened(text, n_drop)
+        else:
+            pair = _shortened(pair, n_drop)
+    return tokenizer.encode(text, pair)
+
+
+def _shortened(text: str, n_words: int) -> str:
+    """`text` without its last words; a single word is halved, so that shortening always ends."""
+    words = text.split()
+    if len(words) == 1:
+        return text[: max(1, len(text) // 2)]
+    return " ".join(words[: max(1, len(words) - n_words)])

@@ -1,0 +1,75 @@
+"""Measure accuracy over the n x m grid, as a table and JSON. Knows no training and no files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.table import Table
+
+from pliant.elastic.batches import Sample, by_length, collate
+from pliant.elastic.network import Weights, embed, forward
+from pliant.models.spec import ModelSpec, picked_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`correct[n - 1][i]` of `n_examples` answered right by n layers at `widths[i]` slices."""
+
+    widths: tuple[int, ...]
+    n_examples: int
+    correct: tuple[tuple[int, ...], ...]
+
+    def accuracy(self, n: int, m: int) -> float:
+        """The share answered right by the submodel n x m; m must be one of `widths`."""
+        return self.correct[n - 1][self.widths.index(m)] / self.n_examples
+
+
+def measure_grid(
+    spec: ModelSpec,
+    weights: Weights,
+    samples: Sequence[Sample],
+    depths: Sequence[int] | None = None,
+    on_batch: Callable[[int, int], None] = lambda done, total: None,
+) -> Grid:
+    """Accuracy of every submodel (n layers, trained widths); depths left out count 0."""
+    chosen = range(1, spec.n_layers + 1) if depths is None else depths
+    correct = [[0] * len(spec.widths) for _ in range(spec.n_layers)]
+    with torch.no_grad():
+        for done, indices in enumerate(by_length(samples, 64)):
+            batch = collate([samples[i] for i in indices])
+            x = embed(spec, weights, batch)
+            for n in chosen:
+                layers = picked_layers(spec.n_layers, n)
+                for i, m in enumerate(spec.widths):
+                    logits = forward(spec, weights, batch, x, layers, m).logits
+                    correct[n - 1][i] += int((logits.argmax(1) == batch.labels).sum())
+            on_batch(done + 1, -(-len(samples) // 64))
+    return Grid(spec.widths, len(samples), tuple(tuple(row) for row in correct))
+
+
+def as_table(grid: Grid, title: str) -> Table:
+    """Rows are layers, columns are slices, cells are per cent."""
+    table = Table(title=title)
+    table.add_column("layers \\ slices", justify="right")
+    for m in grid.widths:
+        table.add_column(str(m), justify="right")
+    for n in range(1, len(grid.correct) + 1):
+        table.add_row(str(n), *(f"{100 * grid.accuracy(n, m):.1f}" for m in grid.widths))
+    return table
+
+
+def as_markdown(grid: Grid) -> str:
+    """The same table for a model card."""
+    rows = [["n \\ m", *map(str, grid.widths)], ["---"] * (len(grid.widths) + 1)]
+    for n in range(1, len(grid.correct) + 1):
+        rows += [[str(n), *(f"{100 * grid.accuracy(n, m):.1f}" for m in grid.widths)]]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
+
+
+def as_json(grid: Grid) -> dict[str, object]:
+    """Plain values for `json.dumps`: widths, n_examples, and accuracy as rows of layers."""
+    return {
+        "widths": list(grid.widths),
+        "n_examples": grid.n_examples,
+        "accuracy": [[c / grid.n_examples for c in row] for row in grid.correct],
+    }

@@ -1,0 +1,210 @@
+"""Make a fine-tuned, elastic model of a BERT-family directory: tune, reorder, distil, tune again.
+
+DynaBERT (Hou et al. 2020), the recipe of section 2, without data augmentation. Knows the order of the
+stages; what each does is said by the modules it calls.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pliant.elastic.batches import Sample, collate, shuffled, tokenise
+from pliant.elastic.grid import Grid, as_json, measure_grid
+from pliant.elastic.learn import Schedule, Stage, StateFile, learn, n_steps
+from pliant.elastic.network import Weights
+from pliant.elastic.objectives import Distil, Tune
+from pliant.elastic.options import StretchOptions
+from pliant.elastic.reorder import measure, reorder
+from pliant.errors import ModelError
+from pliant.models.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from pliant.models.examples import label_names, read_examples
+from pliant.models.spec import Head, ModelSpec, tensor_shapes
+from pliant.models.tokenizer import open_tokenizer
+
+_LABEL_SHARE = 0.5
+# Batches whose gradients rank heads and neurons: enough for a stable order, a fraction of an epoch.
+_RANKING_BATCHES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where the model lies and how it answers `dev`: `teacher` is the accuracy before stretching."""
+
+    out: Path
+    grid: Grid
+    teacher: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told: stage, steps done, steps in all, loss; and what was measured in between."""
+
+    on_step: Callable[[str, int, int, float], None] = lambda stage, done, total, loss: None
+    on_note: Callable[[str], None] = lambda text: None
+
+
+def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
+    """Run all stages, or the rest of an interrupted run, and write the elastic model to `options.out`.
+
+    Raises ModelError for an unusable model or taken target, InputError for bad TSVs or for a state
+    left by a run with other options. Beside the weights goes `elastic.json`, the accuracy grid.
+    """
+    watch = watch or Watch()
+    for target in (options.out, options.teacher):
+        if target is not None and target.exists():
+            raise ModelError(f"{target} exists already; choose another directory or remove it.")
+    checkpoint = open_checkpoint(options.model)
+    spec = elastic_spec(checkpoint.spec, options)
+    tokenizer = open_tokenizer(options.model, spec)
+    labels = spec.head.labels or ()
+    train = tokenise(tokenizer, read_examples(options.train, labels), options.max_tokens)
+    dev = tokenise(tokenizer, read_examples(options.dev, labels), None)
+    state = StateFile(state_path(options), repr(replace(options, save_every_s=1.0)))
+    start = initial_weights(checkpoint, spec, options.seed)
+    done = _train(options, spec, start, train, state, watch)
+    return _finish(options, spec, done, dev, state)
+
+
+def elastic_spec(spec: ModelSpec, options: StretchOptions) -> ModelSpec:
+    """The same encoder under a classifier over the mean of the tokens, with the widths asked for."""
+    M = spec.n_heads
+    labels = options.labels or label_names(options.train)
+    widths = options.widths or tuple(sorted({max(1, round(M * share / 4)) for share in (1, 2, 3, 4)}))
+    return replace(spec, head=Head("mean", None, labels), widths=widths, precision="F32")
+
+
+def initial_weights(checkpoint: Checkpoint, spec: ModelSpec, seed: int) -> dict[str, torch.Tensor]:
+    """The checkpoint's encoder and a new classifier drawn from `seed`."""
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, shape in tensor_shapes(spec):
+        if not name.startswith("head."):
+            weights[name] = torch.from_numpy(np.array(checkpoint.tensor(name)))
+        elif name.endswith(".weight"):
+            weights[name] = torch.randn(shape, generator=generator) * 0.02
+        else:
+            weights[name] = torch.zeros(shape)
+    return weights
+
+
+def state_path(options: StretchOptions) -> Path:
+    """Where a run keeps what it needs to be continued: beside its target."""
+    return options.out.parent / f".{options.out.name}.state.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """A run between two stages: `stage` is the next one, `learned` what it has saved of itself."""
+
+    stage: int
+    weights: Weights
+    teacher: Weights
+    learned: dict[str, Any] | None = None
+
+
+def _train(
+    options: StretchOptions,
+    spec: ModelSpec,
+    start: Weights,
+    train: Sequence[Sample],
+    state: StateFile,
+    watch: Watch,
+) -> _Progress:
+    """All stages, from the saved state on where there is one."""
+    stages = _stages(options, len(train))
+    saved = state.load()
+    at = _Progress(0, start, start) if saved is None else _Progress(**saved)
+    while at.stage < len(stages):
+        weights = _learn(options, spec, stages[at.stage], at, train, state, watch)
+        if at.stage == 0:
+            weights = _rank(options, spec, weights, train)
+            watch.on_note("tuned; heads and neurons are in order of importance")
+        at = _Progress(at.stage + 1, weights, weights if at.stage == 0 else at.teacher)
+        _save(state, at)
+    return at
+
+
+def _stages(options: StretchOptions, n_samples: int) -> tuple[Stage, ...]:
+    return (
+        Stage("tune", n_steps(n_samples, options.batch, options.tune_epochs), options.rate, True),
+        Stage("distil", n_steps(n_samples, options.batch, options.distil_epochs), options.rate, False),
+        Stage("final", n_steps(n_samples, options.batch, options.final_epochs), options.final_rate, False),
+    )
+
+
+def _learn(
+    options: StretchOptions,
+    spec: ModelSpec,
+    stage: Stage,
+    at: _Progress,
+    train: Sequence[Sample],
+    state: StateFile,
+    watch: Watch,
+) -> Weights:
+    objective: Tune | Distil = Tune(spec, options.dropout)
+    if at.stage > 0:
+        share = 0.0 if at.stage == 1 else _LABEL_SHARE
+        objective = Distil(
+            spec, at.teacher, options.temperature, options.hidden_weight, options.n_random, share
+        )
+    schedule = Schedule(options.batch, options.seed, options.workers, options.average, options.save_every_s)
+    return learn(
+        stage,
+        at.weights,
+        train,
+        schedule,
+        objective,
+        at.learned,
+        lambda learned: _save(state, replace(at, learned=learned)),
+        lambda done, loss: watch.on_step(stage.name, done, stage.n_steps, loss),
+    )
+
+
+def _save(state: StateFile, at: _Progress) -> None:
+    state.save(
+        {
+            "stage": at.stage,
+            "weights": dict(at.weights),
+            "teacher": dict(at.teacher),
+            "learned": at.learned,
+        }
+    )
+
+
+def _rank(
+    options: StretchOptions, spec: ModelSpec, weights: Weights, train: Sequence[Sample]
+) -> dict[str, torch.Tensor]:
+    order = shuffled(train, options.batch, f"{options.seed}/rank")[:_RANKING_BATCHES]
+    importance = measure(spec, weights, (collate([train[i] for i in batch]) for batch in order))
+    return reorder(spec, weights, importance)
+
+
+def _finish(
+    options: StretchOptions,
+    spec: ModelSpec,
+    done: _Progress,
+    dev: Sequence[Sample],
+    state: StateFile,
+) -> Report:
+    grid = measure_grid(spec, done.weights, dev)
+    whole = replace(spec, widths=(spec.n_heads,))
+    gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,)).accuracy(
+        spec.n_layers, spec.n_heads
+    )
+    if options.teacher is not None:
+        write(options.teacher, whole, done.teacher, options.model)
+    write(options.out, spec, done.weights, options.model)
+    report = {"dev": as_json(grid), "teacher_accuracy": gold}
+    (options.out / "elastic.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    state.remove()
+    return Report(options.out, grid, gold)
+
+
+def write(out: Path, spec: ModelSpec, weights: Weights, tokenizer_from: Path) -> None:
+    """The weights as a Hugging Face directory in float32."""
+    save_checkpoint(out, spec, {n: w.detach().numpy() for n, w in weights.items()}, "F32", tokenizer_from)
