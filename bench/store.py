@@ -4,14 +4,12 @@ Accuracy per k stands in bench/sti.py, which runs the engine on these stores.
 """
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-sys.path.insert(0, str(Path(__file__).parent))
 from pliant.models.checkpoint import Checkpoint, open_checkpoint
 from pliant.store.build import build
 from pliant.store.files import verify
