@@ -49,10 +49,11 @@ def test_a_wrong_step_cannot_be_put_into_a_segment(step: Step, message: str) -> 
 
 def test_runs_and_loads_name_something_that_exists() -> None:
     """A read of nothing, of an unknown part or of another layer is a planner's mistake."""
-    with pytest.raises(ValueError, match="names no run"):
-        Run(0, 7, 0, 1)
-    with pytest.raises(ValueError, match="names no run"):
-        Run(0, 0, 0, 0)
+    for run in (Run(1, 7, 0, 1), Run(1, 0, 0, 0), Run(1, 0, -1, 1)):
+        with pytest.raises(ValueError, match="possible runs"):
+            Load(1, (run,), 64)
+    with pytest.raises(ValueError, match="3 reads"):
+        Load(1, (Run(1, 0, 0, 1),), 64, 3)
     with pytest.raises(ValueError, match="load of layer 1"):
         Load(1, (Run(0, 0, 0, 1),), 64)
     with pytest.raises(ValueError, match="load of layer 1"):

@@ -35,12 +35,12 @@ def value(amount: Amount, extents: Extents) -> int:
     return amount.times * extents[amount.symbol] + amount.plus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """Neighbouring slices of one part of one layer of a store: one read.
+    """Neighbouring slices of one part of one layer of a store.
 
     `layer` is the model's own layer number, `part` is 0..5 for a bit-plane and 6 (FULL) for full
-    fidelity, slices are `first` .. `first + count - 1`.
+    fidelity, slices are `first` .. `first + count - 1`. Whether a store has it, the store says.
     """
 
     layer: int
@@ -48,9 +48,9 @@ class Run:
     first: int
     count: int
 
-    def __post_init__(self) -> None:
-        if self.layer < 0 or self.first < 0 or self.count < 1 or not 0 <= self.part <= FULL:
-            raise ValueError(f"{self} names no run: a part is 0..{FULL}, a count at least 1.")
+    @property
+    def is_possible(self) -> bool:
+        return self.layer >= 0 and self.first >= 0 and self.count >= 1 and 0 <= self.part <= FULL
 
     def __str__(self) -> str:
         part = "full" if self.part == FULL else f"plane {self.part}"
@@ -78,22 +78,25 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Reads some runs of one layer from the store: one IO job."""
+    """Reads some runs of one layer from the store: one IO job, of `n_reads` reads of the disk.
+
+    Runs that touch on the disk are one read.
+    """
 
     layer: int
     runs: tuple[Run, ...]
     n_bytes: int
+    n_reads: int = 1
 
     def __post_init__(self) -> None:
-        if not self.runs or self.n_bytes < 1 or any(r.layer != self.layer for r in self.runs):
-            raise ValueError(f"a load of layer {self.layer} needs runs of that layer and bytes, not {self}.")
-
-    @property
-    def n_reads(self) -> int:
-        return len(self.runs)
+        if not self.runs or any(r.layer != self.layer or not r.is_possible for r in self.runs):
+            raise ValueError(f"a load of layer {self.layer} needs possible runs of that layer, not {self}.")
+        if self.n_bytes < 1 or not 1 <= self.n_reads <= len(self.runs):
+            raise ValueError(f"{self.n_bytes} bytes in {self.n_reads} reads do not bring in {self}.")
 
     def __str__(self) -> str:
-        return f"load {self.layer} {', '.join(str(r) for r in self.runs)} ({self.n_bytes} B)"
+        reads = f" in {self.n_reads} reads" if self.n_reads > 1 else ""
+        return f"load {self.layer} {', '.join(str(r) for r in self.runs)} ({self.n_bytes} B{reads})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import xxhash
 from jaxtyping import UInt8
 
 from pliant.errors import StoreError
+from pliant.ir.program import Run
 from pliant.models.slices import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.container import BLOCK
@@ -32,16 +33,6 @@ from pliant.store.files import (
 from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
 
 __all__ = ["FULL", "Extent", "ResidentLayer", "Run", "Store", "aligned_buffer", "open_store"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Run:
-    """`count` slices from slice `first` of one part of a layer; part 0..5 is a plane, FULL full fidelity."""
-
-    layer: int
-    part: int
-    first: int
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
