@@ -20,7 +20,7 @@ from pliant.store.build import Progress, build
 from pliant.store.encode import to_precision
 from pliant.store.files import DenseTable, verify
 from pliant.store.manifest import FULL, put_importance
-from pliant.store.planes import decode
+from pliant.store.planes import decode, unpack_planes
 from pliant.store.quantize import Quantizer, quantize_table
 from pliant.store.read import Run, Store, aligned_buffer, open_store
 from pliant.store.slices import LINEARS, column_group_starts, cut
@@ -89,6 +89,15 @@ def test_every_decoded_weight_is_its_centroid_or_its_exact_self(
     assert np.count_nonzero(is_outlier) == entry.n_outliers
     error = np.square(values - weights, dtype=np.float64).sum() / weights.size / weights.var(dtype=np.float64)
     assert error == pytest.approx(entry.error[bits - 1], rel=1e-6)
+
+
+def test_outliers_and_padding_hold_code_zero(tiny_store: Store) -> None:
+    """A kernel that decodes in registers adds an outlier as its difference from centroid 0, unseen."""
+    _, is_outlier = decoded(tiny_store, 0, 6)
+    planes = np.stack([load(tiny_store, 0, q) for q in range(6)]).reshape(6, -1, 64)
+    codes = unpack_planes(planes).reshape(is_outlier.shape)
+    assert is_outlier.any()
+    assert not codes[is_outlier].any()
 
 
 def test_minilm_has_more_outliers_than_bert_but_few(minilm_store: Store) -> None:
