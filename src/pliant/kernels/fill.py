@@ -52,38 +52,47 @@ def _write_block(module: Module) -> None:
             count = last - first
             desc = f.at(first_slice, s * ctypes.sizeof(SliceDesc), "i8")
             to = f.at(space, (begin + first - k) * COLUMNS)
-            _fill(f, desc, base + (first >> 5), count >> 5, to)
+            _fill(f, desc, base + (first >> 5), count >> 5, segment_rows >> 5, to)
             (is_bits,) = f.fields(desc, SliceDesc, "bits")
             with f.when(is_bits <= 6):
                 f.call("patch", "void", desc, first_column + local, first * COLUMNS, last * COLUMNS, to)
         f.ret(space)
 
 
-def _fill(f: Function, desc: Value, group: Value, count: Value, to: Value) -> None:
+def _fill(f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value) -> None:
     """`count` groups of a slice from its group `group` on, as float32 rows at `to`."""
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def fill(n: int) -> None:
-        f.call(f"fill{n}", "void", desc, group, count, to)
+        f.call(f"fill{n}", "void", desc, group, count, step, to)
 
     f.match(bits, {n: partial(fill, n) for n in (1, 2, 3, 4, 5, 6, F16, BF16, F32)})
 
 
-_FILL = (("desc", "ptr"), ("group", "i64"), ("count", "i64"), ("to", "ptr"))
+_FILL = (
+    ("desc", "ptr"),
+    ("group", "i64"),
+    ("count", "i64"),
+    ("step", "i64"),  # groups from one column group to the next
+    ("to", "ptr"),
+)
 
 
 def _write_decode(module: Module, bits: int) -> None:
     with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
-        desc, group, count, to = f.params
+        desc, group, count, step, to = f.params
         table, planes = slice_planes(f, desc, bits, group)
-        with f.each(0, count) as g, f.each(0, COLUMNS, f.lanes) as column:
-            here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
-            rows = f.at(to, g * (GROUP_ROWS * COLUMNS) + column)
+        with f.each(0, count) as g:
+            for p in planes:  # many slices are more streams than the CPU follows by itself
+                f.prefetch(f.at(p, (g + step) * GROUP_BYTES, "i8"))
+            with f.each(0, COLUMNS, f.lanes) as column:
+                here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
+                rows = f.at(to, g * (GROUP_ROWS * COLUMNS) + column)
 
-            def emit(row: int, x: Value) -> None:
-                f.store(x, f.at(rows, row * COLUMNS), 4 * f.lanes)
+                def emit(row: int, x: Value) -> None:
+                    f.store(x, f.at(rows, row * COLUMNS), 4 * f.lanes)
 
-            decode_columns(f, bits, here, table, emit)
+                decode_columns(f, bits, here, table, emit)
         f.ret()
 
 
@@ -97,7 +106,7 @@ def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Val
 
 def _write_full(module: Module, bits: int) -> None:
     with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
-        desc, group, count, to = f.params
+        desc, group, count, _, to = f.params
         (full,) = f.fields(desc, SliceDesc, "full")
         element = {F32: "float", F16: "i16", BF16: "i16"}[bits]
         source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
@@ -133,6 +142,8 @@ def _write_patch(module: Module) -> None:
             return f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
 
         begin, end = start(group), start(group + 1)
+        f.prefetch(f.at(offsets, end, "i16"))
+        f.prefetch(f.at(values, end))
         # The block begins at the first outlier not before it: 16 halvings cover every list.
         with f.loop(0, f.select(first > 0, f.const(17), f.const(0)), 1, carry=[begin, end]) as turn:
             low, high = turn.carried
