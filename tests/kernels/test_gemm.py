@@ -1,4 +1,4 @@
-"""The GEMM that decodes as it goes: every ISA, bits, segmentation, row count and epilogue, against float64."""
+"""The GEMM that decodes as it goes: every ISA, bits, segmentation, rows and epilogue, against float64."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from pliant.kernels.gemm import ACTIVATIONS, GemmArgs, gemm_ir, pack, scratch_by
 from pliant.kernels.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.isa import Isa
 from pliant.kernels.jit import Library
-from tests.kernels.calling import call, floats, guarded
+from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded import Coded, coded
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
@@ -18,7 +18,7 @@ ULP = 2.0**-23
 
 def run(library: Library, args: GemmArgs) -> None:
     isa = library.isa
-    call(library, "gemm", lambda: gemm_ir(isa), args, units(args.n_columns, isa), scratch_bytes(isa))
+    call(address(library, "gemm", gemm_ir), args, units(args.n_columns, isa), scratch_bytes(isa))
 
 
 def product(library: Library, matrix: Coded, a: np.ndarray, **epilogue: object) -> np.ndarray:
@@ -165,18 +165,9 @@ def test_units_can_run_in_any_split(library: Library) -> None:
         run(library, matrix.args(a, whole))
         args = matrix.args(a, parts)
         for unit in reversed(range(units(112, isa))):
-            _call_units(library, args, unit, unit + 1)
+            kernel = address(library, "gemm", gemm_ir)
+            call(kernel, args, unit + 1, scratch_bytes(isa), first=unit)
         np.testing.assert_array_equal(parts, whole)
-
-
-def _call_units(library: Library, args: GemmArgs, lo: int, hi: int) -> None:
-    import ctypes
-
-    from pliant.kernels.memory import aligned_bytes
-    from tests.kernels.calling import KERNEL
-
-    kernel = KERNEL(library.function("gemm", lambda: gemm_ir(library.isa)))
-    kernel(ctypes.addressof(args), lo, hi, aligned_bytes(scratch_bytes(library.isa)).ctypes.data)
 
 
 def test_a_packed_matrix_is_used_in_place(library: Library) -> None:
