@@ -12,6 +12,7 @@ from pliant.ir.program import FULL, Run
 from pliant.plan.load import (
     LLOYD_ERRORS,
     Ledger,
+    count_reads,
     fidelity,
     fill_by_gain,
     fill_by_importance,
@@ -134,11 +135,21 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
 ) -> None:
     """Debits are summed step by step; the loads handed to the program must cost exactly that."""
     n, m = int(rng.integers(1, 5)), int(rng.integers(1, 6))
-    shape = StoreShape(n, m, (m,), 64, 1024)
+    spare = int(rng.integers(0, 2))  # at full width, parts touch on the disk
+    shape = StoreShape(n, m + spare, (m,), 64, 1024)
     disk = Disk(float(rng.uniform(0, 1e-3)), 1e5)
     held = rng.choice([0, 1, 2, 4, 6, FULL_BITS], (n, m))
     budget_s = np.cumsum(rng.uniform(0, 0.05, n)).tolist()
-    ledger = Ledger(shape, m, disk, budget_s, held, is_anytime=is_anytime, full_chunk=chunk)
+    ledger = Ledger(
+        shape,
+        m,
+        disk,
+        budget_s,
+        held,
+        is_anytime=is_anytime,
+        full_chunk=chunk,
+        planes_per_load=int(rng.integers(1, 4)),
+    )
     fill_floor(ledger)
     weights = weights_of(rng.random((n, m)))
     fill_uniform(ledger, ledger.below(FULL_BITS))
@@ -148,7 +159,9 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
     for k in range(n):
         runs = ledger.load(k, k).runs
         n_bytes = sum(r.count * (1024 if r.part == FULL else 64) for r in runs)
-        read_s.append(disk.seconds(n_bytes, len(runs)) if runs else 0.0)
+        load = ledger.load(k, k)
+        n_reads = sum(count_reads(part, m + spare) for part in (load.base, *load.refinements))
+        read_s.append(disk.seconds(n_bytes, n_reads) if runs else 0.0)
         assert_planes_suffice(ledger, k, held[k])
     assert np.allclose(np.array(budget_s) - np.cumsum(read_s), ledger.spare_s, atol=1e-12)
 
@@ -178,3 +191,16 @@ def test_weights_keep_the_order_of_importance_and_have_mean_1() -> None:
     assert weights.mean() == pytest.approx(1)
     assert weights.min() > 0
     assert (weights_of(np.zeros((2, 2))) == 1).all()
+
+
+def test_a_layer_at_uniform_bits_and_full_width_is_one_read() -> None:
+    """The store's layout makes it so, and the planner must know: six reads would cost six latencies."""
+    shape = StoreShape(1, 4, (4,), 64, 1024)
+    held = np.zeros((1, 4), dtype=np.int64)
+    ledger = Ledger(shape, 4, Disk(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=4)
+    ledger.raise_to(0, 0b1111, 6)
+    assert ledger.load_s[0] == pytest.approx(1.0, abs=1e-5)
+    assert count_reads(ledger.load(0, 0).runs, 4) == 1
+    narrow = Ledger(shape, 3, Disk(1.0, 1e9), [99.0], held[:, :3], is_anytime=False, full_chunk=3)
+    narrow.raise_to(0, 0b111, 6)
+    assert narrow.load_s[0] == pytest.approx(6.0, abs=1e-5)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from pliant.ir.cost import Budget, CostTable, Disk, Span, latency, simulate
 from pliant.ir.program import Run
-from pliant.plan.load import Held, LayerLoad, fidelity
+from pliant.plan.load import Held, LayerLoad, count_reads, fidelity
 from pliant.plan.lower import lower
 from pliant.plan.preload import held_bytes
 from pliant.plan.result import Grid, Plan, PlanMemory, run_bytes
@@ -59,7 +59,10 @@ def assemble(
     refinement is begun when the base planes of later layers, read `io_reserve` times slower than
     planned, would then be late.
     """
-    load_s = [_seconds(shape, costs, load.runs) for load in draft.loads]
+    load_s = [
+        sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
+        for load in draft.loads
+    ]
     layer = costs.layer(draft.width)
     layer_s = layer.busy_s if any(load_s) else layer.alone_s
     # Counted from the end of tokenising, as the program is.
@@ -229,4 +232,4 @@ def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[fl
 
 def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
-    return costs.disk.seconds(n_bytes, len(runs)) * costs.io_slowdown if runs else 0.0
+    return costs.disk.seconds(n_bytes, count_reads(runs, shape.n_slices)) * costs.io_slowdown if runs else 0.0

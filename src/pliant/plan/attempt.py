@@ -139,10 +139,12 @@ class Problem:
         lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
         disk = self.costs.disk.times(self.costs.io_slowdown)
         # A read that nobody waits for any more delays the next: keep each under a quarter layer.
-        chunk = max(1, int(layer_s / 4 / (self.shape.full_bytes / disk.bandwidth_Bps)))
+        quarter_s = 0.0 if self.is_reserved else layer_s / 4
+        chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
+        planes = max(1, int(quarter_s / disk.seconds(c.m * self.shape.plane_bytes)))
         return Ledger(
             self.shape, c.m, disk, [lead_s + k * layer_s for k in range(c.n)], held,
-            is_anytime=self.options.is_anytime, full_chunk=1 if self.is_reserved else chunk,
+            is_anytime=self.options.is_anytime, full_chunk=chunk, planes_per_load=planes,
         )  # fmt: skip
 
     def _floor(

@@ -89,9 +89,12 @@ class _Model:
                 reads.setdefault((k, part, s), []).append(i)
         for (k, part, s), mine in reads.items():
             row = dict.fromkeys(mine, -1.0)
+            before = (k, part, s - 1)
+            if s == 0 and part > 0 and self.ledger.joins[part - 1]:
+                before = (k, part - 1, self.ledger.m - 1)
             # Where full fidelity is read in pieces, each slice is charged as a piece of its own.
             if part < PLANES or self.ledger.full_chunk >= self.ledger.m:
-                row |= dict.fromkeys(reads.get((k, part, s - 1), []), 1.0)
+                row |= dict.fromkeys(reads.get(before, []), 1.0)
             row[self._r(k, part, s)] = 1.0
             self.rows.append((row, 0.0, highspy.kHighsInf))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -46,12 +47,18 @@ class Ledger:
 
     def __init__(
         self, shape: StoreShape, m: int, disk: Disk, budget_s: Sequence[float], held: Held,
-        *, is_anytime: bool, full_chunk: int,
+        *, is_anytime: bool, full_chunk: int, planes_per_load: int = 1,
     ) -> None:  # fmt: skip
         n = len(budget_s)
         self.n, self.m = n, m
         self.is_anytime = is_anytime
         self.full_chunk = full_chunk if is_anytime else m
+        self.groups = _groups(is_anytime, planes_per_load)
+        # Parts of one load that touch on the disk, the end of one and the start of the next, are one read.
+        self.joins = [
+            m == shape.n_slices and any(q in group and q + 1 in group for group in self.groups)
+            for q in range(PLANES + 1)
+        ]
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
@@ -137,6 +144,10 @@ class Ledger:
         part = self.bits[k][s]
         mask = self.need[k][part] << 1  # so that slice s - 1 has a bit even where s is 0
         neighbours = (mask >> s & 1) + (mask >> (s + 2) & 1)
+        if s == 0 and self.joins[part - 1]:
+            neighbours += self.need[k][part - 1] >> (self.m - 1) & 1
+        if s == self.m - 1 and self.joins[part]:
+            neighbours += self.need[k][part + 1] & 1
         extra_s = self.plane_s + (1 - neighbours) * self.latency_s
         if extra_s > self.room_s(k) + TOLERANCE_S:
             return False
@@ -218,23 +229,35 @@ class Ledger:
         if need[FULL]:
             seconds += need[FULL].bit_count() * self.full_s
             reads += sum(-(-count // self.full_chunk) for _, count in _spans(need[FULL]))
+        top = self.m - 1
+        for q, is_joined in enumerate(self.joins):
+            if is_joined and need[q] >> top & 1 and need[q + 1] & 1:
+                reads -= 1
         return seconds + reads * self.latency_s
 
     def load(self, k: int, layer: int) -> LayerLoad:
         """What layer k (the model's `layer`) reads, in the order it is to be read."""
-        base: list[Run] = []
-        refinements: list[tuple[Run, ...]] = []
-        for part, mask in enumerate(self.need[k]):
-            runs = tuple(Run(layer, part, first, count) for first, count in _spans(mask))
-            if not runs:
-                continue
-            if part < LOWEST_BITS or not self.is_anytime:
-                base += runs
-            elif part == FULL:
-                refinements += [(piece,) for run in runs for piece in _pieces(run, self.full_chunk)]
+        loads: list[tuple[Run, ...]] = []
+        for group in self.groups:
+            runs = [
+                Run(layer, part, first, count)
+                for part in group
+                for first, count in _spans(self.need[k][part])
+            ]
+            if self.is_anytime and FULL in group:
+                loads += [(piece,) for run in runs for piece in _pieces(run, self.full_chunk)]
             else:
-                refinements.append(runs)
-        return LayerLoad(layer, tuple(base), tuple(refinements))
+                loads.append(tuple(runs))
+        return LayerLoad(layer, loads[0], tuple(runs for runs in loads[1:] if runs))
+
+
+def count_reads(runs: Sequence[Run], n_slices: int) -> int:
+    """How many reads bring in `runs` of one load: the last slice of a part touches the next part."""
+    reads = len(runs)
+    for a, b in pairwise(runs):
+        if b.part == a.part + 1 and b.first == 0 and a.first + a.count == n_slices:
+            reads -= 1
+    return reads
 
 
 def fill_floor(ledger: Ledger) -> bool:
@@ -309,6 +332,15 @@ def weights_of(importance: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m"]
         return np.ones_like(importance, dtype=np.float64)
     weights = 0.1 + 0.9 * (importance - low) / (high - low)
     return np.asarray(weights / weights.mean())
+
+
+def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
+    """Which parts are read by one load: all of them, or in anytime execution base planes, then pieces."""
+    if not is_anytime:
+        return [range(PLANES + 1)]
+    starts = range(LOWEST_BITS, PLANES, planes_per_load)
+    refined = [range(q, min(q + planes_per_load, PLANES)) for q in starts]
+    return [range(LOWEST_BITS), *refined, range(FULL, FULL + 1)]
 
 
 def _held_masks(row: list[int]) -> list[int]:

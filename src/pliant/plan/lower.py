@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
-from pliant.plan.load import LayerLoad
+from pliant.plan.load import LayerLoad, count_reads
 from pliant.plan.result import Plan, run_bytes
 from pliant.plan.shape import StoreShape
 
@@ -83,4 +83,4 @@ def _load_step(
     latest_s: float | None = None,
 ) -> Step:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
-    return Step("io", Load(layer, runs, n_bytes), gate, (), latest_s)
+    return Step("io", Load(layer, runs, n_bytes, count_reads(runs, shape.n_slices)), gate, (), latest_s)
