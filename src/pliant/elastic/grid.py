@@ -1,6 +1,6 @@
 """Measure accuracy over the n x m grid, as a table and JSON. Knows no training and no files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,13 +29,12 @@ def measure_grid(
     weights: Weights,
     samples: Sequence[Sample],
     depths: Sequence[int] | None = None,
-    on_batch: Callable[[int, int], None] = lambda done, total: None,
 ) -> Grid:
     """Accuracy of every submodel (n layers, trained widths); depths left out count 0."""
     chosen = range(1, spec.n_layers + 1) if depths is None else depths
     correct = [[0] * len(spec.widths) for _ in range(spec.n_layers)]
     with torch.no_grad():
-        for done, indices in enumerate(by_length(samples, 64)):
+        for indices in by_length(samples, 64):
             batch = collate([samples[i] for i in indices])
             x = embed(spec, weights, batch)
             for n in chosen:
@@ -43,7 +42,6 @@ def measure_grid(
                 for i, m in enumerate(spec.widths):
                     logits = forward(spec, weights, batch, x, layers, m).logits
                     correct[n - 1][i] += int((logits.argmax(1) == batch.labels).sum())
-            on_batch(done + 1, -(-len(samples) // 64))
     return Grid(spec.widths, len(samples), tuple(tuple(row) for row in correct))
 
 

@@ -16,6 +16,7 @@ class StretchOptions:
     of the TSVs, whose own names are taken when it is None. `widths` None is a quarter, a half, three
     quarters and all of the heads. Texts above `max_tokens` are cut for training. The batch is split over
     `workers` threads, whose gradients are added in a fixed order; another number rounds differently.
+    `is_compact` writes half precision with 6-bit word embeddings.
     """
 
     model: Path
@@ -40,6 +41,7 @@ class StretchOptions:
     seed: int = 0
     workers: int = 2
     save_every_s: float = 120.0
+    is_compact: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tune_epochs", "distil_epochs", "rate", "final_rate", "temperature", "save_every_s"):

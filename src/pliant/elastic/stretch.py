@@ -5,7 +5,7 @@ stages; what each does is said by the modules it calls.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,16 @@ import numpy as np
 import torch
 
 from pliant.elastic.batches import Sample, collate, shuffled, tokenise
+from pliant.elastic.export import load_weights, write_weights
 from pliant.elastic.grid import Grid, as_json, measure_grid
 from pliant.elastic.learn import Schedule, Stage, StateFile, learn, n_steps
 from pliant.elastic.network import Weights
 from pliant.elastic.objectives import Distil, Tune
 from pliant.elastic.options import StretchOptions
 from pliant.elastic.reorder import measure, reorder
+from pliant.elastic.watch import Watch
 from pliant.errors import ModelError
-from pliant.models.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from pliant.models.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.examples import label_names, read_examples
 from pliant.models.spec import Head, ModelSpec, tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
@@ -40,14 +42,6 @@ class Report:
     teacher: float
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told: stage, steps done, steps in all, loss; and what was measured in between."""
-
-    on_step: Callable[[str, int, int, float], None] = lambda stage, done, total, loss: None
-    on_note: Callable[[str], None] = lambda text: None
-
-
 def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
     """Run all stages, or the rest of an interrupted run, and write the elastic model to `options.out`.
 
@@ -55,8 +49,10 @@ def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
     left by a run with other options. Beside the weights goes `elastic.json`, the accuracy grid.
     """
     watch = watch or Watch()
+    is_resumed = state_path(options).exists()
     for target in (options.out, options.teacher):
-        if target is not None and target.exists():
+        # A run killed while it wrote its results finds the teacher there, whole.
+        if target is not None and target.exists() and not (is_resumed and target == options.teacher):
             raise ModelError(f"{target} exists already; choose another directory or remove it.")
     checkpoint = open_checkpoint(options.model)
     spec = elastic_spec(checkpoint.spec, options)
@@ -185,26 +181,17 @@ def _rank(
 
 
 def _finish(
-    options: StretchOptions,
-    spec: ModelSpec,
-    done: _Progress,
-    dev: Sequence[Sample],
-    state: StateFile,
+    options: StretchOptions, spec: ModelSpec, done: _Progress, dev: Sequence[Sample], state: StateFile
 ) -> Report:
-    grid = measure_grid(spec, done.weights, dev)
+    """Write the models and measure them as they can be read back."""
     whole = replace(spec, widths=(spec.n_heads,))
-    gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,)).accuracy(
-        spec.n_layers, spec.n_heads
-    )
-    if options.teacher is not None:
-        write(options.teacher, whole, done.teacher, options.model)
-    write(options.out, spec, done.weights, options.model)
-    report = {"dev": as_json(grid), "teacher_accuracy": gold}
-    (options.out / "elastic.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
+    if options.teacher is not None and not options.teacher.exists():
+        write_weights(options.teacher, whole, done.teacher, options.model)
+    write_weights(options.out, spec, done.weights, options.model, options.is_compact)
+    grid = measure_grid(spec, load_weights(open_checkpoint(options.out)), dev)
+    report = Report(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))
+    contents = {"dev": as_json(grid), "teacher_accuracy": report.teacher}
+    (options.out / "elastic.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
     state.remove()
-    return Report(options.out, grid, gold)
-
-
-def write(out: Path, spec: ModelSpec, weights: Weights, tokenizer_from: Path) -> None:
-    """The weights as a Hugging Face directory in float32."""
-    save_checkpoint(out, spec, {n: w.detach().numpy() for n, w in weights.items()}, "F32", tokenizer_from)
+    return report

@@ -1,0 +1,40 @@
+"""Show a stretching run as progress bars, one a stage. Knows rich, not torch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from pliant.elastic.watch import Watch
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Watch]:
+    """A Watch that draws on `console` while the context is open; the loss is smoothed over about 50 steps."""
+    columns = (
+        TextColumn("{task.description:8}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        tasks = {}
+        losses: dict[str, float] = {}
+
+        def on_step(stage: str, done: int, total: int, loss: float) -> None:
+            losses[stage] = losses.get(stage, loss) * 0.98 + loss * 0.02
+            if stage not in tasks:
+                tasks[stage] = progress.add_task(stage, total=total, loss=loss)
+            progress.update(tasks[stage], completed=done, loss=losses[stage])
+
+        yield Watch(on_step, console.print)

@@ -1,0 +1,28 @@
+"""A tiny sentiment task and the options of a stretching run that takes a second."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pliant.elastic.options import StretchOptions
+from tests.tiny import tiny_spec, write_model
+
+GOOD = ("a good film", "it is good", "the story was good", "good plot and good actor", "the movie is good")
+BAD = ("a bad film", "it is bad", "the story was bad", "bad plot and bad actor", "no movie is as bad")
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Callable[..., StretchOptions]:
+    """`options(**changes)`: 3 layers of 4 heads, 40 sentences, two steps an epoch and more."""
+    rows = [f"{text}\t1" for text in GOOD] + [f"{text}\t0" for text in BAD]
+    for name, copies in (("train.tsv", 4), ("dev.tsv", 1)):
+        (tmp_path / name).write_text("sentence\tlabel\n" + "\n".join(rows * copies) + "\n", encoding="utf-8")
+    model = write_model(tmp_path / "model", tiny_spec(is_classifier=False, n_layers=3))
+
+    def make(**changes: object) -> StretchOptions:
+        values = {"tune_epochs": 2.0, "distil_epochs": 2.0, "final_epochs": 1.0, "batch": 8, "rate": 1e-3}
+        values |= {"model": model, "train": tmp_path / "train.tsv", "dev": tmp_path / "dev.tsv"}
+        return StretchOptions(**{"out": tmp_path / "out", **values, **changes})  # type: ignore[arg-type]
+
+    return make
