@@ -28,8 +28,6 @@ from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value
 
-ATTENTION = "attention"
-
 _VECTORS = 3  # of rows in a full block: with 4 broadcasts, 12 sums fill AVX2's 16 registers
 
 
@@ -75,14 +73,19 @@ def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa) -> int:
     return 4 * scratch_floats(head_dim, n_tokens, block_rows(isa))
 
 
+def attention_name(head_dim: int) -> str:
+    """The kernel's name for heads of `head_dim` columns."""
+    return f"attention{head_dim}"
+
+
 def attention_ir(isa: Isa, head_dim: int) -> str:
-    """The kernel `attention` with AttentionArgs, for heads `head_dim` columns wide, a multiple of 16."""
+    """The kernel `attention_name(head_dim)` with AttentionArgs, for heads `head_dim` columns wide, a multiple of 16."""
     if head_dim % 16 or head_dim < 16:
         raise KernelError(f"attention needs heads padded to a multiple of 16 columns, not {head_dim}.")
     module = Module(isa)
     for vectors in range(1, _VECTORS + 1):
         _write_attend(module, Strip(head_dim, vectors, block_rows(isa), isa.lanes, isa.registers))
-    with module.kernel(ATTENTION) as f:
+    with module.kernel(attention_name(head_dim)) as f:
         args, lo, hi, scratch = f.params
         qkv, ld_qkv, n_tokens = f.fields(args, AttentionArgs, "qkv", "ld_qkv", "n_tokens")
         rows = block_rows(isa)

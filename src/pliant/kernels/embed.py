@@ -15,7 +15,6 @@ from pliant.kernels.spans import Span, over, zero
 from pliant.kernels.values import Value, vector
 
 TableFormat = Literal["codes", "F32", "F16", "BF16"]
-EMBED = "embed"
 
 _PLANES = 6
 _COLUMNS = 8
@@ -55,10 +54,15 @@ class EmbedArgs(ctypes.Structure):
     )
 
 
+def embed_name(formats: EmbedFormats) -> str:
+    """The kernel's name for tables stored as `formats`."""
+    return "_".join(["embed", formats.word, formats.position, formats.type or "none"])
+
+
 def embed_ir(isa: Isa, formats: EmbedFormats) -> str:
-    """`embed` with EmbedArgs for tables stored as `formats`."""
+    """The kernel `embed_name(formats)` with EmbedArgs for tables stored as `formats`."""
     module = Module(isa)
-    with module.kernel(EMBED) as f:
+    with module.kernel(embed_name(formats)) as f:
         args, lo, hi, _ = f.params
         ids, types, first = f.fields(args, EmbedArgs, "ids", "types", "first_position")
         out, ld, n, n_padded = f.fields(args, EmbedArgs, "out", "ld_out", "n", "n_padded")

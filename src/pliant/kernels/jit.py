@@ -39,43 +39,48 @@ class Library:
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
         self.cache = default_cache() if cache is None else cache
-        self._addresses: dict[str, int] = {}
+        self._loaded: dict[Path, dict[str, int]] = {}
         self._lock = threading.Lock()
 
     def function(self, name: str, ir: Callable[[], str]) -> int:
         """The address of the function `name`, defined in the module whose text `ir()` gives.
 
-        A name belongs to one text for the library's life. Raises KernelError for IR that LLVM refuses.
+        The text alone decides what is loaded, so that equal names of different kernels never meet.
+        Raises KernelError for IR that LLVM refuses.
         """
         return self.functions({name: ir})[name]
 
     def functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
         """As `function`, for several at once: what is not cached is compiled in one child process."""
+        texts = {name: ir() for name, ir in wanted.items()}
+        paths = {name: self._path(text) for name, text in texts.items()}
         with self._lock:
-            texts = {name: ir() for name, ir in wanted.items() if name not in self._addresses}
-            unique = list(dict.fromkeys(texts.values()))
-            loaded = {text: load(data) for text, data in zip(unique, self._objects(unique), strict=True)}
-            for name, text in texts.items():
-                symbols = loaded[text]
-                if name not in symbols:
-                    raise KernelError(f"the IR given for {name} defines only {', '.join(symbols)}.")
-                self._addresses[name] = symbols[name]
-            return {name: self._addresses[name] for name in wanted}
+            missing = {paths[name]: text for name, text in texts.items() if paths[name] not in self._loaded}
+            for path, data in self._objects(missing).items():
+                self._loaded[path] = load(data)
+            return {name: _address(self._loaded[path], name) for name, path in paths.items()}
 
-    def _objects(self, texts: Sequence[str]) -> list[bytes]:
-        paths = [self._path(text) for text in texts]
-        found = {path: _read(path) for path in paths}
-        missing = {path: text for path, text in zip(paths, texts, strict=True) if found[path] is None}
-        compiled = compile_modules(list(missing.values()), self.isa) if missing else []
-        for path, made in zip(missing, compiled, strict=True):
-            found[path] = made
-            _write(path, made)
-        return [data for path in paths if (data := found[path]) is not None]
+    def _objects(self, texts: Mapping[Path, str]) -> dict[Path, bytes]:
+        """The objects of IR texts, from their files or else compiled and written there."""
+        cached = {path: data for path in texts if (data := _read(path)) is not None}
+        missing = [path for path in texts if path not in cached]
+        if not missing:
+            return cached
+        made = dict(zip(missing, compile_modules([texts[p] for p in missing], self.isa), strict=True))
+        for path, data in made.items():
+            _write(path, data)
+        return cached | made
 
     def _path(self, text: str) -> Path:
         isa = self.isa
         key = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}\n{text}"
         return self.cache / "kernels" / f"{isa.name}-{hashlib.sha256(key.encode()).hexdigest()[:40]}.o"
+
+
+def _address(symbols: Mapping[str, int], name: str) -> int:
+    if name not in symbols:
+        raise KernelError(f"the IR given for {name} defines only {', '.join(symbols)}.")
+    return symbols[name]
 
 
 def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:

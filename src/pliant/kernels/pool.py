@@ -4,7 +4,7 @@ import ctypes
 import sys
 import threading
 import weakref
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
@@ -71,7 +71,7 @@ class Pool:
             worker.start()
         self._finalizer = weakref.finalize(self, _end, _STOP(code["stop"]), self._address, self._workers)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -5,6 +5,8 @@ Each `..._ir` defines one kernel, named as its `_NAME`.
 """
 
 import ctypes
+from collections.abc import Sequence
+from math import inf
 
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function, Module
@@ -70,12 +72,11 @@ def layer_norm_ir(isa: Isa) -> str:
         length = f.cast("sitofp", n, "float")
         with f.each(lo, hi) as i:
             x, out = _rows(f, args, LayerNormArgs, i)
-            mean = reduce(f, n, lambda s, x=x: s.load(x), _add, 0.0) / length  # type: ignore[misc]
-            centre = f.splat(mean)
-            squares = reduce(f, n, lambda s, x=x, c=centre: _squared(s, x, c), _add, 0.0)  # type: ignore[misc]
-            deviation = f.intrinsic("llvm.sqrt", "float", squares / length + eps)
-            scale = f.splat(f.const(1.0, "float") / deviation)
-            _normalise(f, n, x, out, (centre, scale), (weight, bias))
+            centre, correction, variance = _moments(f, n, length, x)
+            deviation = f.intrinsic("llvm.sqrt", "float", variance + eps)
+            scale = f.const(1.0, "float") / deviation
+            moments = [f.splat(m) for m in (centre, scale, -(correction * scale))]
+            _normalise(f, n, x, out, moments, (weight, bias))
             zero(f, out, n, n_padded)
     return module.text()
 
@@ -138,14 +139,32 @@ def _rows(f: Function, args: Value, layout: type[ctypes.Structure], i: Value) ->
     return f.at(x, i * ld_x), f.at(out, i * ld_out)
 
 
+def _moments(f: Function, n: Value, length: Value, x: Value) -> tuple[Value, Value, Value]:
+    """A row's rounded mean, what that lacks, and the variance.
+
+    The second pass sees only centred values, so neither loses digits to a large mean.
+    """
+    (total,) = reduce(f, n, lambda span: [span.load(x)], _add, [0.0])
+    mean = total / length
+    guess = f.splat(mean)
+
+    def terms(span: Span) -> list[Value]:
+        difference = span.load(x) - guess
+        return [difference, difference * difference]
+
+    differences, squares = reduce(f, n, terms, _add, [0.0, 0.0])
+    correction = differences / length
+    return mean, correction, squares / length - correction * correction
+
+
 def _normalise(
-    f: Function, n: Value, x: Value, out: Value, moments: tuple[Value, Value], affine: tuple[Value, Value]
+    f: Function, n: Value, x: Value, out: Value, moments: Sequence[Value], affine: tuple[Value, Value]
 ) -> None:
-    centre, scale = moments
+    centre, scale, shift = moments
     weight, bias = affine
 
     def visit(span: Span, _: list[Value]) -> list[Value]:
-        normal = (span.load(x) - centre) * scale
+        normal = f.fma(span.load(x) - centre, scale, shift)
         span.store(f.fma(normal, span.load(weight), span.load(bias)), out)
         return []
 
@@ -153,7 +172,7 @@ def _normalise(
 
 
 def _softmax_row(f: Function, n: Value, x: Value, out: Value) -> None:
-    top = reduce(f, n, lambda span: span.load(x), lambda a, b: vmath.largest(f, a, b), float("-inf"))
+    (top,) = reduce(f, n, lambda span: [span.load(x)], lambda a, b: vmath.largest(f, a, b), [-inf])
     shift = f.splat(top)
 
     def visit(span: Span, sums: list[Value]) -> list[Value]:
@@ -169,11 +188,6 @@ def _softmax_row(f: Function, n: Value, x: Value, out: Value) -> None:
         return []
 
     over(f, n, scale)
-
-
-def _squared(span: Span, x: Value, centre: Value) -> Value:
-    difference = span.load(x) - centre
-    return difference * difference
 
 
 def _add(a: Value, b: Value) -> Value:

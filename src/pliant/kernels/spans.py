@@ -10,6 +10,9 @@ from pliant.kernels.emit import Function
 from pliant.kernels.values import Value, vector
 
 Visit = Callable[["Span", list[Value]], Sequence[Value]]
+Combine = Callable[[Value, Value], Value]
+
+_CHAINS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,21 @@ class Span:
 
 
 def over(
-    f: Function, n: Value, visit: Visit, carry: Sequence[Value] = (), *, lanes: int | None = None
+    f: Function,
+    n: Value,
+    visit: Visit,
+    carry: Sequence[Value] = (),
+    *,
+    lanes: int | None = None,
+    first: Value | int = 0,
 ) -> list[Value]:
-    """Visit columns 0..n-1 in vectors of the ISA's width, or of `lanes`; what is carried at the end."""
+    """Visit columns first..n-1 in vectors of the ISA's width, or of `lanes`; what is carried at the end.
+
+    `first` is a multiple of that width.
+    """
     width = lanes or f.lanes
     whole = n - n % width
-    with f.loop(0, whole, width, carry) as turn:
+    with f.loop(first, whole, width, carry) as turn:
         turn.carry(visit(Span(f, width, turn.index, None), turn.carried))
     done = turn.carried
     rest = Span(f, width, whole, n - whole)
@@ -63,37 +75,28 @@ def over(
 
 
 def reduce(
-    f: Function,
-    n: Value,
-    term: Callable[[Span], Value],
-    combine: Callable[[Value, Value], Value],
-    start: float,
-    chains: int = 4,
-) -> Value:
-    """All columns' terms combined to one float: `chains` independent sums hide the latency of each.
+    f: Function, n: Value, terms: Callable[[Span], Sequence[Value]], combine: Combine, start: Sequence[float]
+) -> list[Value]:
+    """Every term's sum, or other combination, over all columns; one float for each of `start`.
 
-    `start` stands for columns that do not exist, and must leave the result unchanged.
+    `start` stands for columns that do not exist, and must leave the result unchanged. Independent
+    partial results hide the latency of combining.
     """
-    step = chains * f.lanes
+    step = _CHAINS * f.lanes
     whole = n - n % step
-    with f.loop(0, whole, step, [f.const(start, f.vec)] * chains) as turn:
-        spans = [Span(f, f.lanes, turn.index + c * f.lanes, None) for c in range(chains)]
-        turn.carry([combine(x, term(span)) for x, span in zip(turn.carried, spans, strict=True)])
-    total = turn.carried[0]
-    for other in turn.carried[1:]:
-        total = combine(total, other)
-    with f.loop(whole, n, f.lanes, [total]) as turn:
-        left = n - turn.index
+    with f.loop(0, whole, step, [f.const(x, f.vec) for x in start] * _CHAINS) as turn:
+        spans = [Span(f, f.lanes, turn.index + c * f.lanes, None) for c in range(_CHAINS)]
+        found = [term for span in spans for term in terms(span)]
+        turn.carry([combine(x, term) for x, term in zip(turn.carried, found, strict=True)])
+    totals = turn.carried[: len(start)]
+    for i, other in enumerate(turn.carried[len(start) :]):
+        totals[i % len(start)] = combine(totals[i % len(start)], other)
 
-        def full(at: Value = turn.index, x: Value = turn.carried[0]) -> list[Value]:
-            return [combine(x, term(Span(f, f.lanes, at, None)))]
+    def visit(span: Span, carried: list[Value]) -> list[Value]:
+        found = [span.only(term, x) for term, x in zip(terms(span), start, strict=True)]
+        return [combine(x, term) for x, term in zip(carried, found, strict=True)]
 
-        def partial(at: Value = turn.index, x: Value = turn.carried[0], count: Value = left) -> list[Value]:
-            span = Span(f, f.lanes, at, count)
-            return [combine(x, span.only(term(span), start))]
-
-        turn.carry(f.choose(left >= f.lanes, full, partial))
-    return f.fold(turn.carried[0], combine)
+    return [f.fold(total, combine) for total in over(f, n, visit, totals, first=whole)]
 
 
 def zero(f: Function, row: Value, first: Value, stop: Value) -> None:
