@@ -203,8 +203,7 @@ def bind(program: Program, extents: Extents) -> Program:
         if extents.get(name, 0) < 1:
             raise ValueError(f"extent {name!r} is {extents.get(name)}; bind it to a number of at least 1.")
     segments = tuple(
-        replace(g, steps=tuple(replace(s, work=_bound(s.work, extents)) for s in g.steps))
-        for g in program.segments
+        replace(g, steps=tuple(_bound_step(step, extents) for step in g.steps)) for g in program.segments
     )
     tensors = tuple(replace(t, shape=tuple(value(d, extents) for d in t.shape)) for t in program.tensors)
     return Program(segments, tensors, ())
@@ -258,10 +257,17 @@ def _check_step(i: int, step: Step) -> None:
         raise ValueError(f"step {i} sends {step.work.src}->{step.work.dst} on lane {step.lane!r}.")
 
 
+def _bound_step(step: Step, extents: Extents) -> Step:
+    if isinstance(step.work, Load):
+        return step
+    work = _bound(step.work, extents)
+    return Step(step.lane, work, step.after, step.prefer, step.latest_start_s)
+
+
 def _bound(work: Work, extents: Extents) -> Work:
     match work:
         case Compute():
-            return replace(work, rows=value(work.rows, extents))
+            return Compute(work.kernel, work.layer, work.width, value(work.rows, extents))
         case Exchange():
             return replace(work, n_bytes=value(work.n_bytes, extents))
         case Load():

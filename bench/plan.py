@@ -1,0 +1,172 @@
+"""What each part of the planner wins: preload rules, allocators, slack, reserve; how long planning takes.
+
+Weighted error is the importance-weighted share of the weights' variance that the bits lose (1 - fidelity),
+on modelled devices; accuracy on real runs stands in bench/sti.py. Importance is drawn anew each round,
+skewed as the paper's Figure 5 shows it: few shards matter much.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import geometric_mean, median
+
+import numpy as np
+
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
+from pliant.plan.lower import lower_plan
+from pliant.plan.options import OURS, PAPER, PlanOptions
+from pliant.plan.result import Plan
+from pliant.plan.search import plan
+from pliant.plan.shape import StoreShape
+from report import Report, options
+
+MINILM = StoreShape(6, 12, (3, 6, 9, 12), 18_432, 294_912)
+BERT = StoreShape(12, 12, (3, 6, 9, 12), 73_728, 1_179_648)
+PRELOADS = (0, 50_000, 200_000)
+Case = tuple[str, CostTable, Budget, np.ndarray]
+
+
+def main() -> None:
+    arguments = options(__doc__.splitlines()[0])
+    rounds = 2 if arguments.quick else 6
+    report = Report(
+        "plan", f"MiniLM-L6 geometry, two modelled devices, {rounds} draws of importance", arguments
+    )
+    cases = [case for seed in range(rounds) for case in _cases(np.random.default_rng(seed))]
+    _compare(report, cases, "allocation", _allocators(), baseline="paper")
+    _compare(report, cases, "preload rule", _preload_rules(), baseline="shards (the paper's)")
+    _compare(report, cases, "slack", _slacks(), baseline="none (the paper's)")
+    _reserve(report, cases)
+    _time(report, 20 if arguments.quick else 100)
+    report.finish()
+
+
+def _cases(rng: np.random.Generator) -> list[Case]:
+    """Odroid-like and jetson-like devices: IO of a full layer takes 3.6 and 8.3 times its compute."""
+    cases = []
+    importance = rng.exponential(size=(6, 12)) ** 2
+    for name, io_ratio, is_flat, targets in (
+        ("odroid-like", 3.6, False, (0.11, 0.21, 0.4, 0.7)),
+        ("jetson-like", 8.3, True, (0.3, 0.59, 0.8, 1.2)),
+    ):
+        layer_s = 0.030
+        disk = Disk(4e-4, MINILM.full_bytes * 12 / (io_ratio * layer_s))
+        per_layer = [(m, layer_s * (1 if is_flat else m / 12)) for m in MINILM.widths]
+        costs = CostTable(tuple(LayerCost(m, s, 1.05 * s) for m, s in per_layer), disk, 2e-4, 3e-4, 1e-4)
+        for share in targets:
+            budgets = [Budget(6 * layer_s * share + 1e-3, n_bytes) for n_bytes in PRELOADS]
+            cases += [(name, costs, budget, importance) for budget in budgets]
+    return cases
+
+
+def _allocators() -> dict[str, PlanOptions]:
+    how = replace(OURS, is_anytime=False)
+    return {name: replace(how, allocate=name) for name in ("paper", "gain", "exact")}  # type: ignore[arg-type]
+
+
+def _preload_rules() -> dict[str, PlanOptions]:
+    rules = {"shards (the paper's)": "shards", "planes": "planes", "base": "base", "first": "first"}
+    return {name: replace(OURS, is_anytime=False, preload=rule) for name, rule in rules.items()}  # type: ignore[arg-type]
+
+
+def _slacks() -> dict[str, PlanOptions]:
+    return {
+        "none (the paper's)": replace(OURS, is_anytime=False, slack="none", uses_lead=False),
+        "all": replace(OURS, is_anytime=False),
+        "the paper throughout": replace(PAPER, errors=OURS.errors),
+    }
+
+
+def _compare(
+    report: Report, cases: Sequence[Case], title: str, ways: dict[str, PlanOptions], baseline: str
+) -> None:
+    """Weighted error of each way as a ratio to the baseline's, on the cases where all plan the same n x m."""
+    plans = {name: [_plan(case, how) for case in cases] for name, how in ways.items()}
+    same = [
+        i for i in range(len(cases))
+        if len({(p[i].n, p[i].width) if p[i] else None for p in plans.values()}) == 1 and plans[baseline][i]
+    ]  # fmt: skip
+    rows = []
+    for name, made in plans.items():
+        ratios = [_error(made[i]) / _error(plans[baseline][i]) for i in same]
+        rows.append({
+            title: name,
+            "cases": len(same),
+            "feasible": sum(p is not None for p in made),
+            "mean shards": float(np.mean([p.n * p.width for p in made if p])),
+            "weighted error": float(np.mean([_error(made[i]) for i in same])),
+            f"ratio to {baseline}": geometric_mean(ratios),
+            "worst ratio": max(ratios),
+        })  # fmt: skip
+    report.table(title, rows)
+
+
+def _reserve(report: Report, cases: Sequence[Case]) -> None:
+    """Targets met in simulation when IO runs at a third of its profile from the start."""
+    rows = []
+    ways = {
+        "not anytime": replace(OURS, is_anytime=False),
+        "anytime": OURS,
+        "anytime, reserve 2": replace(OURS, io_reserve=2.0),
+        "anytime, reserve 3": replace(OURS, io_reserve=3.0),
+    }
+    for name, how in ways.items():
+        made = [(case, p) for case in cases if (p := _plan(case, how))]
+        met = 0
+        for (_, costs, budget, _), p in made:
+            slow = replace(costs, disk=costs.disk.times(3))
+            end_s = costs.tokenise_s + latency(simulate(lower_plan(p), slow, {"tokens": 1}))
+            met += end_s <= budget.latency_s + 1e-9
+        rows.append({
+            "plan": name,
+            "feasible": len(made),
+            "met at a third of the bandwidth": f"{met} of {len(made)}",
+            "mean shards": float(np.mean([p.n * p.width for _, p in made])),
+            "weighted error at full bandwidth": float(np.mean([_error(p) for _, p in made])),
+        })  # fmt: skip
+    report.table("IO at a third of its profile (simulated)", rows)
+
+
+def _time(report: Report, repeats: int) -> None:
+    """Planning 12 x 12 x 6: BERT-base geometry at several targets."""
+    rng = np.random.default_rng(0)
+    costs = CostTable(
+        tuple(LayerCost(m, 1e-3 * m, 1.1e-3 * m) for m in BERT.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+    )
+    importance = rng.random((12, 12))
+    rows = []
+    for latency_s in (0.1, 0.17, 0.25):
+        budget = Budget(latency_s, 1_000_000)
+        times = [_seconds(lambda b=budget: plan(BERT, costs, b, importance)) for _ in range(repeats)]
+        rows.append(
+            {"target ms": latency_s * 1e3, "median ms": median(times) * 1e3, "least ms": min(times) * 1e3}
+        )
+    report.table("planning 12x12x6", rows)
+    worst = max(float(row["least ms"]) for row in rows)
+    report.claim(
+        "plan.time", worst, "under 10 ms for 12x12x6", worst < 10, "least of the repeats, worst target"
+    )
+
+
+def _plan(case: Case, how: PlanOptions) -> Plan | None:
+    _, costs, budget, importance = case
+    try:
+        return plan(MINILM, costs, budget, importance, how)
+    except BudgetError:
+        return None
+
+
+def _error(p: Plan | None) -> float:
+    assert p is not None
+    return max(1 - p.fidelity, 1e-6)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    work()
+    return time.perf_counter() - start_s
+
+
+if __name__ == "__main__":
+    main()
