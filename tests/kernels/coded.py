@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pliant.kernels.decode import decode_table
+from pliant.kernels.decode import decode_table, decode_table_int8, int8_scale
 from pliant.kernels.gemm import GemmArgs
 from pliant.kernels.gemm_args import BF16, F16, SLICE_DTYPE
 from pliant.kernels.isa import Isa
@@ -74,7 +74,7 @@ def coded(
     along_rows: bool = False,
     outliers: float | Sequence[int] = 0.01,
     seed: int = 0,
-    compute: str = "fp32",
+    is_int8: bool = False,
 ) -> Coded:
     """One slice for each of `bits`. `outliers` is their share, or their offsets in each column group."""
     draw = np.random.default_rng(seed)
@@ -82,7 +82,11 @@ def coded(
     depth, width = (rows // n, columns) if along_rows else (rows, columns // n)
     groups = width // 16
     books = codebooks(seed)
-    tables = {k: decode_table(book, k, isa) for k, book in books.items()}
+    scale = int8_scale(books[6])
+    tables = {
+        k: decode_table_int8(book, k, isa, scale) if is_int8 else decode_table(book, k, isa)
+        for k, book in books.items()
+    }
     weights = np.zeros((rows, columns), np.float32)
     slices = np.zeros(n, SLICE_DTYPE)
     alive: list[np.ndarray] = [*tables.values()]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, UInt8, UInt32
 
 from pliant.kernels.emit import Function
 from pliant.kernels.isa import Isa
@@ -22,7 +22,7 @@ from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.values import Value, vector
 
 Emit = Callable[[int, Value], None]
-"""Receives (row 0..31 of the group, that row's weights in as many columns as a vector has lanes)."""
+"""Receives (row 0..31 of the group, or pair of rows; weights in as many columns as a vector has lanes)."""
 
 _ORDERS = 4
 _LOW = 0x0F0F0F0F
@@ -33,18 +33,25 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
 
     Centroids must be bfloat16 values (low 16 bits zero); the table is 64-byte aligned.
     """
-    assert 1 <= bits <= 6
-    assert codebook.shape == (1 << bits,)
     words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
-    if not _by_bytes(isa):
-        values = np.concatenate([words[_codes(_word_order(bits, u), bits)] for u in range(_ORDERS)])
-        return _aligned(values.view(np.uint8))
-    rows = []
-    for u in range(_ORDERS):
-        entries = words[_codes(_nibble_order(bits, u), bits)].reshape(-1, 16)
-        rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in (16, 24)]
-    return _aligned(np.concatenate(rows))
+    return _table(words, bits, isa)
+
+
+def int8_scale(codebook: Float[np.ndarray, "centroids"]) -> float:
+    """What one step of a layer's int8 weights is worth: its largest centroid is 127 steps.
+
+    To be taken from the six-bit codebook, whose extremes are those of all prefixes, for a whole layer.
+    """
+    return float(np.float32(np.abs(codebook).max() / 127 or 1.0))
+
+
+def decode_table_int8(
+    codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, scale: float
+) -> UInt8[np.ndarray, "bytes"]:
+    """As `decode_table`, of the centroids rounded to whole steps of `scale`, for the int8 GEMM."""
+    steps = np.rint(np.asarray(codebook, np.float32) / np.float32(scale)).astype(np.int32)
+    return _table(steps.view(np.uint32) << 16 if _by_bytes(isa) else steps.view(np.uint32), bits, isa)
 
 
 def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
@@ -53,10 +60,33 @@ def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value
     A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
     """
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if not _by_bytes(f.isa):
+        _decode_words(f, words, table, emit)
+        return
+
+    def rows(pair: int, both: Value) -> None:
+        emit(2 * pair, _as(f, both << 16, 8, "float"))
+        emit(2 * pair + 1, _as(f, both & -65536, 8, "float"))
+
+    _decode_bytes(f, words, table, rows)
+
+
+def decode_pairs(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """As `decode_columns`, from an int8 table: rows 2i and 2i + 1 as int16 halves of i32 lanes."""
+    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
     if _by_bytes(f.isa):
         _decode_bytes(f, words, table, emit)
-    else:
-        _decode_words(f, words, table, emit)
+        return
+    before: list[Value] = []
+
+    def pairs(row: int, x: Value) -> None:
+        steps = _as(f, x, f.lanes, "i32")
+        if row % 2:
+            emit(row // 2, (before.pop() & 0xFFFF) | (steps << 16))
+        else:
+            before.append(steps)
+
+    _decode_words(f, words, table, pairs)
 
 
 def first_centroid(f: Function, table: Value) -> Value:
@@ -69,6 +99,20 @@ def first_centroid(f: Function, table: Value) -> Value:
 
 def _by_bytes(isa: Isa) -> bool:
     return isa.name == "avx2"
+
+
+def _table(words: UInt32[np.ndarray, "centroids"], bits: int, isa: Isa) -> UInt8[np.ndarray, "bytes"]:
+    """Words of 32 bits by code; where bytes are looked up, the upper two of each."""
+    assert 1 <= bits <= 6
+    assert words.shape == (1 << bits,)
+    if not _by_bytes(isa):
+        values = np.concatenate([words[_codes(_word_order(bits, u), bits)] for u in range(_ORDERS)])
+        return _aligned(values.view(np.uint8))
+    rows = []
+    for u in range(_ORDERS):
+        entries = words[_codes(_nibble_order(bits, u), bits)].reshape(-1, 16)
+        rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in (16, 24)]
+    return _aligned(np.concatenate(rows))
 
 
 def _aligned(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
@@ -128,7 +172,7 @@ def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
 
 
 def _decode_bytes(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Through byte shuffles, 32 codes at a time."""
+    """Through byte shuffles, 32 codes at a time; `emit` gets pairs of rows as halves of i32 lanes."""
     eight = _Eight(f, planes)
     tables = 1 << max(0, len(planes) - 4)
     for u in range(4):
@@ -136,8 +180,8 @@ def _decode_bytes(f: Function, planes: Sequence[Value], table: Value, emit: Emit
         entries = [f.load(f.at(here, 16 * i, "i8"), vector(16, "i8"), 16) for i in range(2 * tables)]
         both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
         for w in (u, u + 4):
-            for b, x in enumerate(eight.rows(w, both[::2], both[1::2])):
-                emit(4 * w + b, x)
+            for i, x in enumerate(eight.pairs(w, both[::2], both[1::2])):
+                emit(2 * w + i, x)
         # Without this LLVM reads all tables ahead of their use, and spills what it read.
         f.do('call void asm sideeffect "", "~{memory}"()')
 
@@ -167,8 +211,8 @@ class _Eight:
     def _pair(self, plane: Value, turn: int) -> Value:
         return _as(self.f, self.f.shuffle(_as(self.f, plane, 32, "i8"), None, _paired(turn)), 8, "i32")
 
-    def rows(self, w: int, low_tables: Sequence[Value], high_tables: Sequence[Value]) -> list[Value]:
-        """Rows 4w .. 4w + 3 as floats."""
+    def pairs(self, w: int, low_tables: Sequence[Value], high_tables: Sequence[Value]) -> list[Value]:
+        """Rows 4w, 4w + 1 and rows 4w + 2, 4w + 3."""
         f = self.f
         word = self.woven[w & 3]
         index = _as(f, (word >> 4 if w >= 4 else word) & _LOW, 32, "i8")
@@ -180,7 +224,7 @@ class _Eight:
             at = _FIFTH_AT[w]
             mask = _top(f, self.fifth[at // 8], at % 8)
             low, high = ([_blend(f, x[0], x[1], mask)] for x in (low, high))
-        return _widen(f, low[0], high[0])
+        return _interleave(f, low[0], high[0])
 
 
 def _top(f: Function, word: Value, bit: int) -> Value:
@@ -196,15 +240,14 @@ def _blend(f: Function, a: Value, b: Value, mask: Value) -> Value:
     return f.intrinsic("llvm.x86.avx2.pblendvb", "<32 x i8>", a, b, mask, suffix="")
 
 
-def _widen(f: Function, low: Value, high: Value) -> list[Value]:
-    """Rows 0..3 as floats, from the upper two bytes of each, in the order of `_paired`."""
-    rows = []
+def _interleave(f: Function, low: Value, high: Value) -> list[Value]:
+    """Two bytes made 16 bits, for both row pairs in the order of `_paired`."""
+    out = []
     for pair in range(2):
         lanes = [lane + 8 * pair + i for lane in (0, 16) for i in range(8)]
         mixed = [x for i in lanes for x in (i, 32 + i)]
-        both = _as(f, f.shuffle(low, high, mixed), 8, "i32")
-        rows += [both << 16, both & -65536]
-    return [_as(f, x, 8, "float") for x in rows]
+        out.append(_as(f, f.shuffle(low, high, mixed), 8, "i32"))
+    return out
 
 
 def _as(f: Function, x: Value, lanes: int, element: str) -> Value:

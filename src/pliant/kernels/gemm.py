@@ -4,13 +4,10 @@ B's planes are decoded one block of a column group at a time into scratch, outli
 rows of A multiplied with it: the float32 matrix never exists. Knows addresses and sizes, no models or plans.
 """
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 from jaxtyping import Float
 
-from pliant.kernels import vmath
+from pliant.kernels.activate import activate, write_activations
 from pliant.kernels.decode import decode_table
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.fill import write_fill
@@ -22,6 +19,7 @@ from pliant.kernels.tile import COLUMNS, TileArgs, call_rows, tiling, write_tile
 from pliant.kernels.values import Value
 
 __all__ = [
+    "ACTIVATIONS",
     "SLICE_DTYPE",
     "GemmArgs",
     "SliceDesc",
@@ -71,36 +69,12 @@ def gemm_ir(isa: Isa, name: str = "gemm") -> str:
     write_fill(module)
     if has_row_form(isa):
         write_row(module)
-    _write_activations(module)
+    write_activations(module)
     with module.kernel(name) as f:
         if has_row_form(isa):
             _write_row_units(f, panel)
         _write_panels(f, panel)
     return module.text()
-
-
-def _write_activations(module: Module) -> None:
-    """`activate(c, ldc, rows, columns, activation)`: in place, over C that is in cache still."""
-    params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64"), ("activation", "i64")]
-    with module.function("activate", params, attributes="noinline", is_exported=False) as f:
-        c, ldc, rows, columns, activation = f.params
-
-        def apply(function: Callable[[Function, Value], Value]) -> None:
-            with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
-                p = f.at(c, row * ldc + column)
-                f.store(function(f, f.load(p, f.vec)), p)
-
-        functions = vmath.ACTIVATIONS
-        f.match(
-            activation, {ACTIVATIONS[name]: partial(apply, function) for name, function in functions.items()}
-        )
-        f.ret()
-
-
-def _activate(f: Function, args: Value, group: Value, groups: Value, n_rows: Value) -> None:
-    c, ldc, activation = f.fields(args, GemmArgs, "c", "ldc", "activation")
-    with f.when(activation.compare("ne", 0)):
-        f.call("activate", "void", f.at(c, group * COLUMNS), ldc, n_rows, groups * COLUMNS, activation)
 
 
 def _write_row_units(f: Function, panel: int) -> None:
@@ -110,7 +84,7 @@ def _write_row_units(f: Function, panel: int) -> None:
     with f.when(n_rows.compare("eq", 1)):
         first, last = lo * panel, f.least(hi * panel, n_columns >> 4)
         f.call("row", "void", args, first, last, scratch)
-        _activate(f, args, first, last - first, n_rows)
+        activate(f, args, first, last - first, n_rows)
         f.ret()
         f.place(f.label("dead"))
 
@@ -173,4 +147,4 @@ def _write_panel(f: Function, args: Value, group: Value, groups: int, scratch: V
             )
 
         call_rows(f, n_rows, at)
-    _activate(f, args, group, f.const(groups), n_rows)
+    activate(f, args, group, f.const(groups), n_rows)
