@@ -22,10 +22,10 @@ def test_accuracy_is_the_share_answered_right() -> None:
 def test_tables_give_per_cent_by_layers_and_slices() -> None:
     """The same figures stand in the terminal and in model cards."""
     assert as_markdown(GRID).splitlines()[2:] == ["| 1 | 50.0 | 62.5 |", "| 2 | 75.0 | 100.0 |"]
-    console = Console(width=80, record=True, quiet=True)
+    console = Console(width=80, color_system=None)
     with console.capture() as captured:
         console.print(as_table(GRID, "dev"))
-    assert captured is not None
+    assert "62.5" in captured.get()
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

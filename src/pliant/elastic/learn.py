@@ -41,10 +41,11 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage's name, length and rate; `is_whole` trains the embeddings too."""
+    """One stage's name, length, batch and rate; `is_whole` trains the embeddings too."""
 
     name: str
     n_steps: int
+    batch: int
     rate: float
     is_whole: bool
 
@@ -53,7 +54,6 @@ class Stage:
 class Schedule:
     """What all stages share."""
 
-    batch: int
     seed: int
     workers: int
     average: float
@@ -164,9 +164,9 @@ def _steps(
     stage: Stage, samples: Sequence[Sample], schedule: Schedule, first: int
 ) -> Iterator[tuple[int, list[int]]]:
     """(step, sample indices) from step `first` on; the order of an epoch depends on seed, stage and epoch."""
-    per_epoch = -(-len(samples) // schedule.batch)
+    per_epoch = -(-len(samples) // stage.batch)
     for epoch in range(first // per_epoch, -(-stage.n_steps // per_epoch)):
-        batches = shuffled(samples, schedule.batch, f"{schedule.seed}/{stage.name}/{epoch}")
+        batches = shuffled(samples, stage.batch, f"{schedule.seed}/{stage.name}/{epoch}")
         for i, indices in enumerate(batches):
             step = epoch * per_epoch + i
             if first <= step < stage.n_steps:

@@ -12,7 +12,8 @@ class StretchOptions:
 
     `model` is a directory of the BERT family, `train` and `dev` are TSVs (`models.examples`), `out`
     receives the elastic model and `teacher`, when given, the unstretched fine-tuned one. Epochs may be
-    fractions. `dev` is only reported on: nothing in a run is chosen by it. `labels` renames the labels
+    fractions. `dev` is only reported on: nothing in a run is chosen by it. `distil_batch` None
+    is `batch`. `labels` renames the labels
     of the TSVs, whose own names are taken when it is None. `widths` None is a quarter, a half, three
     quarters and all of the heads. Texts above `max_tokens` are cut for training. The batch is split over
     `workers` threads, whose gradients are added in a fixed order; another number rounds differently.
@@ -30,6 +31,7 @@ class StretchOptions:
     distil_epochs: float = 2.0
     final_epochs: float = 0.25
     batch: int = 32
+    distil_batch: int | None = None
     rate: float = 1e-4
     final_rate: float = 2e-5
     temperature: float = 2.0
@@ -47,13 +49,20 @@ class StretchOptions:
         for name in ("tune_epochs", "distil_epochs", "rate", "final_rate", "temperature", "save_every_s"):
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be above 0.")
-        for name, least in (("batch", 2), ("workers", 1), ("max_tokens", 8), ("n_random", 0)):
-            if getattr(self, name) < least:
+        for name, least in (
+            ("batch", 2),
+            ("distil_batch", 2),
+            ("workers", 1),
+            ("max_tokens", 8),
+            ("n_random", 0),
+        ):
+            if getattr(self, name) is not None and getattr(self, name) < least:
                 raise InputError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
         for name in ("dropout", "average", "hidden_weight", "final_epochs"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}, but must not be negative.")
         if not (self.dropout < 1 and self.average < 1):
             raise InputError(f"dropout {self.dropout} and average {self.average} must be below 1.")
-        if self.workers > self.batch:
-            raise InputError(f"a batch of {self.batch} cannot be split over {self.workers} workers.")
+        smallest = min(self.batch, self.distil_batch or self.batch)
+        if self.workers > smallest:
+            raise InputError(f"a batch of {smallest} cannot be split over {self.workers} workers.")

@@ -126,10 +126,15 @@ def _train(
 
 
 def _stages(options: StretchOptions, n_samples: int) -> tuple[Stage, ...]:
+    first, then = options.batch, options.distil_batch or options.batch
+
+    def stage(name: str, epochs: float, batch: int, rate: float, is_whole: bool) -> Stage:
+        return Stage(name, n_steps(n_samples, batch, epochs), batch, rate, is_whole)
+
     return (
-        Stage("tune", n_steps(n_samples, options.batch, options.tune_epochs), options.rate, True),
-        Stage("distil", n_steps(n_samples, options.batch, options.distil_epochs), options.rate, False),
-        Stage("final", n_steps(n_samples, options.batch, options.final_epochs), options.final_rate, False),
+        stage("tune", options.tune_epochs, first, options.rate, is_whole=True),
+        stage("distil", options.distil_epochs, then, options.rate, is_whole=False),
+        stage("final", options.final_epochs, then, options.final_rate, is_whole=False),
     )
 
 
@@ -148,7 +153,7 @@ def _learn(
         objective = Distil(
             spec, at.teacher, options.temperature, options.hidden_weight, options.n_random, share
         )
-    schedule = Schedule(options.batch, options.seed, options.workers, options.average, options.save_every_s)
+    schedule = Schedule(options.seed, options.workers, options.average, options.save_every_s)
     return learn(
         stage,
         at.weights,
