@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pliant.kernels.emit import Function
+    from pliant.kernels.function import Function
 
 Number = int | float
 
