@@ -7,10 +7,12 @@ from itertools import count
 import numpy as np
 import pytest
 
+from pliant.kernels import emit
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa, host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.values import Value, literal, scalar, vector
+from tests.kernels.calling import call
 
 _numbers = count()
 
@@ -186,3 +188,19 @@ def test_the_text_is_the_same_every_time(library: Library) -> None:
         return module.text()
 
     assert text() == text()
+
+
+def test_the_example_in_the_modules_docstring_runs(library: Library) -> None:
+    """An example that does not compile misleads whoever writes the next kernel."""
+
+    class ScaleArgs(ctypes.Structure):
+        _fields_ = (("x", ctypes.c_void_p), ("n", ctypes.c_int64))
+
+    lines = (emit.__doc__ or "").splitlines()
+    example = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    names: dict[str, object] = {"Module": Module, "ScaleArgs": ScaleArgs, "isa": library.isa}
+    exec(example, names)
+    x = np.arange(64, dtype=np.float32)
+    args = ScaleArgs(x.ctypes.data, 32)
+    call(library.function("scale", lambda: str(names["text"])), args, 2)
+    assert x.tolist() == [2.0 * i for i in range(64)]
