@@ -3,9 +3,12 @@
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -271,3 +274,45 @@ def test_a_pool_without_threads_is_refused(host: Library) -> None:
     """Zero threads would walk nothing and report success."""
     with pytest.raises(KernelError, match="0 threads"):
         Pool(0, host)
+
+
+def test_a_program_may_end_without_closing_its_pool(kernel_cache: Path) -> None:
+    """A script that forgets must neither hang nor crash in its last moment."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from pliant.kernels.isa import host_isa; from pliant.kernels.jit import Library\n"
+        "from pliant.kernels.pool import Pool, Table\n"
+        "pool = Pool(3, Library(host_isa(), Path(sys.argv[1])))\n"
+        "pool.walk(Table())\n"
+    )
+    subprocess.run([sys.executable, "-c", program, kernel_cache], check=True, timeout=60)
+
+
+def test_a_process_bound_to_one_core_still_finishes(host: Library, increment: int) -> None:
+    """Helpers have nowhere to step aside to; taking turns is then the only way."""
+    allowed = os.sched_getaffinity(0)
+    x = np.zeros(64, np.int64)
+    table = Table()
+    for _ in range(20):
+        table.add(increment, _Args(x.ctypes.data, 100), 64, 1)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        with Pool(3, host) as pool:
+            for _ in range(20):
+                pool.walk(table)
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert (x == 400).all()
+
+
+def test_stepping_aside_gives_the_core_back(host: Library, increment: int) -> None:
+    """A helper leaves the walker's core for a moment only: its own affinity is the process's again."""
+    x = np.zeros(64, np.int64)
+    table = Table()
+    table.add(increment, _Args(x.ctypes.data, 2000), 64, 1)
+    with Pool(3, host, spins=0) as pool:
+        for _ in range(300):
+            pool.walk(table)
+        for worker in pool._workers:
+            assert worker.native_id is not None
+            assert os.sched_getaffinity(worker.native_id) == os.sched_getaffinity(0)

@@ -7,6 +7,10 @@ that sleeps or is late is therefore never waited for: only units someone took ar
 
 A compare-and-swap that succeeds proves that the entry is unfinished until its taker reports, so that
 what is read of it in between is current: the walker writes an entry only when the last one is done.
+
+On a busy machine the kernel wakes a helper on the walker's own core, where the two take turns for
+milliseconds. A helper that finds itself there steps aside: it leaves that core, then takes all of the
+process's cores again.
 """
 
 import ctypes
@@ -19,6 +23,8 @@ UNIT_BITS = 28
 _UNIT_MASK = (1 << UNIT_BITS) - 1
 _SPINS_BEFORE_YIELD = 500
 _SYS_FUTEX, _WAIT_PRIVATE, _WAKE_PRIVATE = 202, 128, 129  # Linux x86-64
+_SYS_SET_AFFINITY, _SYS_GET_AFFINITY = 203, 204
+_CPU_SET_BYTES = 1024 // 8
 _EVERYONE = 0x7FFFFFFF
 
 
@@ -48,7 +54,8 @@ class Context(ctypes.Structure):
         ("scratch", ctypes.c_void_p),
         ("scratch_bytes", ctypes.c_int64),
         ("spins", ctypes.c_int64),
-        ("_pad2", ctypes.c_int64),
+        ("cpu", ctypes.c_int32),
+        ("_pad2", ctypes.c_int32),
         ("epoch", ctypes.c_int32),
         ("parked", ctypes.c_int32),
         ("stop", ctypes.c_int32),
@@ -60,7 +67,7 @@ def walker_ir(isa: Isa) -> str:
     """The module of `walk(ctx, table, n)`, `help(ctx, index)`, which ends after `stop(ctx)`, and `stop`."""
     module = Module(isa)
     module.declare("syscall", "i64", ("i64",), is_variadic=True)
-    for write in (_write_take, _write_wake, _write_walk, _write_help, _write_stop):
+    for write in (_write_take, _write_wake, _write_step_aside, _write_walk, _write_help, _write_stop):
         write(module)
     return module.text()
 
@@ -68,6 +75,7 @@ def walker_ir(isa: Isa) -> str:
 def _write_walk(module: Module) -> None:
     with module.function("walk", [("ctx", "ptr"), ("table", "ptr"), ("n", "i64")]) as f:
         ctx, table, n = f.params
+        _exchange(f, "cpu", _cpu(f))
         with f.each(0, n) as i:
             entry = f.at(table, i * ctypes.sizeof(Entry), "i8")
             kernel, args, units, grain = f.fields(entry, Entry, "kernel", "args", "n_units", "grain")
@@ -91,6 +99,9 @@ def _write_help(module: Module) -> None:
         ctx, index = f.params
         (patience,) = f.fields(ctx, Context, "spins")
         with f.repeat([f.const(0)]) as turn:
+            cpu = _cpu(f)
+            with f.when(_load(f, "cpu", "i32").compare("eq", cpu)):
+                f.call("step_aside", "void", ctx, cpu)
 
             def worked() -> list[Value]:
                 return [f.const(0), f.const(1, "i1")]
@@ -142,6 +153,35 @@ def _write_wake(module: Module) -> None:
         f.op(f"atomicrmw add {_at(f, 'epoch')}, i32 1 seq_cst", "i32")
         _futex(f, _WAKE_PRIVATE, f.const(_EVERYONE, "i32"))
         f.ret()
+
+
+def _write_step_aside(module: Module) -> None:
+    """Leave `cpu`, if the process may run elsewhere; try once a walk."""
+    params = [("ctx", "ptr"), ("cpu", "i32")]
+    with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
+        cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
+        _exchange(f, "cpu", f.const(-1, "i32"))
+        n_bytes = _affinity(f, _SYS_GET_AFFINITY, f.const(_CPU_SET_BYTES), cpus)
+        with f.when(n_bytes > 0):
+            mine = f.at(cpus, f.cast("zext", f.params[1] >> 3, "i64"), "i8")
+            allowed = f.load(mine, "i8")
+            bit = f.const(1, "i8") << f.cast("trunc", f.params[1] & 7, "i8")
+            f.store(allowed ^ bit, mine)
+            _affinity(f, _SYS_SET_AFFINITY, n_bytes, cpus)
+            f.store(allowed, mine)
+            _affinity(f, _SYS_SET_AFFINITY, n_bytes, cpus)
+        f.ret()
+
+
+def _affinity(f: Function, call: int, n_bytes: Value, cpus: Value) -> Value:
+    """Of this thread; setting it to no core at all is refused by the kernel and changes nothing."""
+    return f.op(f"call i64 (i64, ...) @syscall(i64 {call}, i64 0, {n_bytes}, {cpus})", "i64")
+
+
+def _cpu(f: Function) -> Value:
+    cpu = f.call("sched_getcpu", "i32")
+    assert cpu is not None
+    return cpu
 
 
 def _park(f: Function) -> None:
