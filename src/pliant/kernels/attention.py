@@ -79,7 +79,7 @@ def attention_name(head_dim: int) -> str:
 
 
 def attention_ir(isa: Isa, head_dim: int) -> str:
-    """The kernel `attention_name(head_dim)` with AttentionArgs, for heads `head_dim` columns wide, a multiple of 16."""
+    """The kernel `attention_name(head_dim)` with AttentionArgs; `head_dim` is a multiple of 16."""
     if head_dim % 16 or head_dim < 16:
         raise KernelError(f"attention needs heads padded to a multiple of 16 columns, not {head_dim}.")
     module = Module(isa)
