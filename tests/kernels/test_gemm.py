@@ -6,8 +6,8 @@ import pytest
 from pliant.kernels import reference
 from pliant.kernels.gemm import ACTIVATIONS, GemmArgs, gemm_ir, pack, scratch_bytes, units
 from pliant.kernels.gemm_args import BF16, F16, F32, SLICE_DTYPE
-from pliant.kernels.isa import Isa
-from pliant.kernels.jit import Library
+from pliant.kernels.isa import AVX512, AVX512_VNNI, Isa
+from pliant.kernels.jit import Library, compile_modules
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded import Coded, coded
 
@@ -189,3 +189,10 @@ def test_units_cover_all_columns(isa: Isa) -> None:
     assert units(16, isa) == 1
     assert units(384, isa) * (48 if isa.name == "avx512" else 16) == 384
     assert units(64, isa) == (2 if isa.name == "avx512" else 4)
+
+
+@pytest.mark.parametrize("isa", [AVX512, AVX512_VNNI], ids=["avx512", "vnni"])
+def test_native_rows_compile_on_any_cpu(isa: Isa) -> None:
+    """Their own instructions stand in no portable form: LLVM must at least accept them here."""
+    (data,) = compile_modules([gemm_ir(isa)], isa)
+    assert len(data) > 10_000

@@ -10,7 +10,7 @@ looked up as two bytes, planes 4 and 5 blend between tables, and rows come out o
 once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or by loads from memory.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -173,63 +173,69 @@ def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
 
 def _decode_bytes(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """Through byte shuffles, 32 codes at a time; `emit` gets pairs of rows as halves of i32 lanes."""
-    eight = _Eight(f, planes)
+    words = [_paired(f, p, 0) for p in planes]
+    woven = _weave(words)
+    masks = _masks(f, planes, words)
     tables = 1 << max(0, len(planes) - 4)
-    for u in range(4):
-        here = f.at(table, 32 * tables * u, "i8")
-        entries = [f.load(f.at(here, 16 * i, "i8"), vector(16, "i8"), 16) for i in range(2 * tables)]
-        both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
-        for w in (u, u + 4):
-            for i, x in enumerate(eight.pairs(w, both[::2], both[1::2])):
+    for u in (3, 2, 1, 0):
+        choices = next(masks)
+        indices = [_as(f, x & _LOW, 32, "i8") for x in (woven[u], woven[u] >> 4)]
+        found: list[list[Value]] = [[], []]
+        for byte in range(2):
+            # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
+            f.do('call void asm sideeffect "", "~{memory}"()')
+            at = [16 * (2 * (u * tables + t) + byte) for t in range(tables)]
+            entries = [f.load(f.at(table, i, "i8"), vector(16, "i8"), 16) for i in at]
+            both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
+            for index, mask, out in zip(indices, choices, found, strict=True):
+                out.append(_choose(f, [_shuffle_bytes(f, t, index) for t in both], mask))
+        for w, (low, high) in zip((u, u + 4), found, strict=True):
+            for i, x in enumerate(_interleave(f, low, high)):
                 emit(2 * w + i, x)
-        # Without this LLVM reads all tables ahead of their use, and spills what it read.
-        f.do('call void asm sideeffect "", "~{memory}"()')
 
 
-_FIFTH_AT = (4, 5, -2, -1, 8, 9, 2, 3)
-"""Row 4w + b of plane 4 has its bit at 8b + this, mod 32."""
-
-
-def _paired(turn: int) -> list[int]:
+def _paired(f: Function, plane: Value, turn: int) -> Value:
     """Bytes [column][row] of four words as [row pair][column][row of the pair], rows turned by `turn`."""
     places = product(range(2), range(4), range(2))
     lane = [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places]
-    return lane + [16 + i for i in lane]
+    order = lane + [16 + i for i in lane]
+    return _as(f, f.shuffle(_as(f, plane, 32, "i8"), None, order), 8, "i32")
 
 
-class _Eight:
-    """Eight columns of a group: bytes in the order in which they widen to rows, then woven."""
-
-    def __init__(self, f: Function, planes: Sequence[Value]) -> None:
-        self.f = f
-        words = [self._pair(p, 0) for p in planes]
-        self.woven = _weave(words)
-        self.sixth = words[5] if len(words) == 6 else None
-        # Plane 4's bits of some rows stand one byte up or down; a mask wants them in the row's own byte.
-        self.fifth = {turn: self._pair(planes[4], turn) for turn in (-1, 0, 1)} if len(words) >= 5 else None
-
-    def _pair(self, plane: Value, turn: int) -> Value:
-        return _as(self.f, self.f.shuffle(_as(self.f, plane, 32, "i8"), None, _paired(turn)), 8, "i32")
-
-    def pairs(self, w: int, low_tables: Sequence[Value], high_tables: Sequence[Value]) -> list[Value]:
-        """Rows 4w, 4w + 1 and rows 4w + 2, 4w + 3."""
-        f = self.f
-        word = self.woven[w & 3]
-        index = _as(f, (word >> 4 if w >= 4 else word) & _LOW, 32, "i8")
-        low, high = ([_shuffle_bytes(f, t, index) for t in tables] for tables in (low_tables, high_tables))
-        if self.sixth is not None:
-            mask = _top(f, self.sixth, w)
-            low, high = ([_blend(f, x[0], x[1], mask), _blend(f, x[2], x[3], mask)] for x in (low, high))
-        if self.fifth is not None:
-            at = _FIFTH_AT[w]
-            mask = _top(f, self.fifth[at // 8], at % 8)
-            low, high = ([_blend(f, x[0], x[1], mask)] for x in (low, high))
-        return _interleave(f, low[0], high[0])
+Masks = tuple[list[Value], list[Value]]
+"""For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if there are such."""
 
 
-def _top(f: Function, word: Value, bit: int) -> Value:
-    """Bytes whose top bit is their bit `bit`."""
-    return _as(f, word << (7 - bit) if bit < 7 else word, 32, "i8")
+def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value]) -> Iterator[Masks]:
+    """For u = 3, 2, 1, 0. Each next mask is the one before, doubled: an addition, where ports are free.
+
+    Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
+    """
+    if len(planes) < 5:
+        while True:
+            yield [], []
+    word, up, down = words[4], _paired(f, planes[4], -1), _paired(f, planes[4], 1)
+    fourth = _doubling(f, up), _doubling(f, word << 4)
+    sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
+    for u in (3, 2, 1, 0):
+        if u == 1:
+            fourth = _doubling(f, word << 2), _doubling(f, down << 6)
+        low, high = (([next(s)] if sixth else []) for s in (sixth or fourth))
+        yield [*low, next(fourth[0])], [*high, next(fourth[1])]
+
+
+def _doubling(f: Function, word: Value) -> Iterator[Value]:
+    """word, 2 word, 4 word, ... as bytes, in ways that LLVM does not turn back into shifts."""
+    while True:
+        yield _as(f, word, 32, "i8")
+        word = f.op(f'call {word.type} asm "", "=x,0"({word})', word.type) << 1
+
+
+def _choose(f: Function, values: Sequence[Value], masks: Sequence[Value]) -> Value:
+    """One of 1, 2 or 4 values by as many masks as it takes, the mask that tells neighbours apart first."""
+    for mask in masks:
+        values = [_blend(f, a, b, mask) for a, b in zip(values[::2], values[1::2], strict=True)]
+    return values[0]
 
 
 def _shuffle_bytes(f: Function, table: Value, index: Value) -> Value:

@@ -4,6 +4,7 @@ Knows one column group at a time; nothing of A and C.
 """
 
 import ctypes
+from collections.abc import Sequence
 from functools import partial
 
 from pliant.kernels.decode import decode_columns
@@ -15,6 +16,7 @@ from pliant.kernels.vmath import bfloat_to_float, half_to_float
 
 GROUP_ROWS = 32
 GROUP_BYTES = 64
+_AHEAD = 16  # groups: what is decoded while memory answers
 
 
 def write_fill(module: Module) -> None:
@@ -83,8 +85,7 @@ def _write_decode(module: Module, bits: int) -> None:
         desc, group, count, step, to = f.params
         table, planes = slice_planes(f, desc, bits, group)
         with f.each(0, count) as g:
-            for p in planes:  # many slices are more streams than the CPU follows by itself
-                f.prefetch(f.at(p, (g + step) * GROUP_BYTES, "i8"))
+            prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], step)
             with f.each(0, COLUMNS, f.lanes) as column:
                 here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
                 rows = f.at(to, g * (GROUP_ROWS * COLUMNS) + column)
@@ -102,6 +103,18 @@ def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Val
     first = f.at(desc, SliceDesc.planes.offset, "i8")
     planes = [f.load(f.at(first, q, "ptr"), "ptr") for q in range(bits)]
     return table, [f.at(p, group * GROUP_BYTES, "i8") for p in planes]
+
+
+def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
+    """Ask for the planes of the next column group, or of some more if it is short.
+
+    Many slices are more streams than the CPU follows by itself.
+    """
+    groups = f.select(step < _AHEAD, f.const(_AHEAD), step)
+    # Opaque, or LLVM keeps a second pointer a plane for it and spills them all.
+    ahead = f.op(f'call i64 asm sideeffect "", "=r,0"({groups * GROUP_BYTES})', "i64")
+    for p in planes:
+        f.prefetch(f.at(p, ahead, "i8"))
 
 
 def _write_full(module: Module, bits: int) -> None:

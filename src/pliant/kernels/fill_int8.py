@@ -9,7 +9,7 @@ from functools import partial
 
 from pliant.kernels.decode import decode_pairs
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.fill import GROUP_BYTES, GROUP_ROWS, slice_planes, upcast
+from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_planes, upcast
 from pliant.kernels.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.tile import COLUMNS
 from pliant.kernels.values import Value, vector
@@ -75,8 +75,7 @@ def _write_decode(f: Function, bits: int) -> None:
     desc, group, count, to, _ = f.params
     table, planes = slice_planes(f, desc, bits, group)
     with f.each(0, count) as g:
-        for p in planes:  # the next column group lies right behind this one
-            f.prefetch(f.at(p, (g + count) * GROUP_BYTES, "i8"))
+        prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], count)
         with f.each(0, COLUMNS, f.lanes) as column:
             here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
             rows = f.at(to, g * (GROUP_ROWS // 2 * COLUMNS) + column, "i32")

@@ -13,7 +13,7 @@ from functools import partial
 
 from pliant.kernels.decode import Emit, decode_columns, first_centroid
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.fill import GROUP_BYTES, GROUP_ROWS, slice_planes, upcast
+from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_planes, upcast
 from pliant.kernels.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.isa import Isa
 from pliant.kernels.tile import COLUMNS, TileArgs, call_tile
@@ -135,8 +135,7 @@ def _planes(f: Function, desc: Value, bits: int, group: Value, column_step: Valu
 
     def read(g: Value, column: Value, emit: Emit) -> None:
         here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
-        for p in here:  # the next column group lies right behind this one
-            f.prefetch(f.at(p, column_step * GROUP_BYTES, "i8"))
+        prefetch_next(f, here, column_step)
         decode_columns(f, bits, here, table, emit)
 
     return read
