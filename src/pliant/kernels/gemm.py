@@ -84,7 +84,9 @@ def _write_row_units(f: Function, panel: int) -> None:
     with f.when(n_rows.compare("eq", 1)):
         first, last = lo * panel, f.least(hi * panel, n_columns >> 4)
         f.call("row", "void", args, first, last, scratch)
-        activate(f, args, first, last - first, n_rows)
+        c, ldc, activation = f.fields(args, GemmArgs, "c", "ldc", "activation")
+        columns = (last - first) * COLUMNS
+        activate(f, f.at(c, first * COLUMNS), ldc, n_rows, columns, activation)
         f.ret()
         f.place(f.label("dead"))
 
@@ -108,11 +110,12 @@ def _write_panels(f: Function, panel: int) -> None:
 
 def _write_panel(f: Function, args: Value, group: Value, groups: int, scratch: Value) -> None:
     """All rows of C, `groups` column groups from `group` on."""
-    names = ("a", "lda", "c", "ldc", "n_rows", "segment_rows", "n_segments", "bias", "residual", "ldr")
-    a, lda, c, ldc, n_rows, segment_rows, n_segments, bias, residual, ldr = f.fields(args, GemmArgs, *names)
+    a, lda, c, ldc, n_rows = f.fields(args, GemmArgs, "a", "lda", "c", "ldc", "n_rows")
+    segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
+    bias, residual, ldr, activation = f.fields(args, GemmArgs, "bias", "residual", "ldr", "activation")
     zeros = f.table([0.0] * COLUMNS * groups, "float")
     column = group * COLUMNS
-    null, none = f.const(0, "ptr"), f.const(0)
+    null = f.const(0, "ptr")
     bias_here = f.select(bias.compare("eq", 0), zeros, f.at(bias, column))
     residual_here = f.select(residual.compare("eq", 0), null, f.at(residual, column))
     c_here = f.at(c, column)
@@ -126,11 +129,12 @@ def _write_panel(f: Function, args: Value, group: Value, groups: int, scratch: V
             block = f.call("block", "ptr", args, group + g, k, n, space)
             assert block is not None
             blocks.append(block)
-        is_first = k.compare("eq", 0)
-        start = f.select(is_first, bias_here, c_here)
-        start_stride = f.select(is_first, none, ldc)
-        added = f.select(is_first, residual_here, null)
+        is_first, is_last = k.compare("eq", 0), (k + n).compare("eq", depth)
+        start = f.select(is_first, bias_here, zeros)
+        added = f.select(is_first, residual_here, c_here)
+        added_stride = f.select(is_first, ldr, ldc)
         a_here = f.at(a, k)
+        active = f.select(is_last, activation, f.const(0))
 
         def at(row: Value) -> TileArgs:
             return TileArgs(
@@ -139,12 +143,13 @@ def _write_panel(f: Function, args: Value, group: Value, groups: int, scratch: V
                 b=tuple(blocks),
                 c=f.at(c_here, row * ldc),
                 ldc=ldc,
-                start=f.at(start, row * start_stride),
-                start_stride=start_stride,
-                added=f.select(added.compare("eq", 0), null, f.at(added, row * ldr)),
-                added_stride=ldr,
+                start=start,
+                added=f.select(added.compare("eq", 0), null, f.at(added, row * added_stride)),
+                added_stride=added_stride,
                 depth=n,
             )
 
-        call_rows(f, n_rows, at)
-    activate(f, args, group, f.const(groups), n_rows)
+        def after(tile: TileArgs, tile_rows: int) -> None:
+            activate(f, tile.c, ldc, f.const(tile_rows), f.const(groups * COLUMNS), active)
+
+        call_rows(f, n_rows, at, after)

@@ -109,7 +109,7 @@ def _write_groups(f: Function) -> None:
     args, lo, hi, scratch = f.params
     a, lda, c, ldc, n_rows = f.fields(args, GemmArgs, "a", "lda", "c", "ldc", "n_rows")
     segment_rows, n_segments = f.fields(args, GemmArgs, "segment_rows", "n_segments")
-    bias, residual, ldr = f.fields(args, GemmArgs, "bias", "residual", "ldr")
+    bias, residual, ldr, activation = f.fields(args, GemmArgs, "bias", "residual", "ldr", "activation")
     a_scales, weight_scale = f.fields(args, GemmInt8Args, "a_scales", "weight_scale")
     zeros = f.table([0.0] * COLUMNS, "float")
     none, has_residual = f.const(0), residual.compare("ne", 0)
@@ -135,11 +135,12 @@ def _write_groups(f: Function) -> None:
             )
             f.call(f"tile16_{rows}", "void", *pointers, lda, ldc, added_stride, depth, weight_scale)
 
+            activate(f, pointers[2], ldc, f.const(rows), f.const(COLUMNS), activation)
+
         n_full = n_rows - n_rows % full
         with f.each(0, n_full, full) as row:
             tile(full, row)
         f.match(n_rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
-        activate(f, args, group, f.const(1), n_rows)
 
 
 def _write_tile(module: Module, rows: int) -> None:

@@ -79,8 +79,8 @@ def _write_row(f: Function) -> None:
             def add_floats() -> None:
                 (full,) = f.fields(desc, SliceDesc, "full")
                 b = f.at(full, base * (GROUP_ROWS * COLUMNS))
-                none, null = f.const(0), f.const(0, "ptr")
-                call_tile(f, 1, TileArgs(x, none, (b,), to, none, to, none, null, none, n))
+                none, zeros = f.const(0), f.table([0.0] * COLUMNS, "float")
+                call_tile(f, 1, TileArgs(x, none, (b,), to, none, zeros, to, none, n))
 
             cases: dict[int, Callable[[], None]] = {form: partial(add, form) for form in _FORMS}
             f.match(bits, {**cases, F32: add_floats})

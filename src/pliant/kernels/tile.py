@@ -33,9 +33,9 @@ def tiling(isa: Isa) -> Tiling:
 
 @dataclass(frozen=True, slots=True)
 class TileArgs:
-    """Where a tile reads and writes. Strides in floats.
+    """Where a tile reads and writes: C = start + A @ B + added. Strides in floats.
 
-    The sum starts from `start` (bias with stride 0, or C itself) and `added` (residual, may be null).
+    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null.
     """
 
     a: Value
@@ -44,7 +44,6 @@ class TileArgs:
     c: Value
     ldc: Value
     start: Value
-    start_stride: Value
     added: Value
     added_stride: Value
     depth: Value
@@ -56,10 +55,13 @@ def write_tiles(module: Module, groups: int) -> None:
         _write_tile(module, rows, groups)
 
 
-def call_rows(f: Function, n_rows: Value, at: Callable[[Value], TileArgs]) -> None:
+def call_rows(
+    f: Function, n_rows: Value, at: Callable[[Value], TileArgs], after: Callable[[TileArgs, int], None]
+) -> None:
     """Cover `n_rows` rows with tiles; `at(row)` says where the tile that starts at `row` works.
 
-    A last tile of fewer than half the rows would starve the multipliers: it shares rows with the one before.
+    `after` follows each tile with its number of rows, while C is in L1. A last tile of fewer than half
+    the rows would starve the multipliers: it shares rows with the one before.
     """
     full = tiling(f.isa).rows
     left = n_rows % full
@@ -67,16 +69,21 @@ def call_rows(f: Function, n_rows: Value, at: Callable[[Value], TileArgs]) -> No
     rest = f.select(is_short, left + full, left)
     first = f.select(rest > full, (rest + 1) >> 1, rest)
     n_full = n_rows - rest
+
+    def tile(rows: int, args: TileArgs) -> None:
+        call_tile(f, rows, args)
+        after(args, rows)
+
     with f.each(0, n_full, full) as row:
-        call_tile(f, full, at(row))
+        tile(full, at(row))
     for rows, start in ((first, n_full), (rest - first, n_full + first)):
         args = at(start)
-        f.match(rows, {n: partial(call_tile, f, n, args) for n in range(1, full + 1)})
+        f.match(rows, {n: partial(tile, n, args) for n in range(1, full + 1)})
 
 
 def call_tile(f: Function, rows: int, t: TileArgs) -> None:
     """One tile of `rows` rows."""
-    strides = (t.lda, t.ldc, t.start_stride, t.added_stride)
+    strides = (t.lda, t.ldc, t.added_stride)
     pointers = (t.a, t.c, t.start, t.added)
     f.call(_name(rows, len(t.b)), "void", *pointers, *strides, t.depth, *t.b)
 
@@ -87,13 +94,17 @@ def _name(rows: int, groups: int) -> str:
 
 def _write_tile(module: Module, rows: int, groups: int) -> None:
     params = [(n, "ptr") for n in ("a", "c", "start", "added")]
-    params += [(n, "i64") for n in ("lda", "ldc", "start_stride", "added_stride", "depth")]
+    params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
     params += [(f"b{g}", "ptr") for g in range(groups)]
     with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
-        a, c, start, added, lda, ldc, start_stride, added_stride, depth, *b = f.params
+        a, c, start, added, lda, ldc, added_stride, depth, *b = f.params
+        # Rows of C and of what is added lie far apart, often in few sets of the cache: ask for them now.
+        for i in range(rows):
+            f.prefetch(f.at(c, ldc * i), for_write=True)
+            f.prefetch(f.at(added, added_stride * i))
         vectors = groups * COLUMNS // f.lanes
         a_rows = [f.at(a, lda * i) for i in range(rows)]
-        sums = _start(f, rows, vectors, start, start_stride, added, added_stride)
+        sums = [f.load(f.at(start, v * f.lanes), f.vec) for v in range(vectors)] * rows
         # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
         chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
         zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
@@ -105,8 +116,10 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
         total = k.carried[: len(sums)]
         for chain in range(1, chains):
             total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
-        for i, x in enumerate(total):
-            f.store(x, f.at(c, ldc * (i // vectors) + i % vectors * f.lanes))
+        places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
+        results = _plus_added(f, total, places, added, added_stride)
+        for x, (i, v) in zip(results, places, strict=True):
+            f.store(x, f.at(c, ldc * i + v))
         f.ret()
 
 
@@ -116,16 +129,12 @@ def _sums(isa: Isa) -> int:
     return t.rows * t.panel * COLUMNS // isa.lanes
 
 
-def _start(
-    f: Function, rows: int, vectors: int, start: Value, stride: Value, added: Value, added_stride: Value
-) -> list[Value]:
-    places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
-    sums = [f.load(f.at(start, stride * i + v), f.vec) for i, v in places]
-
+def _plus_added(
+    f: Function, sums: Sequence[Value], places: Sequence[tuple[int, int]], added: Value, stride: Value
+) -> Sequence[Value]:
     def with_added() -> Sequence[Value]:
         return [
-            s + f.load(f.at(added, added_stride * i + v), f.vec)
-            for s, (i, v) in zip(sums, places, strict=True)
+            x + f.load(f.at(added, stride * i + v), f.vec) for x, (i, v) in zip(sums, places, strict=True)
         ]
 
     return f.choose(added.compare("ne", 0), with_added, lambda: sums)
