@@ -18,7 +18,8 @@ def write_activations(module: Module) -> None:
         def apply(function: Callable[[Function, Value], Value]) -> None:
             with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
                 p = f.at(c, row * ldc + column)
-                f.store(function(f, _opaque(f, f.load(p, f.vec))), p)
+                # Opaque, or LLVM makes relu in place a masked store, which some CPUs run ten times slower.
+                f.store(function(f, f.opaque(f.load(p, f.vec))), p)
 
         functions = vmath.ACTIVATIONS
         f.match(
@@ -31,8 +32,3 @@ def activate(f: Function, c: Value, ldc: Value, rows: Value, columns: Value, act
     """Apply `GemmArgs.activation` in place to [rows, columns] of C, if it names one."""
     with f.when(activation.compare("ne", 0)):
         f.call("activate", "void", c, ldc, rows, columns, activation)
-
-
-def _opaque(f: Function, x: Value) -> Value:
-    """x, of unknown origin: LLVM makes relu in place a masked store, which some CPUs run ten times slower."""
-    return x if f.isa.is_portable else f.op(f'call {x.type} asm "", "=x,0"({x})', x.type)

@@ -183,6 +183,17 @@ class Function:
         assert result is not None
         return result
 
+    def opaque(self, value: Value) -> Value:
+        """`value`, of which LLVM knows nothing: it neither reorders nor merges what is done before and after.
+
+        In portable lowering, where a vector may be wider than a register, a vector is left as it is.
+        """
+        is_vector = value.type.startswith("<")
+        if self.isa.is_portable and is_vector:
+            return value
+        register = "x" if is_vector else "r"
+        return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
+
     # Vectors
 
     def splat(self, scalar: Value, lanes: int | None = None) -> Value:

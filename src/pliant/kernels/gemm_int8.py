@@ -166,7 +166,8 @@ def _write_tile(module: Module, rows: int) -> None:
                     x = f.splat(f.load(f.at(p, k, "i16"), "i32", 2))
                     for v, y in enumerate(columns):
                         n = i * vectors + v
-                        sums[n] = _multiply_add(f, sums[n], x, y)
+                        # Opaque, or LLVM adds products of several turns first, and spills them.
+                        sums[n] = f.opaque(_multiply_add(f, sums[n], x, y))
             turn.carry(sums)
         for i in range(rows):
             scale = f.splat(f.load(f.at(scales, i)) * weight_scale)
