@@ -1,9 +1,11 @@
 """The local engine's kernels beside its own resident weights and beside onnxruntime, interleaved.
 
 A model's GEMMs run one after another over all its layers, as in a forward pass, so that weights come from
-where a whole model's weights come from. One thread, unless said otherwise.
+where a whole model's weights come from. Claims are judged on one thread, where a busy machine disturbs
+least; all cores stand beside it.
 """
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -57,10 +59,33 @@ def main() -> None:
             "quantize_rows": lambda: quantize_rows_ir(isa),
         }
     )
-    with Pool(1, library, max(scratch_bytes(isa), scratch_bytes_int8(4096))) as pool:
-        _decode(report, pool, kernels, isa, models, rounds)
-        _int8(report, pool, kernels, isa, models[0], rounds)
+    scratch = max(scratch_bytes(isa), scratch_bytes_int8(4096))
+    decode, int8 = [], []
+    for n_threads in sorted({1, len(os.sched_getaffinity(0))}):
+        with Pool(n_threads, library, scratch) as pool:
+            decode.append(_decode(report, pool, kernels, isa, models, rounds))
+            int8.append(_int8(report, pool, kernels, isa, models[0], rounds))
+    report.claim(
+        "local.decode",
+        str(decode[0]),
+        "at most 1.0 at 128 rows and 0.5 at 1 row, every k from 2 to 6",
+        decode[0].many <= 1.0 and decode[0].one <= 0.5,
+        f"On all cores: {decode[-1]}.",
+    )
+    note = f"On all cores: {int8[-1]:.2f}."
+    report.claim("local.int8", int8[0], "at most 0.8 of onnxruntime's int8", int8[0] <= 0.8, note)
     report.finish()
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The largest ratio over models and k, at 128 rows and at one."""
+
+    many: float
+    one: float
+
+    def __str__(self) -> str:
+        return f"{self.many:.3f} at 128 rows, {self.one:.3f} at 1 row"
 
 
 @dataclass(frozen=True)
@@ -154,7 +179,17 @@ def _coded_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, 
         slices, table = _slices(coded, model, decode_table(coded.resident.codebooks[bits], bits, isa), bits)
         a, c, bias = _activations(rows, K, N)
         args = _args(model, m, slices, a, c, bias)
-        out.add(kernels["gemm"], args, units(N, isa), grain(N, rows, isa, 1), slices, table, a, c, bias)
+        out.add(
+            kernels["gemm"],
+            args,
+            units(N, isa),
+            grain(N, rows, isa, pool.n_threads),
+            slices,
+            table,
+            a,
+            c,
+            bias,
+        )
         out.flops += 2 * rows * K * N
     return out
 
@@ -173,7 +208,17 @@ def _resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Mode
             slices=slices.ctypes.data, segment_rows=K, n_segments=1, column_groups_per_slice=N // 16,
             bias=bias.ctypes.data,
         )  # fmt: skip
-        out.add(kernels["gemm"], args, units(N, isa), grain(N, rows, isa, 1), packed, slices, a, c, bias)
+        out.add(
+            kernels["gemm"],
+            args,
+            units(N, isa),
+            grain(N, rows, isa, pool.n_threads),
+            packed,
+            slices,
+            a,
+            c,
+            bias,
+        )
         out.flops += 2 * rows * K * N
     return out
 
@@ -237,46 +282,36 @@ def _decode(
     isa: Isa,
     models: list[Model],
     rounds: int,
-) -> None:
+) -> Worst:
     """The GEMM that decodes against the resident one; torch's float32 beside both."""
     rows = []
-    worst = {1: 0.0, 128: 0.0}
-    at = {1: "", 128: ""}
+    worst = {1: 0.0, 16: 0.0, 128: 0.0}
     for model in models:
-        for n in (1, 16, 128):
+        for n in worst:
             passes = {str(k): _coded_pass(pool, kernels, isa, model, k, n) for k in ALL_BITS}
             passes["fp32"] = _resident_pass(pool, kernels, isa, model, n)
-            functions = {name: p.seconds for name, p in passes.items()} | {"torch": _torch(model, n)}
+            functions = {name: p.seconds for name, p in passes.items()}
+            functions["torch"] = _torch(model, n, pool.n_threads)
             for run in functions.values():
                 run()
             seconds, ratio = interleaved(functions, rounds)
-            flops = passes["fp32"].flops
-            row: dict[str, object] = {"model": model.name, "rows": n}
+            by_bits = {f"k={k}": ratio(str(k), "fp32") for k in ALL_BITS}
+            worst[n] = max(worst[n], *by_bits.values())
+            row: dict[str, object] = {"model": model.name, "threads": pool.n_threads, "rows": n}
             row["fp32 ms"] = median(seconds["fp32"]) * 1e3
-            row["fp32 GFLOP/s, best"] = flops / min(seconds["fp32"]) / 1e9
+            row["fp32 GFLOP/s, best"] = passes["fp32"].flops / min(seconds["fp32"]) / 1e9
             row["fp32 / torch"] = ratio("fp32", "torch")
-            row |= {f"k={k}": ratio(str(k), "fp32") for k in ALL_BITS}
-            rows.append(row)
-            if n in worst:
-                for k in ALL_BITS:
-                    if ratio(str(k), "fp32") > worst[n]:
-                        worst[n], at[n] = ratio(str(k), "fp32"), f"{model.name}, k={k}"
-    report.table(
-        "fp32 GEMM that decodes / resident fp32 GEMM, outliers included (median of paired ratios)", rows
-    )
-    report.claim(
-        "local.decode",
-        f"{worst[128]:.3f} at 128 rows ({at[128]}), {worst[1]:.3f} at 1 row ({at[1]})",
-        "at most 1.0 at 128 rows and 0.5 at 1 row, every k from 2 to 6",
-        worst[128] <= 1.0 and worst[1] <= 0.5,
-    )
+            rows.append(row | by_bits)
+    title = "fp32 GEMM that decodes / resident fp32 GEMM, outliers included (median of paired ratios)"
+    report.table(title, rows)
+    return Worst(worst[128], worst[1])
 
 
-def _torch(model: Model, rows: int) -> Callable[[], float]:
-    """The same products by torch on one thread."""
+def _torch(model: Model, rows: int, n_threads: int) -> Callable[[], float]:
+    """The same products by torch."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(n_threads)
     products = []
     for _, _, K, N in model.matrices():
         a, b = torch.randn(rows, K), torch.randn(K, N)
@@ -293,14 +328,14 @@ def _torch(model: Model, rows: int) -> Callable[[], float]:
 
 def _int8(
     report: Report, pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, rounds: int
-) -> None:
+) -> float:
     """The int8 GEMM against the fp32 ones and onnxruntime's dynamic int8 on the same products."""
     rows = 128
     passes = {f"int8 k={k}": _int8_pass(pool, kernels, isa, model, k, rows) for k in (2, 4, 6)}
     passes["fp32"] = _resident_pass(pool, kernels, isa, model, rows)
     with tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder:
         functions = {name: p.seconds for name, p in passes.items()}
-        functions |= _onnxruntime(model, rows, Path(folder))
+        functions |= _onnxruntime(model, rows, Path(folder), pool.n_threads)
         for run in functions.values():
             run()
         seconds, ratio = interleaved(functions, rounds)
@@ -314,16 +349,16 @@ def _int8(
         }
         for name in functions
     ]
-    report.table(f"int8 at {rows} rows, {model.name} (median of paired ratios)", table)
-    worst = max(ratio(f"int8 k={k}", "onnxruntime int8") for k in (2, 4, 6))
-    report.claim("local.int8", worst, "at most 0.8 of onnxruntime's int8", worst <= 0.8)
+    title = f"int8 at {rows} rows, {model.name}, {pool.n_threads} threads (median of paired ratios)"
+    report.table(title, table)
+    return max(ratio(f"int8 k={k}", "onnxruntime int8") for k in (2, 4, 6))
 
 
-def _onnxruntime(model: Model, rows: int, folder: Path) -> dict[str, Callable[[], float]]:
+def _onnxruntime(model: Model, rows: int, folder: Path, n_threads: int) -> dict[str, Callable[[], float]]:
     """One session a shape holds that product of all layers; the input is quantized once for all of them."""
     sessions: dict[str, list[tuple[onnxruntime.InferenceSession, np.ndarray]]] = {"fp32": [], "int8": []}
     chosen = onnxruntime.SessionOptions()
-    chosen.intra_op_num_threads = 1
+    chosen.intra_op_num_threads = n_threads
     chosen.log_severity_level = 3
     for m in model.geometry.matrices:
         K, N = _shape(m, model.n_slices)
