@@ -1,14 +1,16 @@
-"""The preload buffer: compressed shards that stay between runs (STI 3.1). Knows runs and bytes, not plans."""
+"""Compressed shards that stay between runs: the preload buffer (STI 3.1). Knows runs and bytes, not plans."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
-from pliant.store.read import Run, Store, aligned_buffer
+from pliant.ir.program import Run
+from pliant.kernels.memory import aligned_bytes
+from pliant.store.read import Store, aligned_buffer
 
 
 class PreloadBuffer:
-    """One block of memory for each run held. Not thread-safe against `fill` while a run is under way."""
+    """One block of memory for each run held. Must not change while a run is under way."""
 
     def __init__(self) -> None:
         self._held: dict[Run, np.ndarray] = {}
@@ -32,13 +34,13 @@ class PreloadBuffer:
         for run in set(self._held) - set(wanted):
             del self._held[run]
         for run in wanted:
-            if run in self._held:
-                continue
-            n_bytes = store.run_bytes(run)
-            buffer = aligned_buffer(n_bytes + 2 * 4096)
-            at = store.read(run, buffer, 0)
-            self._held[run] = buffer[at : at + n_bytes].copy()
+            if run not in self._held:
+                buffer = aligned_buffer(store.read_bytes(run))
+                at = store.read(run, buffer)
+                self.keep(run, buffer[at : at + store.run_bytes(run)])
 
     def keep(self, run: Run, payload: np.ndarray) -> None:
-        """Hold a copy of what a run has just read, so that the next one need not."""
-        self._held[run] = payload.copy()
+        """Hold a copy of what was read of `run`, on a cache line of its own."""
+        block = aligned_bytes(payload.nbytes)
+        block[:] = payload
+        self._held[run] = block

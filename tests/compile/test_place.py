@@ -1,9 +1,9 @@
-"""The arena's promise: tensors alive together never share a byte."""
+"""The promise of placing: tensors alive together never share a byte."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.compile.arena import ALIGNMENT, Lifetime, place
+from pliant.compile.place import ALIGNMENT, Lifetime, place
 
 lifetimes = st.builds(
     lambda n, a, b: Lifetime(n, min(a, b), max(a, b)),

@@ -1,0 +1,48 @@
+"""Place tensors with lifetimes in one block of memory. Knows sizes and steps, not what the tensors hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A tensor of `n_bytes` that is alive from step `first` to step `last`, both included."""
+
+    n_bytes: int
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if self.n_bytes < 0 or self.first > self.last:
+            raise ValueError(f"no tensor has {self.n_bytes} bytes from step {self.first} to {self.last}.")
+
+    def overlaps(self, other: "Lifetime") -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Byte offsets of the tensors, in the order given, and the size of the block that holds them."""
+
+    offsets: tuple[int, ...]
+    n_bytes: int
+
+
+def place(tensors: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Placement:
+    """Greedy by size, first fit by offset over lifetimes (FluidML, Algorithm 4).
+
+    Tensors alive together never share a byte; every offset is a multiple of `alignment`.
+    """
+    offsets: dict[int, int] = {}
+    for i in sorted(range(len(tensors)), key=lambda i: (-tensors[i].n_bytes, i)):
+        rivals = sorted((offsets[j], tensors[j].n_bytes) for j in offsets if tensors[i].overlaps(tensors[j]))
+        offset = 0
+        for start, n_bytes in rivals:
+            if offset + tensors[i].n_bytes <= start:
+                break
+            offset = max(offset, -(-(start + n_bytes) // alignment) * alignment)
+        offsets[i] = offset
+    end = max((offsets[i] + tensors[i].n_bytes for i in offsets), default=0)
+    return Placement(tuple(offsets[i] for i in range(len(tensors))), end)
