@@ -1,0 +1,37 @@
+"""What the system tells of itself."""
+
+from pathlib import Path
+
+from pliant.profile.machine import cpu_frequency, cpu_model, memory_bytes
+
+CPUINFO = "processor\t: 0\nmodel name\t: Fast CPU 9000\ncpu MHz\t\t: 2449.998\n"
+
+
+def test_the_cpu_goes_by_the_name_its_maker_gave_it(tmp_path: Path) -> None:
+    """Profiles are keyed by it."""
+    (tmp_path / "cpuinfo").write_text(CPUINFO)
+    assert cpu_model(tmp_path / "cpuinfo") == "Fast CPU 9000"
+    assert cpu_model(tmp_path / "none") != ""
+
+
+def test_cpufreq_counts_before_cpuinfo(tmp_path: Path) -> None:
+    """cpufreq is in kHz, cpuinfo in MHz: both come out in Hz."""
+    (tmp_path / "cpuinfo").write_text(CPUINFO)
+    (tmp_path / "freq").write_text("3200000\n")
+    assert cpu_frequency(tmp_path / "freq", tmp_path / "cpuinfo").frequency_Hz == 3.2e9
+    assert cpu_frequency(tmp_path / "none", tmp_path / "cpuinfo").frequency_Hz == 2449.998e6
+
+
+def test_a_machine_that_tells_no_frequency_says_why(tmp_path: Path) -> None:
+    """STI measures at a frequency; where there is none a profile must say so."""
+    found = cpu_frequency(tmp_path / "none", tmp_path / "none")
+    assert found.frequency_Hz is None
+    assert "cpufreq" in str(found.reason)
+
+
+def test_a_memory_group_bounds_the_memory(tmp_path: Path) -> None:
+    """In a container the machine's memory is not ours; without a limit it is."""
+    (tmp_path / "max").write_text("1000000\n")
+    (tmp_path / "none").write_text("max\n")
+    assert memory_bytes(tmp_path / "max") == 1_000_000
+    assert memory_bytes(tmp_path / "none") == memory_bytes(tmp_path / "absent") > 1_000_000
