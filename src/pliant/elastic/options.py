@@ -12,12 +12,11 @@ class StretchOptions:
 
     `model` is a directory of the BERT family, `train` and `dev` are TSVs (`models.examples`), `out`
     receives the elastic model and `teacher`, when given, the unstretched fine-tuned one. Epochs may be
-    fractions. `dev` is only reported on: nothing in a run is chosen by it. `distil_batch` None
-    is `batch`. `labels` renames the labels
+    fractions. `dev` is only reported on: nothing in a run is chosen by it. `labels` renames the labels
     of the TSVs, whose own names are taken when it is None. `widths` None is a quarter, a half, three
-    quarters and all of the heads. Texts above `max_tokens` are cut for training. The batch is split over
-    `workers` threads, whose gradients are added in a fixed order; another number rounds differently.
-    `is_compact` writes half precision with 6-bit word embeddings.
+    quarters and all of the heads; `distil_batch` None is `batch`. Texts above `max_tokens` are cut for
+    training. A batch is split over `workers` threads, whose gradients are added in a fixed order;
+    another number rounds differently. `is_compact` writes half precision with 6-bit word embeddings.
     """
 
     model: Path
