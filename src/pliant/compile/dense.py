@@ -1,4 +1,4 @@
-"""A plain float32 linear layer on the GEMM kernel. Knows one matrix; the store's shards are `weights.py`'s."""
+"""A plain float32 linear layer on the GEMM kernel. Knows one matrix, no store."""
 
 import numpy as np
 

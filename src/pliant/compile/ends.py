@@ -1,4 +1,4 @@
-"""What stands before and behind the layers: embedding and head, on kernels. Knows no layers and no tokenizer."""
+"""What stands before and behind the layers: embedding and head, on kernels. Knows no layers."""
 
 import numpy as np
 
@@ -40,7 +40,9 @@ class Embedder:
         self._types = np.zeros(arena.tokens, np.int32)
         word, types = embeddings.word, embeddings.types
         table, codebook = (
-            (word.codes, word.codebook.ctypes.data) if isinstance(word, QuantizedTable) else (word.values, None)
+            (word.codes, word.codebook.ctypes.data)
+            if isinstance(word, QuantizedTable)
+            else (word.values, None)
         )
         self._args = EmbedArgs(
             ids=self._ids.ctypes.data,
@@ -58,7 +60,9 @@ class Embedder:
         self._hidden = n_hidden
         self._table = Table()
         self._table.add(kernels.embed, self._args, 1)
-        self._table.add(kernels.layer_norm, norm_args(out, out, embeddings.norm, n, n_padded, spec.norm_eps), 1)
+        self._table.add(
+            kernels.layer_norm, norm_args(out, out, embeddings.norm, n, n_padded, spec.norm_eps), 1
+        )
 
     def run(self, ids: np.ndarray, types: np.ndarray) -> None:
         """Fill the first len(ids) rows of `arena.hidden`. Raises StoreError when a row read is damaged."""

@@ -1,4 +1,4 @@
-"""The kernels a BERT-family model runs on, compiled together. Knows which there are, not how they are used."""
+"""The kernels a BERT-family model runs on, compiled together. Knows which there are, not their use."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One transformer layer at one width as a table of kernel calls. Knows shapes and order, no weights' values."""
+"""One transformer layer at one width as a table of kernel calls. Knows shapes and order, no values."""
 
 import ctypes
 from math import sqrt
@@ -104,9 +104,15 @@ class LayerTable:
             self._gemms.append((self.table.add(self._kernels.gemm, args, 1), args))
             return
         quantized, scales = self._arena.quantized, self._arena.scales
-        assert quantized is not None and scales is not None
+        assert quantized is not None
+        assert scales is not None
         rounding = QuantizeArgs(
-            a=args.a, lda=depth, n_columns=depth, q=quantized.ctypes.data, ldq=depth, scales=scales.ctypes.data
+            a=args.a,
+            lda=depth,
+            n_columns=depth,
+            q=quantized.ctypes.data,
+            ldq=depth,
+            scales=scales.ctypes.data,
         )
         self._rows.append(self.table.add(self._kernels.quantize, rounding, 1))
         args.a = quantized.ctypes.data

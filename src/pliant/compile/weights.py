@@ -1,4 +1,4 @@
-"""A layer's weights as kernels are told of them: descriptors of its slices. Knows addresses, reads nothing."""
+"""A layer's weights as kernels are told of them: descriptors of its slices. Knows addresses only."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,9 @@ class Weights:
         self._plane_bytes = geometry.plane_bytes
         self._full_bytes = geometry.full_bytes(precision)
         self._tables = {
-            k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, self.scale)
+            k: decode_table(book, k, isa)
+            if compute == "fp32"
+            else decode_table_int8(book, k, isa, self.scale)
             for k, book in resident.codebooks.items()
         }
         # What a number of bits means to a kernel, and where its table is.

@@ -76,14 +76,24 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """How many times slower than measured the lanes of an emulated device run (design.md, "Testbed")."""
+    """How many times slower than measured the lanes of an emulated device run.
+
+    `by_width[m - 1]`, where given, slows a layer of m slices once more: compute flat in m, as on a GPU.
+    """
 
     compute: float = 1.0
     io: float = 1.0
+    by_width: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.compute < 1 or self.io < 1:
-            raise ProfileError(f"a device can only be dilated, not sped up: {self.compute} and {self.io}.")
+        if self.compute < 1 or self.io < 1 or any(f < 1 for f in self.by_width):
+            raise ProfileError(
+                f"a device can only be dilated, not sped up: {self.compute}, {self.io}, {self.by_width}."
+            )
+
+    def factor(self, width: int) -> float:
+        """How many times slower a layer of `width` slices runs."""
+        return self.compute * (self.by_width[width - 1] if self.by_width else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +163,11 @@ def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
         disk_p95=profile.disk_p95.times(d),
         layers=tuple(replace(s, alone=s.alone.times(c), with_io=s.with_io.times(c)) for s in profile.layers),
         overheads=tuple(replace(o, embed=o.embed.times(c), head=o.head.times(c)) for o in profile.overheads),
-        dilation=Dilation(profile.dilation.compute * c, profile.dilation.io * d),
+        dilation=Dilation(
+            profile.dilation.compute * c,
+            profile.dilation.io * d,
+            dilation.by_width or profile.dilation.by_width,
+        ),
     )
 
 

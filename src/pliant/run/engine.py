@@ -121,5 +121,7 @@ def runs_of(bits: np.ndarray) -> tuple[Run, ...]:
         for part in range(FULL + 1):
             wanted = row == FULL_BITS if part == FULL else (row > part) & (row != FULL_BITS)
             edges = np.flatnonzero(np.diff(np.concatenate([[0], wanted.astype(int), [0]])))
-            runs += [Run(layer, part, int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+            runs += [
+                Run(layer, part, int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)
+            ]
     return tuple(runs)

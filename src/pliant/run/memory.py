@@ -48,8 +48,8 @@ class MemoryBudget:
         held = self._reserved.get(id(owner), 0)
         if n_bytes - held > self.free_bytes:
             raise BudgetError(
-                f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} that all "
-                f"models share only {format_bytes(self.free_bytes + held)} are free. "
+                f"{format_bytes(n_bytes)} were asked for, but of the {format_bytes(self.total_bytes)} that "
+                f"all models share only {format_bytes(self.free_bytes + held)} are free. "
                 "Lower this model's preload buffer, or close another model."
             )
         self._reserved[id(owner)] = n_bytes

@@ -1,0 +1,327 @@
+"""A model opened under a latency target and a preload buffer: plan, preload, answer, retarget, close.
+
+Knows one store and one device profile; finding, packing and profiling are `api`'s business.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+import numpy as np
+
+from pliant.compile.kernels import Precise
+from pliant.errors import InputError
+from pliant.ir.cost import Budget, DeviceProfile, Span, cost_table, latency, simulate
+from pliant.ir.program import FULL, Program, Run
+from pliant.models.tokenizer import open_tokenizer
+from pliant.plan.options import OURS, PlanOptions
+from pliant.plan.result import Plan
+from pliant.plan.search import plan as make_plan
+from pliant.plan.shape import store_shape
+from pliant.run.engine import Engine
+from pliant.run.execute import Lanes
+from pliant.run.memory import MemoryBudget, peak_rss_bytes
+from pliant.run.pipeline import FULL_BITS, Pipeline, Ring
+from pliant.run.preload import PreloadBuffer
+from pliant.store.read import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for."""
+
+    latency_s: float
+    preload_bytes: int = 0
+    length: int = 64
+    n_threads: int = 2
+    is_anytime: bool = True
+    best_effort: bool = False
+    compute: Precise = "fp32"
+    plan: PlanOptions = OURS
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.n_threads < 1:
+            raise InputError(
+                f"a session needs a length and a number of threads of at least 1, not {self.length} and "
+                f"{self.n_threads}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer, what it took, and what had been predicted.
+
+    `scores` are the softmax of the logits in label order, `score` that of `label`; an embedding model
+    answers with `vector` instead. `seconds` run from text to answer. `bits[k][s]` is what shard s of the
+    submodel's k-th layer really ran with, `planned_bits` what the plan wanted. `resident_weight_bytes`
+    are preload buffer and working buffer; `peak_rss_bytes` is the whole process.
+    """
+
+    label: str | None
+    score: float | None
+    scores: tuple[float, ...] | None
+    vector: np.ndarray | None
+    seconds: float
+    target_s: float
+    n_tokens: int
+    submodel: tuple[int, int]
+    bits: tuple[tuple[int, ...], ...]
+    planned_bits: tuple[tuple[int, ...], ...]
+    predicted_s: float
+    resident_weight_bytes: int
+    arena_bytes: int
+    peak_rss_bytes: int
+    read_bytes: int
+    spans: tuple[Span, ...]
+    predicted_spans: tuple[Span, ...]
+    program: Program
+
+    @property
+    def met(self) -> bool:
+        """Whether the answer came within the target."""
+        return self.seconds <= self.target_s
+
+
+@final
+class Session:
+    """A context manager; one request at a time. Closing it leaves the store open.
+
+    Inputs of another length than `options.length` run with a plan of their own bucket over the same
+    preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        profile: DeviceProfile,
+        options: SessionOptions,
+        *,
+        cache: Path | None = None,
+        memory: MemoryBudget | None = None,
+        fixed: Plan | None = None,
+    ) -> None:
+        self.store = store
+        self.profile = profile
+        self.options = options
+        self.io_slowdown = profile.dilation.io
+        self._memory = memory
+        self._fixed = fixed
+        self._tokenizer = open_tokenizer(store.path, store.spec)
+        self._shape = store_shape(store.spec)
+        self._importance = _importance(store)
+        self._preload = PreloadBuffer()
+        self._ring = Ring()
+        self._keep_bytes: int | None = None
+        self._pipelines: dict[int, Pipeline] = {}
+        self.engine = Engine(
+            store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
+        )
+        self._lanes = Lanes(("io",))
+        try:
+            self._replan()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all threads and give the memory back; safe to call twice."""
+        self._lanes.close()
+        self.engine.close()
+        if self._memory is not None:
+            self._memory.release(self)
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for inputs of `options.length` tokens."""
+        return self._pipeline(self.options.length).plan
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights in memory: preload buffer and working buffer."""
+        return self._preload.n_bytes + self._ring.n_bytes
+
+    def __call__(self, text: str, pair: str | None = None) -> Reply:
+        """Answer one text, or a pair of texts. Raises InputError, StoreError (in LaneError) on damage."""
+        start = time.perf_counter()
+        encoded = self._tokenizer.encode(text, pair)
+        n = encoded.n_tokens
+        self.engine.reserve(n)
+        pipeline = self._pipeline(n)
+        self._lanes.dilation = {"cpu": self.profile.dilation.factor(pipeline.plan.width)}
+        answers: list[np.ndarray] = []
+        outcome = pipeline.run(
+            self._lanes,
+            n,
+            lambda: self.engine.embed(encoded.ids, encoded.types),
+            lambda: answers.append(self.engine.head(n)),
+        )
+        seconds = time.perf_counter() - start
+        reply = self._reply(answers[0], seconds, n, pipeline, outcome.bits, outcome.read_bytes, outcome.spans)
+        if self._keep_bytes is not None:
+            self._replan_held()
+        return reply
+
+    def retarget(self, latency_s: float | None = None, preload_bytes: int | None = None) -> None:
+        """Change target or buffer and replan. Raises BudgetError, changing nothing, when that cannot be."""
+        before = self.options
+        self.options = replace(
+            before,
+            latency_s=before.latency_s if latency_s is None else latency_s,
+            preload_bytes=before.preload_bytes if preload_bytes is None else preload_bytes,
+        )
+        try:
+            self._replan()
+        except BaseException:
+            self.options = before
+            raise
+
+    @contextmanager
+    def engagement(self, preload_bytes: int) -> Iterator[Self]:
+        """A few executions back to back (STI 3.3): what one has read stays, up to `preload_bytes`, bottom
+        layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began."""
+        self._keep_bytes = preload_bytes
+        self._pipelines.clear()
+        try:
+            yield self
+        finally:
+            self._keep_bytes = None
+            self._lanes.drain()
+            self._replan()
+
+    def _replan(self) -> None:
+        plan = self._fixed or self._plan(self.options.length, held=None)
+        if self._memory is not None:
+            self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
+        self._lanes.drain()
+        self._preload.fill(self.store, plan.preload_runs)
+        self._place_preload()
+        self._ring = Ring()  # the window may be smaller than the one before
+        self._pipelines = {self._bucket(self.options.length): self._bind(plan)}
+
+    def _replan_held(self) -> None:
+        """After a run of an engagement: the next plan counts on what was kept."""
+        self._lanes.drain()
+        self._pipelines.clear()
+        self._place_preload()
+
+    def _place_preload(self) -> None:
+        for run in self._preload.runs:
+            self.engine.encoder.place(run.layer, run.part, run.first, run.count, self._preload.address(run))
+
+    def _bucket(self, n_tokens: int) -> int:
+        lengths = self.profile.lengths
+        return next((n for n in lengths if n >= n_tokens), lengths[-1])
+
+    def _pipeline(self, n_tokens: int) -> Pipeline:
+        bucket = self._bucket(n_tokens)
+        if bucket not in self._pipelines:
+            plan = self._fixed or self._plan(bucket, held=_held(self._preload.runs, self._importance.shape))
+            self._pipelines[bucket] = self._bind(plan)
+        return self._pipelines[bucket]
+
+    def _bind(self, plan: Plan) -> Pipeline:
+        pipeline = Pipeline(
+            plan,
+            self.store,
+            self.engine.encoder,
+            self._ring,
+            _held(self._preload.runs, self._importance.shape),
+            io_slowdown=lambda: self.io_slowdown,
+            keep=None if self._keep_bytes is None else self._keep,
+        )
+        self._lanes.drain()
+        self._ring.fit(pipeline.ring_bytes)
+        return pipeline
+
+    def _keep(self, run: Run, payload: np.ndarray) -> None:
+        if self._keep_bytes is not None and self._preload.n_bytes + payload.nbytes <= self._keep_bytes:
+            self._preload.keep(run, payload)
+
+    def _plan(self, length: int, held: np.ndarray | None) -> Plan:
+        options = replace(
+            self.options.plan,
+            is_anytime=self.options.is_anytime,
+            # Only the length that was planned for is promised; longer inputs run as well as they can.
+            best_effort=self.options.best_effort or held is not None,
+        )
+        length = self._bucket(length)
+        return make_plan(
+            self._shape,
+            cost_table(self.profile, length, "p95"),
+            Budget(self.options.latency_s, self.options.preload_bytes),
+            self._importance,
+            options,
+            expected=cost_table(self.profile, length, "median"),
+            held=held,
+            arena_bytes=self.engine.arena_bytes,
+        )
+
+    def _reply(
+        self,
+        answer: np.ndarray,
+        seconds: float,
+        n_tokens: int,
+        pipeline: Pipeline,
+        bits: tuple[tuple[int, ...], ...],
+        read_bytes: int,
+        spans: tuple[Span, ...],
+    ) -> Reply:
+        plan = pipeline.plan
+        labels = self.store.spec.head.labels
+        scores = None if labels is None else _softmax(answer)
+        best = None if scores is None else int(np.argmax(scores))
+        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), "median")
+        predicted = simulate(pipeline.program, costs, {"tokens": n_tokens})
+        return Reply(
+            label=None if labels is None or best is None else labels[best],
+            score=None if scores is None or best is None else scores[best],
+            scores=scores,
+            vector=answer if labels is None else None,
+            seconds=seconds,
+            target_s=self.options.latency_s,
+            n_tokens=n_tokens,
+            submodel=(plan.n, plan.width),
+            bits=bits,
+            planned_bits=plan.bits,
+            predicted_s=costs.tokenise_s + latency(predicted),
+            resident_weight_bytes=self.weight_bytes,
+            arena_bytes=self.engine.arena_bytes,
+            peak_rss_bytes=peak_rss_bytes(),
+            read_bytes=read_bytes,
+            spans=spans,
+            predicted_spans=predicted,
+            program=pipeline.program,
+        )
+
+
+def _importance(store: Store) -> np.ndarray:
+    """Importance from the manifest; all shards alike when it was never measured."""
+    table = store.manifest.importance
+    shape = (store.spec.n_layers, store.spec.n_heads)
+    return np.ones(shape) if table is None else np.asarray(table, np.float64).reshape(shape)
+
+
+def _held(runs: tuple[Run, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """Planes of every shard that `runs` hold without a gap, 32 for full fidelity: int64 [N, M]."""
+    parts = np.zeros((*shape, FULL + 1), bool)
+    for run in runs:
+        parts[run.layer, run.first : run.first + run.count, run.part] = True
+    planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
+    return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
+
+
+def _softmax(logits: np.ndarray) -> tuple[float, ...]:
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    return tuple((shares / shares.sum()).tolist())
