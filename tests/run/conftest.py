@@ -1,0 +1,58 @@
+"""Tiny stores and synthetic device profiles for tests of sessions and engines."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
+from pliant.models.checkpoint import open_checkpoint
+from pliant.store.build import build
+
+
+@pytest.fixture(scope="session")
+def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled kernels, shared by all tests of a worker."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture(scope="session")
+def tiny_store(
+    tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`tiny_store(family, is_classifier, **changes)` is a packed random model; never write into it."""
+    made: dict[str, Path] = {}
+
+    def store(family: str = "bert", is_classifier: bool = True, **changes: object) -> Path:
+        directory = tiny_model(family, is_classifier, **changes)
+        key = str(directory)
+        if key not in made:
+            made[key] = build(open_checkpoint(directory), tmp_path_factory.mktemp("stores") / "store")
+        return made[key]
+
+    return store
+
+
+@pytest.fixture
+def slow_profile() -> Callable[..., DeviceProfile]:
+    """A device on paper: `layer_s` per slice and layer, a disk line, next to no overhead."""
+
+    def profile(
+        widths: tuple[int, ...] = (2, 4),
+        layer_s: float = 1e-3,
+        disk: Disk | None = None,
+        lengths: tuple[int, ...] = (8, 24),
+    ) -> DeviceProfile:
+        line = disk or Disk(1e-4, 1e8)
+        small = Timing(1e-5, 2e-5)
+        return DeviceProfile(
+            cpu="paper", n_threads=1, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",
+            subject="tiny", io_method="none", reads=(), disk=line, disk_p95=line,
+            layers=tuple(
+                LayerTime(n, m, Timing(layer_s * m, layer_s * m), Timing(layer_s * m, layer_s * m))
+                for n in lengths for m in widths
+            ),
+            overheads=tuple(Overhead(n, small, small, small) for n in lengths),
+        )  # fmt: skip
+
+    return profile
