@@ -1,0 +1,241 @@
+"""Open a model by name under a latency target and a memory budget. Knows no plan, kernel or read.
+
+What a user calls a model (a store, a model that ships with pliant, a directory, a hub id) becomes a store,
+built once and kept in the cache; the device is profiled once for each model shape and kept there too.
+"""
+
+import os
+import shutil
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import psutil
+
+from pliant.compile.arena import make_arena
+from pliant.errors import StoreError
+from pliant.ir.cost import Budget, cost_table
+from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.models.checkpoint import open_checkpoint
+from pliant.models.hub import resolve
+from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
+from pliant.plan.options import OURS, PlanOptions
+from pliant.plan.result import Plan
+from pliant.plan.search import plan as make_plan
+from pliant.plan.shape import store_shape
+from pliant.profile.cache import load_profile, profile_path, save_profile
+from pliant.profile.machine import cpu_model
+from pliant.profile.measure import ProfileProgress, io_method, measure_device, subject_name
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.engine import Engine
+from pliant.run.memory import MemoryBudget
+from pliant.run.session import Session, SessionOptions
+from pliant.store.build import Progress, build
+from pliant.store.manifest import MANIFEST
+from pliant.store.read import Store, open_store
+
+Compute = Literal["fp32", "int8"]
+Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
+# Called with what is being done, how much of it is done, and of how much.
+OnProgress = Callable[[str, int, int], None]
+
+_ASSETS = Path(__file__).parent / "assets"
+
+
+def open(
+    source: str | os.PathLike[str],
+    *,
+    latency: str | float,
+    preload: str | int = 0,
+    length: int = 64,
+    threads: int | None = None,
+    anytime: bool = True,
+    best_effort: bool = False,
+    compute: Compute = "fp32",
+    profile: DeviceProfile | None = None,
+    memory: MemoryBudget | None = None,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+    plan: PlanOptions = OURS,
+    baseline: Baseline | None = None,
+    cache: Path | None = None,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> Session:
+    """A session that answers text with `source` within `latency`, keeping `preload` bytes of weights.
+
+    `source` is a store, the name of a model that ships with pliant ("sst2"), a Hugging Face model
+    directory, or a hub id. `length` is the number of tokens planned for; inputs of any length are
+    answered. `threads` default to the physical cores. `profile` stands in for the kept or measured one,
+    `dilation` makes the device slower, `memory` is shared with other sessions. `baseline` runs as one of
+    the systems STI is compared with. Raises PliantError: see errors.py for which.
+    """
+    options = SessionOptions(
+        latency_s=parse_seconds(latency),
+        preload_bytes=parse_bytes(preload),
+        length=length,
+        n_threads=threads or default_threads(),
+        is_anytime=anytime,
+        best_effort=best_effort,
+        compute=compute,
+        plan=plan,
+    )
+    cache = cache or cache_directory()
+    store = open_source(source, cache, on_progress)
+    try:
+        if profile is None:
+            profile = profile_of(store, cache, options.n_threads, compute, on_progress)
+        device = dilate(profile, dilation)
+        fixed = None if baseline is None else plan_of(store, device, options, baseline)
+        session = Session(store, device, options, cache=cache, memory=memory, fixed=fixed)
+    except BaseException:
+        store.close()
+        raise
+    weakref.finalize(session, store.close)  # a session leaves its store open; this one has no other user
+    return session
+
+
+def plan_of(
+    store: Store, profile: DeviceProfile, options: SessionOptions, baseline: Baseline | None = None
+) -> Plan:
+    """What a session of these options would plan, without reading or compiling anything.
+
+    Raises BudgetError naming the nearest feasible target.
+    """
+    spec = store.spec
+    length = next((n for n in profile.lengths if n >= options.length), profile.lengths[-1])
+    settings = replace(
+        options.plan,
+        is_anytime=options.is_anytime,
+        best_effort=options.best_effort or options.plan.best_effort,
+    )
+    job = (
+        store_shape(spec),
+        cost_table(profile, length, "p95"),
+        Budget(options.latency_s, options.preload_bytes),
+        np.asarray(store.manifest.importance or np.ones((spec.n_layers, spec.n_heads)), np.float64),
+    )
+    expected = cost_table(profile, length, "median")
+    if baseline is None:
+        arena = make_arena(store.geometry, spec.widths[-1], length, options.compute)
+        return make_plan(*job, settings, expected=expected, arena_bytes=arena.n_bytes)
+    if baseline == "load-exec":
+        return load_and_execute(*job, settings, expected=expected)
+    kind, _, bits = baseline.partition("-")
+    planner = standard_pipeline if kind == "stdpl" else preload_model
+    return planner(*job, int(bits), settings, expected=expected)
+
+
+def cache_directory() -> Path:
+    """Where kernels, profiles and packed models are kept: $PLIANT_CACHE, or ~/.cache/pliant."""
+    return Path(os.environ.get("PLIANT_CACHE") or Path.home() / ".cache" / "pliant")
+
+
+def default_threads() -> int:
+    """One thread a physical core that this process may use."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
+
+
+def open_source(
+    source: str | os.PathLike[str], cache: Path, on_progress: OnProgress = lambda what, done, total: None
+) -> Store:
+    """The store of `source`; anything but a store is packed into `cache` when it is first used.
+
+    A packed store that has been damaged or cut is packed again. Raises ModelError and StoreError.
+    """
+    if is_store(Path(source)):
+        return open_store(Path(source))
+    directory = model_directory(source)
+    packed = cache / "stores" / _packed_name(directory)
+    if packed.exists():
+        try:
+            return open_store(packed)
+        except StoreError:
+            shutil.rmtree(packed, ignore_errors=True)
+
+    def on_build(progress: Progress) -> None:
+        on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
+
+    build(open_checkpoint(directory), packed, on_progress=on_build, overwrite=True)
+    return open_store(packed)
+
+
+def is_store(path: Path) -> bool:
+    """Whether `path` is a directory with a store's manifest."""
+    return (path / MANIFEST).is_file()
+
+
+def model_directory(source: str | os.PathLike[str]) -> Path:
+    """The model directory that `source` names: a directory, a shipped model, or a hub id.
+
+    Raises ModelError when there is none.
+    """
+    text = os.fspath(source)
+    shipped = _ASSETS / text
+    is_name = text == Path(text).name and (shipped / "config.json").is_file()
+    if is_name and not (Path(text) / "config.json").is_file():
+        return shipped
+    return resolve(text)
+
+
+def shipped_models() -> tuple[str, ...]:
+    """Names of the models that come with pliant."""
+    return tuple(sorted(path.parent.name for path in _ASSETS.glob("*/config.json")))
+
+
+def profile_of(
+    store: Store,
+    cache: Path,
+    n_threads: int,
+    compute: Compute = "fp32",
+    on_progress: OnProgress = lambda what, done, total: None,
+    *,
+    measuring: "Measuring | None" = None,
+) -> DeviceProfile:
+    """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
+
+    With `measuring` it is measured in any case.
+    """
+    path = profile_path(cache, cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store))
+    kept = None if measuring else load_profile(path)
+    if kept is not None:
+        return kept
+    how = measuring or Measuring()
+
+    def on_measure(progress: ProfileProgress) -> None:
+        on_progress("profiling this device", progress.done, progress.total)
+
+    with Engine(store, n_threads=n_threads, cache=cache, compute=compute) as engine:
+        profile = measure_device(
+            engine,
+            n_threads=n_threads,
+            compute=compute,
+            lengths=how.lengths,
+            widths=how.widths,
+            seconds=how.seconds,
+            on_progress=on_measure,
+        )
+    save_profile(path, profile)
+    return profile
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What to measure: None for the default lengths and the trained widths; about how long to take."""
+
+    lengths: tuple[int, ...] | None = None
+    widths: tuple[int, ...] | None = None
+    seconds: float = 8.0
+
+
+def _packed_name(directory: Path) -> str:
+    """A name that changes with the directory's content: sizes and times of its files are part of it."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    lines = [str(directory.resolve())]
+    for path in files:
+        about = path.stat()
+        lines.append(f"{path.relative_to(directory)} {about.st_size} {about.st_mtime_ns}")
+    return f"{directory.name}-{sha256(chr(10).join(lines).encode()).hexdigest()[:16]}"
