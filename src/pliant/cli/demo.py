@@ -1,0 +1,52 @@
+"""`pliant demo`: the model that ships with pliant answers four sentences and shows its work."""
+
+from typing import Annotated
+
+import typer
+
+from pliant import api
+from pliant.cli.options import Asked, Json
+from pliant.cli.show import print_json, progress_bar, reply_values, show_plan, show_reply, show_steps
+from pliant.errors import InputError
+from pliant.quantities import format_bytes
+
+SENTENCES = (
+    "a charming and often affecting journey",
+    "unflinchingly bleak and desperate",
+    "the plot is thin , but the cast is a delight to watch",
+    "a tedious , overlong mess that never finds its tone",
+)
+
+
+def demo(
+    source: Annotated[str, typer.Argument(help="What to open.")] = "sst2",
+    latency: Annotated[str, typer.Option(help="Target from text to answer.")] = "20ms",
+    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs.")] = "200KB",
+    json: Json = False,
+) -> None:
+    """Open the shipped model under a target, show the plan, answer, and compare with the prediction."""
+    if source == "sst2" and source not in api.shipped_models():
+        raise InputError("this installation ships no model 'sst2'; name a model directory: pliant demo DIR.")
+    # A machine slower than the target allows shall still show what it can do.
+    asked = Asked(source, latency, preload, 32, None, True, True, "fp32", 1.0, 1.0)
+    with progress_bar() as on_progress:
+        session = asked.open(on_progress)
+    with session:
+        plan = session.plan
+        session(SENTENCES[0])
+        replies = [session(sentence) for sentence in SENTENCES]
+        whole = session.store.manifest.spec.n_layers * plan.shape.n_slices * plan.shape.full_bytes
+    if json:
+        print_json({"plan": plan, "replies": [reply_values(reply) for reply in replies]})
+        return
+    typer.echo(f"pliant run {source} --latency {latency} --preload {preload}\n")
+    show_plan(plan)
+    typer.echo("")
+    for sentence, reply in zip(SENTENCES, replies, strict=True):
+        show_reply(reply, sentence)
+    typer.echo("")
+    show_steps(replies[-1])
+    held = max(reply.resident_weight_bytes for reply in replies)
+    typer.echo(
+        f"weights in memory: {format_bytes(held)}; all layers at full fidelity would be {format_bytes(whole)}"
+    )

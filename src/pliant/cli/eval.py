@@ -1,0 +1,118 @@
+"""`pliant eval`: accuracy and latency of a real session over a TSV."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from pliant.api import Baseline
+from pliant.cli.options import (
+    Anytime,
+    Asked,
+    BestEffort,
+    DilateCompute,
+    DilateIo,
+    Json,
+    Latency,
+    Length,
+    Precise,
+    Preload,
+    Source,
+    Threads,
+)
+from pliant.cli.show import print_json, progress_bar
+from pliant.evaluate.intervals import accuracy
+from pliant.models.examples import Example, read_examples
+from pliant.quantities import format_bytes, format_seconds
+from pliant.run.session import Reply
+
+
+def evaluate(
+    source: Source,
+    data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")],
+    latency: Latency,
+    preload: Preload = "0",
+    baseline: Annotated[
+        Baseline | None, typer.Option(help="Run as one of the systems STI is compared with.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None,
+    length: Length = 64,
+    threads: Threads = None,
+    best_effort: BestEffort = False,
+    anytime: Anytime = True,
+    compute: Precise = "fp32",
+    dilate_compute: DilateCompute = 1.0,
+    dilate_io: DilateIo = 1.0,
+    json: Json = False,
+) -> None:
+    """Answer every example of DATA once, one after the other, and say how well and how fast."""
+    asked = Asked(
+        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
+        baseline,
+    )  # fmt: skip
+    with progress_bar() as on_progress:
+        session = asked.open(on_progress)
+        with session:
+            labels = session.store.spec.head.labels or ()
+            examples = read_examples(data, labels)[:limit]
+            session(examples[0].text, examples[0].pair)  # the first run warms up what later ones find warm
+            replies = []
+            for i, example in enumerate(examples):
+                on_progress("answering", i, len(examples))
+                replies.append(session(example.text, example.pair))
+            planned = (session.plan.n, session.plan.width)
+    values = _values(examples, replies, labels) | {"submodel": list(planned), "system": baseline or "ours"}
+    if json:
+        print_json(values)
+    else:
+        _show(values)
+
+
+def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[str, ...]) -> dict[str, Any]:
+    """The report for machines (design.md, "Interfaces")."""
+    right = np.array([labels[e.label] == r.label for e, r in zip(examples, replies, strict=True)])
+    seconds = np.array([r.seconds for r in replies])
+    share = accuracy(right)
+    ran = Counter(r.submodel for r in replies)
+    return {
+        "accuracy": share.value,
+        "accuracy_interval": [share.low, share.high],
+        "n": len(replies),
+        "latency_s": {
+            "median": float(np.median(seconds)),
+            "p95": float(np.quantile(seconds, 0.95)),
+        },
+        "target_s": replies[0].target_s,
+        "met_fraction": float(np.mean([r.met for r in replies])),
+        "resident_weight_bytes": max(r.resident_weight_bytes for r in replies),
+        "arena_bytes": max(r.arena_bytes for r in replies),
+        "peak_rss_bytes": max(r.peak_rss_bytes for r in replies),
+        "reduced_fraction": float(np.mean([r.bits != r.planned_bits for r in replies])),
+        "submodels_run": [{"submodel": list(nm), "n": count} for nm, count in ran.most_common()],
+    }
+
+
+def _show(values: dict[str, Any]) -> None:
+    low, high = values["accuracy_interval"]
+    latency_s = values["latency_s"]
+    n, m = values["submodel"]
+    ran = ", ".join(f"{r['submodel'][0]}x{r['submodel'][1]} ({r['n']})" for r in values["submodels_run"])
+    typer.echo(
+        f"{values['system']}: accuracy {100 * values['accuracy']:.2f} % "
+        f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples"
+    )
+    typer.echo(
+        f"latency: median {format_seconds(latency_s['median'])}, 95th percentile "
+        f"{format_seconds(latency_s['p95'])}, target {format_seconds(values['target_s'])}, met by "
+        f"{100 * values['met_fraction']:.1f} %"
+    )
+    typer.echo(
+        f"submodel {n}x{m} planned; ran by input length: {ran}; "
+        f"{100 * values['reduced_fraction']:.1f} % of runs did without some refinement"
+    )
+    typer.echo(
+        f"weights in memory {format_bytes(values['resident_weight_bytes'])}, activations "
+        f"{format_bytes(values['arena_bytes'])}, peak of the process {format_bytes(values['peak_rss_bytes'])}"
+    )

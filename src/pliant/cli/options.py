@@ -1,0 +1,114 @@
+"""Options that several verbs share, and how they become a session. Knows no verb."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pliant import api
+from pliant.api import Baseline, Compute, OnProgress
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.models.examples import read_examples as read_examples
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.session import Session, SessionOptions
+from pliant.store.read import Store
+
+Source = Annotated[
+    str, typer.Argument(help="A store, a model that ships with pliant (sst2), a model directory or hub id.")
+]
+Latency = Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
+Preload = Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")]
+Length = Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")]
+Threads = Annotated[int | None, typer.Option(help="Compute threads [default: the physical cores].", min=1)]
+BestEffort = Annotated[
+    bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
+]
+Anytime = Annotated[bool, typer.Option(help="Do without refinements that are late.")]
+Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
+DilateCompute = Annotated[float, typer.Option(help="Emulate a device that computes this many times slower.")]
+DilateIo = Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What run, plan and eval were asked for, in the words of the command line."""
+
+    source: str
+    latency: str
+    preload: str
+    length: int
+    threads: int | None
+    best_effort: bool
+    anytime: bool
+    compute: Compute
+    dilate_compute: float
+    dilate_io: float
+    baseline: Baseline | None = None
+
+    @property
+    def dilation(self) -> Dilation:
+        return Dilation(self.dilate_compute, self.dilate_io)
+
+    @property
+    def options(self) -> SessionOptions:
+        return SessionOptions(
+            latency_s=parse_seconds(self.latency),
+            preload_bytes=parse_bytes(self.preload),
+            length=self.length,
+            n_threads=self.threads or api.default_threads(),
+            is_anytime=self.anytime,
+            best_effort=self.best_effort,
+            compute=self.compute,
+        )
+
+    def open(self, on_progress: OnProgress) -> Session:
+        """The session; packs and profiles first where that was never done."""
+        return api.open(
+            self.source,
+            latency=self.latency,
+            preload=self.preload,
+            length=self.length,
+            threads=self.threads,
+            anytime=self.anytime,
+            best_effort=self.best_effort,
+            compute=self.compute,
+            dilation=self.dilation,
+            baseline=self.baseline,
+            on_progress=on_progress,
+        )
+
+    def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
+        """The profile that a session would run with."""
+        threads = self.options.n_threads
+        kept = api.profile_of(store, api.cache_directory(), threads, self.compute, on_progress)
+        return dilate(kept, self.dilation)
+
+
+def numbers(text: str | None, name: str) -> tuple[int, ...] | None:
+    """`"3,6,9"` -> (3, 6, 9); raises InputError naming the option."""
+    return None if text is None else _list(text, int, name, "whole numbers such as 3,6,9")
+
+
+def _list(text: str, kind: Callable[[str], int], name: str, wanted: str) -> tuple[int, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"{name} {text!r}: give {wanted}, separated by commas.") from error
+
+
+def text_lines(path: Path) -> tuple[str, ...]:
+    """The lines of a text file that hold anything; raises InputError when it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    kept = tuple(line for line in lines if line.strip())
+    if not kept:
+        raise InputError(f"{path} holds no text; give one text a line.")
+    return kept

@@ -1,0 +1,116 @@
+"""`pliant pack`: a model directory becomes a store of shards."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import typer
+
+from pliant import api
+from pliant.cli.options import Json, numbers
+from pliant.cli.show import print_json, progress_bar
+from pliant.errors import InputError
+from pliant.models.checkpoint import open_checkpoint
+from pliant.models.spec import ModelSpec
+from pliant.quantities import format_bytes
+from pliant.store.build import ALL_BITS, Progress, build
+from pliant.store.manifest import Manifest, put_importance, read_manifest
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+def pack(
+    source: Annotated[str, typer.Argument(help="A model directory, a shipped model or a hub id.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the store goes [default: NAME.store].")
+    ] = None,
+    quantizer: Annotated[
+        Literal["lloyd", "equal-population"], typer.Option(help="How weights become 6-bit codes.")
+    ] = "lloyd",
+    bits: Annotated[
+        str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32 [default: all].")
+    ] = None,
+    importance: Annotated[
+        Path | None, typer.Option(help="JSON: importance of each shard, a row of numbers a layer.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Cut a model into shards of every bitwidth and write them as a store."""
+    directory = api.model_directory(source)
+    out = output or Path(f"{directory.name}.store")
+    checkpoint = open_checkpoint(directory)
+    rows = None if importance is None else _importance(importance, checkpoint.spec)
+    with progress_bar() as on_progress:
+
+        def on_build(progress: Progress) -> None:
+            on_progress(f"packing: {progress.what}", progress.done, progress.total)
+
+        build(
+            checkpoint,
+            out,
+            quantizer,
+            numbers(bits, "--bits") or ALL_BITS,
+            source=source,
+            overwrite=overwrite,
+            on_progress=on_build,
+        )
+    manifest = read_manifest(out) if rows is None else put_importance(out, rows)
+    if json:
+        print_json(store_values(out, manifest))
+        return
+    typer.echo(f"{out}: {store_line(manifest)}")
+
+
+def store_values(path: Path, manifest: Manifest) -> dict[str, object]:
+    """What a store is, for machines."""
+    return {
+        "store": str(path),
+        "identity": manifest.identity,
+        "version": manifest.version,
+        "source": manifest.source,
+        "made_by": manifest.made_by,
+        "quantizer": manifest.quantizer,
+        "bits": manifest.bits,
+        "n_bytes": manifest.n_bytes,
+        "n_layers": manifest.spec.n_layers,
+        "n_slices": manifest.spec.n_heads,
+        "widths": manifest.spec.widths,
+        "outlier_share": outlier_share(manifest),
+        "error": [layer.error for layer in manifest.layers],
+        "importance": manifest.importance,
+    }
+
+
+def store_line(manifest: Manifest) -> str:
+    """What a store is, in one line."""
+    spec = manifest.spec
+    return (
+        f"{spec.family}, {spec.n_layers} layers x {spec.n_heads} slices, widths {_join(spec.widths)}, bits "
+        f"{_join(manifest.bits)} ({manifest.quantizer}), {100 * outlier_share(manifest):.2f} % outliers, "
+        f"{format_bytes(manifest.n_bytes)}"
+    )
+
+
+def outlier_share(manifest: Manifest) -> float:
+    """Weights that are kept exactly, as a share of all that are cut into shards."""
+    n_weights = sum(layer.n_weights for layer in manifest.layers)
+    return sum(layer.n_outliers for layer in manifest.layers) / n_weights
+
+
+def _importance(path: Path, spec: ModelSpec) -> Rows:
+    try:
+        rows = msgspec.json.decode(path.read_bytes(), type=Rows)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is no table of importance ({error}): give JSON, a list of numbers a layer."
+        ) from error
+    if [len(row) for row in rows] != [spec.n_heads] * spec.n_layers:
+        raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one a shard.")
+    return rows
+
+
+def _join(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))
