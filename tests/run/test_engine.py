@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.kernels.isa import AVX512, AVX2, X86_64, Isa, portable
+from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.models.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.spec import picked_layers, tensor_shapes
 from pliant.models.tokenizer import Encoded
@@ -92,7 +92,7 @@ def test_mixed_bits_answer_as_the_quantized_weights_would(
 def test_int8_compute_stays_near_the_quantized_weights(
     tiny_model: Callable[..., Path], tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
-    """int8 rounds centroids to 1/127 of the largest: at 4 bits that is far below the quantizer's own error."""
+    """int8 rounds centroids to 1/127 of the largest: at 4 bits that is well below the quantizer's error."""
     checkpoint = open_checkpoint(tiny_model())
     spec = checkpoint.spec
     bits = np.full((2, 4), 4)

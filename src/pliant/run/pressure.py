@@ -1,0 +1,75 @@
+"""Told by the system that memory is short. Knows Linux's pressure stall information (PSI), not who gives way."""
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, final
+
+PSI = Path("/proc/pressure/memory")
+_TRIGGER = b"some 150000 1000000"  # tasks stalled on memory for 150 ms in a second
+
+
+@final
+class PressureWatch:
+    """Calls `on_pressure` on a thread of its own each time memory is short; a context manager.
+
+    `is_watching` is False where the kernel offers no PSI (or none to this user): then nothing is ever called.
+    """
+
+    def __init__(self, on_pressure: Callable[[], None], *, psi: Path = PSI, trigger: bytes = _TRIGGER) -> None:
+        self._on_pressure = on_pressure
+        self._fd = _open(psi, trigger)
+        self._wake, self._stop = os.pipe()
+        self._thread = threading.Thread(target=self._serve, name="pliant-pressure", daemon=True)
+        if self.is_watching:
+            self._thread.start()
+
+    @property
+    def is_watching(self) -> bool:
+        return self._fd is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop watching; safe to call twice."""
+        if self._stop < 0:
+            return
+        os.close(self._stop)
+        self._stop = -1
+        if self._fd is not None:
+            self._thread.join()
+            os.close(self._fd)
+        os.close(self._wake)
+
+    def _serve(self) -> None:
+        assert self._fd is not None
+        poll = select.poll()
+        poll.register(self._fd, select.POLLPRI)
+        poll.register(self._wake, select.POLLIN | select.POLLHUP)
+        while True:
+            ready = dict(poll.poll())
+            if self._wake in ready or ready.get(self._fd, 0) & select.POLLERR:
+                return
+            self._on_pressure()
+
+
+def _open(psi: Path, trigger: bytes) -> int | None:
+    try:
+        fd = os.open(psi, os.O_RDWR | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        os.write(fd, trigger + b"\0")
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
