@@ -161,7 +161,11 @@ def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
         reads=tuple(replace(r, time=r.time.times(d)) for r in profile.reads),
         disk=profile.disk.times(d),
         disk_p95=profile.disk_p95.times(d),
-        layers=tuple(replace(s, alone=s.alone.times(c), with_io=s.with_io.times(c)) for s in profile.layers),
+        layers=tuple(
+            replace(s, alone=s.alone.times(f), with_io=s.with_io.times(f))
+            for s in profile.layers
+            for f in (dilation.factor(s.width),)
+        ),
         overheads=tuple(replace(o, embed=o.embed.times(c), head=o.head.times(c)) for o in profile.overheads),
         dilation=Dilation(
             profile.dilation.compute * c,
