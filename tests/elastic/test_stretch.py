@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,14 +87,25 @@ def test_a_state_of_other_options_is_not_continued(options: Make) -> None:
         stretch(options(rate=5e-4))
 
 
-def test_a_run_killed_while_it_wrote_its_results_can_finish(options: Make, tmp_path: Path) -> None:
-    """The teacher is written first; finding it whole is no reason to refuse the rest."""
+def test_a_run_killed_while_it_measured_can_finish(
+    options: Make, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The teacher is written by then, the result is not; neither stands in the way of the second try."""
+
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
+
     asked = options(teacher=tmp_path / "teacher")
-    with pytest.raises(Killed):
-        stretch(replace(asked, save_every_s=1e-9), killed_at("final", 5))
-    stretch(options(out=tmp_path / "other", teacher=tmp_path / "teacher"))
-    stretch(asked)
-    assert open_checkpoint(asked.out).spec.n_layers == 3
+    with monkeypatch.context() as patched:
+        patched.setattr("pliant.elastic.stretch.load_weights", killed)
+        with pytest.raises(Killed):
+            stretch(asked)
+    assert (tmp_path / "teacher").exists()
+    assert not asked.out.exists()
+    stretch(asked, Watch(lambda *step: pytest.fail("it trained again")))
+    a, b = weights_of(whole), weights_of(asked.out)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
 
 
 def test_a_seed_decides_the_weights(options: Make, whole: Path, tmp_path: Path) -> None:

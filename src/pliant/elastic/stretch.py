@@ -5,6 +5,8 @@ stages; what each does is said by the modules it calls.
 """
 
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -193,10 +195,13 @@ def _finish(
     gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
     if options.teacher is not None and not options.teacher.exists():
         write_weights(options.teacher, whole, done.teacher, options.model)
-    write_weights(options.out, spec, done.weights, options.model, options.is_compact)
-    grid = measure_grid(spec, load_weights(open_checkpoint(options.out)), dev)
+    partial = options.out.parent / f".{options.out.name}.unmeasured"
+    shutil.rmtree(partial, ignore_errors=True)  # left by a run killed while it measured
+    write_weights(partial, spec, done.weights, options.model, options.is_compact)
+    grid = measure_grid(spec, load_weights(open_checkpoint(partial)), dev)
     report = Report(options.out, grid, gold.accuracy(spec.n_layers, spec.n_heads))
     contents = {"dev": as_json(grid), "teacher_accuracy": report.teacher}
-    (options.out / "elastic.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+    (partial / "elastic.json").write_text(json.dumps(contents, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, options.out)
     state.remove()
     return report
