@@ -30,6 +30,7 @@ class Coded:
     """K x N weights in slices along N, or along K; `alive` keeps the memory that `slices` points into."""
 
     weights: np.ndarray
+    is_outlier: np.ndarray
     slices: np.ndarray
     segment_rows: int
     n_segments: int
@@ -88,6 +89,7 @@ def coded(
         for k, book in books.items()
     }
     weights = np.zeros((rows, columns), np.float32)
+    everywhere = np.zeros((rows, columns), bool)
     slices = np.zeros(n, SLICE_DTYPE)
     alive: list[np.ndarray] = [*tables.values()]
 
@@ -118,15 +120,16 @@ def coded(
             row["outlier_offsets"] = keep(np.concatenate([[0] * 5, *offsets]).astype(np.uint16))
             row["outlier_values"] = keep(np.concatenate([[99.0] * 5, exact[is_outlier]]).astype(np.float32))
         else:
+            is_outlier = np.zeros((groups, depth, 16), bool)
             block, stored = _full(draw, (groups, depth, 16), k)
             before = np.full(OTHER_COLUMN_GROUPS * OTHER_ROWS * 16, 77, stored.dtype)
             row["full"] = keep(np.concatenate([before, stored.reshape(-1)]))
-        place = block.transpose(1, 0, 2).reshape(depth, width)
-        if along_rows:
-            weights[s * depth : (s + 1) * depth] = place
-        else:
-            weights[:, s * width : (s + 1) * width] = place
-    return Coded(weights, slices, depth, n if along_rows else 1, groups, alive)
+        place = slice(s * depth, (s + 1) * depth), slice(None)
+        if not along_rows:
+            place = slice(None), slice(s * width, (s + 1) * width)
+        weights[place] = block.transpose(1, 0, 2).reshape(depth, width)
+        everywhere[place] = is_outlier.transpose(1, 0, 2).reshape(depth, width)
+    return Coded(weights, everywhere, slices, depth, n if along_rows else 1, groups, alive)
 
 
 def _places(draw: np.random.Generator, shape: tuple[int, ...], outliers: float | Sequence[int]) -> np.ndarray:

@@ -176,7 +176,7 @@ def test_a_packed_matrix_is_used_in_place(library: Library) -> None:
     packed = pack(weights)
     slices = np.zeros(1, SLICE_DTYPE)
     slices["bits"], slices["full"] = F32, packed.ctypes.data
-    matrix = Coded(weights, slices, 96, 1, 4, [packed])
+    matrix = Coded(weights, weights > 9, slices, 96, 1, 4, [packed])
     a = floats(5, 96)
     args = matrix.args(a, c := np.zeros((5, 64), np.float32))
     args.first_group = args.first_column_group = 0

@@ -10,7 +10,6 @@ from pliant.kernels.decode import int8_scale
 from pliant.kernels.gemm import ACTIVATIONS
 from pliant.kernels.gemm_args import BF16, F16, F32
 from pliant.kernels.gemm_int8 import (
-    LARGEST_ACTIVATION,
     GemmInt8Args,
     QuantizeArgs,
     gemm_int8_ir,
@@ -18,7 +17,8 @@ from pliant.kernels.gemm_int8 import (
     scratch_bytes_int8,
     units_int8,
 )
-from pliant.kernels.isa import AVX512_VNNI, Isa
+from pliant.kernels.int8_form import int8_form
+from pliant.kernels.isa import AVX2, AVX512, AVX512_VNNI, X86_64, Isa
 from pliant.kernels.jit import Library, compile_modules
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded import Coded, codebooks, coded
@@ -27,44 +27,62 @@ ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
 SCALE = int8_scale(codebooks()[6])
 
 
+def step(isa: Isa) -> np.float32:
+    """What one step of a weight is worth."""
+    return np.float32(SCALE) * np.float32(127 / int8_form(isa).centroid)
+
+
+def stored(library: Library, whole: np.ndarray) -> np.ndarray:
+    """Signed integers as the kernel keeps them: int16 rows, or bytes above their zero in half of each."""
+    form = int8_form(library.isa)
+    if not form.is_bytes:
+        return whole.astype(np.int16)
+    out = np.full((len(whole), 2 * whole.shape[1]), 7, np.uint8)
+    out[:, : whole.shape[1]] = whole + form.zero
+    return out.view(np.int16)
+
+
 def quantized(library: Library, a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int16 rows (with a gap after each) and scales, by the kernel."""
+    """Signed integers and scales of rows, by the kernel."""
     rows, columns = a.shape
-    q, scales = np.full((rows, columns + 6), 7, np.int16), np.zeros(rows, np.float32)
+    form = int8_form(library.isa)
+    q, scales = np.full((rows, columns + 6), 0x0707, np.int16), np.zeros(rows, np.float32)
     args = QuantizeArgs(
         a.ctypes.data, a.strides[0] // 4, columns, q.ctypes.data, columns + 6, scales.ctypes.data
     )
     call(address(library, "quantize_rows", quantize_rows_ir), args, rows)
-    assert (q[:, columns:] == 7).all()
-    return q[:, :columns], scales
+    kept = q.view(np.uint8) if form.is_bytes else q
+    assert (kept[:, columns:] == (7 if form.is_bytes else 0x0707)).all(), "the kernel wrote past its columns"
+    return kept[:, :columns].astype(np.int64) - form.zero, scales
 
 
 def product(
-    library: Library, matrix: Coded, q: np.ndarray, scales: np.ndarray, **epilogue: object
+    library: Library, matrix: Coded, whole: np.ndarray, scales: np.ndarray, **epilogue: object
 ) -> np.ndarray:
-    rows, columns = len(q), matrix.weights.shape[1]
+    """The GEMM of signed integers, by the kernel."""
+    rows, columns = len(whole), matrix.weights.shape[1]
+    q = stored(library, whole)
     c = guarded(rows, columns, columns + 3)
     args = GemmInt8Args(matrix.args(q, c[:, :columns], **epilogue), scales.ctypes.data, SCALE)  # type: ignore[arg-type]
     args.gemm.lda = q.strides[0] // 2
-    call(
-        address(library, "gemm_int8", gemm_int8_ir),
-        args,
-        units_int8(columns),
-        scratch_bytes_int8(matrix.weights.shape[0]),
-    )
-    assert (c[:, columns:] == 7.0).all()
+    kernel = address(library, "gemm_int8", gemm_int8_ir)
+    call(kernel, args, units_int8(columns), scratch_bytes_int8(matrix.weights.shape[0]))
+    assert (c[:, columns:] == 7.0).all(), "the kernel wrote past its columns"
     return c[:, :columns]
 
 
-def steps(matrix: Coded) -> np.ndarray:
-    """B in whole steps of the layer's scale, as the kernel rounds it."""
-    scaled = matrix.weights * (np.float32(1) / np.float32(SCALE))
-    return np.rint(np.clip(scaled, -32767, 32767)).astype(np.int64)
+def steps(isa: Isa, matrix: Coded) -> np.ndarray:
+    """B in steps as the kernel holds it: whole, but for what outliers have beyond the largest weight."""
+    scaled = matrix.weights * (np.float32(1) / step(isa))
+    most = int8_form(isa).weight
+    whole = np.rint(np.clip(scaled, -most, most)).astype(np.float64)
+    is_beyond = matrix.is_outlier & (np.abs(scaled) > most)
+    return np.where(is_beyond, matrix.weights.astype(np.float64) / step(isa), whole)
 
 
-def integers(rows: int, depth: int, seed: int = 0) -> np.ndarray:
-    draw = np.random.default_rng(seed)
-    return draw.integers(-LARGEST_ACTIVATION, LARGEST_ACTIVATION + 1, (rows, depth)).astype(np.int16)
+def integers(isa: Isa, rows: int, depth: int, seed: int = 0) -> np.ndarray:
+    most = int8_form(isa).activation
+    return np.random.default_rng(seed).integers(-most, most + 1, (rows, depth))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 6, 7, 11, 12, 13, 25, 512])
@@ -73,22 +91,35 @@ def test_integers_are_exact(library: Library, along_rows: bool, rows: int) -> No
     """Every form of slice beside every other: the sums equal integer arithmetic, outliers included."""
     shape = (32 * len(ALL), 48) if along_rows else (96, 32 * len(ALL))
     matrix = coded(library.isa, *shape, ALL, along_rows=along_rows, is_int8=True)
-    q = integers(rows, shape[0])
-    c = product(library, matrix, q, np.full(rows, 1 / SCALE, np.float32))
-    exact = q.astype(np.int64) @ steps(matrix)
+    q = integers(library.isa, rows, shape[0])
+    c = product(library, matrix, q, np.full(rows, 1 / step(library.isa), np.float32))
+    exact = q @ steps(library.isa, matrix)
     assert np.abs(exact).max() < 2**31
-    # One rounding to float32, and that of 1 / SCALE * SCALE.
-    np.testing.assert_allclose(c, exact, rtol=3 * 2.0**-24, atol=0)
+    # Rounded once to float32, times 1 / step * step; remainders are sums in float32.
+    np.testing.assert_allclose(c, exact, rtol=4 * 2.0**-24, atol=2.0**-20 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("isa", [AVX512_VNNI, AVX512, AVX2, X86_64], ids=["vnni", "avx512", "avx2", "x86-64"])
+def test_no_sum_can_saturate(isa: Isa) -> None:
+    """Pairs of bytes are summed in 16 bits, two pairs together; 8192 rows in 32."""
+    form = int8_form(isa)
+    largest = form.activation + form.zero
+    if form.is_bytes and not isa.has_vnni:
+        assert 4 * largest * form.weight < 2**15
+    if form.is_bytes:
+        assert largest < 2**8
+        assert form.weight < 2**7
+    assert 8192 * largest * min(form.weight, 127) < 2**31
 
 
 @pytest.mark.parametrize("bits", range(1, 7))
 def test_sums_do_not_overflow_at_their_largest(library: Library, bits: int) -> None:
     """4096 rows of the largest activation and the largest centroid fit 32 bits."""
     matrix = coded(library.isa, 4096, 16, [bits], outliers=(), is_int8=True)
-    q = np.full((2, 4096), LARGEST_ACTIVATION, np.int16) * np.sign(steps(matrix)[:, 3]).astype(np.int16)
-    c = product(library, matrix, q, np.full(2, 1 / SCALE, np.float32))
-    exact = q.astype(np.int64) @ steps(matrix)
-    np.testing.assert_allclose(c, exact, rtol=3 * 2.0**-24, atol=1)
+    whole = steps(library.isa, matrix)
+    q = np.tile(np.sign(whole[:, 3]) * int8_form(library.isa).activation, (2, 1)).astype(np.int64)
+    c = product(library, matrix, q, np.full(2, 1 / step(library.isa), np.float32))
+    np.testing.assert_allclose(c, q @ whole, rtol=4 * 2.0**-24, atol=1)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 12])
@@ -96,22 +127,23 @@ def test_sums_do_not_overflow_at_their_largest(library: Library, bits: int) -> N
 def test_epilogues(library: Library, name: str | None, rows: int) -> None:
     """The same epilogues as in float32, after the scales."""
     matrix = coded(library.isa, 64, 48, [4], is_int8=True)
-    q, scales = integers(rows, 64), floats(rows, seed=2) ** 2 * 1e-4
+    q, scales = integers(library.isa, rows, 64), floats(rows, seed=2) ** 2 * 1e-3
     bias, residual = floats(48, seed=3), floats(rows, 50, seed=4)[:, :48]
     extra = {} if name else {"residual": residual}
     c = product(library, matrix, q, scales, bias=bias, activation=ACTIVATIONS[name], **extra)
-    sums = (q.astype(np.int64) @ steps(matrix)) * scales[:, None].astype(np.float64) * np.float32(SCALE)
+    sums = (q @ steps(library.isa, matrix)) * scales[:, None].astype(np.float64) * step(library.isa)
     expected = reference.gemm(np.eye(rows), sums, bias, name, None if name else residual)
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [1, 5])
 def test_activations_are_rounded_to_their_row_s_scale(library: Library, rows: int) -> None:
-    """Dynamic quantization: the largest value of a row is 2047 steps, each other the nearest step."""
+    """Dynamic quantization: the largest value of a row is all steps, each other the nearest step."""
     a = floats(rows, 64) * np.float32(10.0) ** np.arange(rows, dtype=np.float32)[:, None]
     q, scales = quantized(library, a)
-    np.testing.assert_allclose(scales, np.abs(a).max(1) / LARGEST_ACTIVATION, rtol=1e-6)
-    assert (np.abs(q).max(1) == LARGEST_ACTIVATION).all()
+    most = int8_form(library.isa).activation
+    np.testing.assert_allclose(scales, np.abs(a).max(1) / most, rtol=1e-6)
+    assert (np.abs(q).max(1) == most).all()
     assert (np.abs(q * scales[:, None] - a) <= scales[:, None] * 0.501).all()
 
 
@@ -133,14 +165,15 @@ def test_nan_and_infinity_make_their_row_nan(library: Library, value: float) -> 
     np.testing.assert_array_equal(np.isnan(product(library, matrix, q, scales)).all(1), [False, True, False])
 
 
-@pytest.mark.parametrize("bits", [2, 4, 6, F32])
+@pytest.mark.parametrize("bits", [2, 4, 6])
 def test_rounding_costs_no_more_than_half_a_step(library: Library, bits: int) -> None:
     """Against float64 with the same weights, outliers unclipped: independent errors of half a step."""
     matrix = coded(library.isa, 384, 64, [bits], is_int8=True, outliers=0.01)
     a = floats(9, 384)
     expected = reference.gemm(a, matrix.weights)
     error = product(library, matrix, *quantized(library, a)) - expected
-    bound = 0.5 * SCALE / np.sqrt((matrix.weights**2).mean()) + 0.5 * np.abs(a).max() / LARGEST_ACTIVATION
+    weight = 0.5 * step(library.isa) / np.sqrt((matrix.weights**2).mean())
+    bound = weight + 0.5 * np.abs(a).max() / int8_form(library.isa).activation
     assert np.sqrt((error**2).mean()) <= bound * np.sqrt((expected**2).mean())
 
 

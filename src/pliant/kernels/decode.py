@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Float, UInt8, UInt32
 
 from pliant.kernels.emit import Function
+from pliant.kernels.int8_form import int8_form
 from pliant.kernels.isa import Isa
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.values import Value, vector
@@ -35,11 +36,11 @@ def decode_table(codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa) 
     """
     words = np.ascontiguousarray(codebook, np.float32).view(np.uint32)
     assert not (words & 0xFFFF).any(), "centroids must be rounded to bfloat16"
-    return _table(words, bits, isa)
+    return _table(words, bits, isa, (16, 24))
 
 
 def int8_scale(codebook: Float[np.ndarray, "centroids"]) -> float:
-    """What one step of a layer's int8 weights is worth: its largest centroid is 127 steps.
+    """A layer's scale for the int8 GEMM: its largest centroid / 127.
 
     To be taken from the six-bit codebook, whose extremes are those of all prefixes, for a whole layer.
     """
@@ -49,9 +50,10 @@ def int8_scale(codebook: Float[np.ndarray, "centroids"]) -> float:
 def decode_table_int8(
     codebook: Float[np.ndarray, "centroids"], bits: int, isa: Isa, scale: float
 ) -> UInt8[np.ndarray, "bytes"]:
-    """As `decode_table`, of the centroids rounded to whole steps of `scale`, for the int8 GEMM."""
-    steps = np.rint(np.asarray(codebook, np.float32) / np.float32(scale)).astype(np.int32)
-    return _table(steps.view(np.uint32) << 16 if _by_bytes(isa) else steps.view(np.uint32), bits, isa)
+    """As `decode_table`, of centroids in whole steps, `int8_form(isa).centroid` of which are 127 * scale."""
+    step = np.float32(scale) * np.float32(127 / int8_form(isa).centroid)
+    steps = np.rint(np.asarray(codebook, np.float32) * (np.float32(1) / step)).astype(np.int32)
+    return _table(steps.view(np.uint32), bits, isa, (0,))
 
 
 def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
@@ -68,15 +70,33 @@ def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value
         emit(2 * pair, _as(f, both << 16, 8, "float"))
         emit(2 * pair + 1, _as(f, both & -65536, 8, "float"))
 
-    _decode_bytes(f, words, table, rows)
+    for w, (low, high) in _look_up_bytes(f, words, table, 2, _paired):
+        for i, x in enumerate(_interleave(f, low, high)):
+            rows(2 * w + i, x)
+
+
+def decode_quads(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
+    words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
+    if _by_bytes(f.isa):
+        for w, (x,) in _look_up_bytes(f, words, table, 1, _natural):
+            emit(w, _as(f, x, 8, "i32"))
+        return
+    four: list[Value] = []
+
+    def quads(row: int, x: Value) -> None:
+        four.append((_as(f, x, f.lanes, "i32") & 0xFF) << (8 * (row % 4)))
+        if row % 4 == 3:
+            emit(row // 4, (four[0] | four[1]) | (four[2] | four[3]))
+            four.clear()
+
+    _decode_words(f, words, table, quads)
 
 
 def decode_pairs(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """As `decode_columns`, from an int8 table: rows 2i and 2i + 1 as int16 halves of i32 lanes."""
+    """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not where bytes are looked up."""
+    assert not _by_bytes(f.isa)
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
-    if _by_bytes(f.isa):
-        _decode_bytes(f, words, table, emit)
-        return
     before: list[Value] = []
 
     def pairs(row: int, x: Value) -> None:
@@ -101,8 +121,10 @@ def _by_bytes(isa: Isa) -> bool:
     return isa.name == "avx2"
 
 
-def _table(words: UInt32[np.ndarray, "centroids"], bits: int, isa: Isa) -> UInt8[np.ndarray, "bytes"]:
-    """Words of 32 bits by code; where bytes are looked up, the upper two of each."""
+def _table(
+    words: UInt32[np.ndarray, "centroids"], bits: int, isa: Isa, shifts: Sequence[int]
+) -> UInt8[np.ndarray, "bytes"]:
+    """Words of 32 bits by code; where bytes are looked up, those at `shifts` of each."""
     assert 1 <= bits <= 6
     assert words.shape == (1 << bits,)
     if not _by_bytes(isa):
@@ -111,7 +133,7 @@ def _table(words: UInt32[np.ndarray, "centroids"], bits: int, isa: Isa) -> UInt8
     rows = []
     for u in range(_ORDERS):
         entries = words[_codes(_nibble_order(bits, u), bits)].reshape(-1, 16)
-        rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in (16, 24)]
+        rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in shifts]
     return _aligned(np.concatenate(rows))
 
 
@@ -171,33 +193,45 @@ def _swap(a: Value, b: Value, mask: int) -> tuple[Value, Value]:
     return b ^ t, a ^ t
 
 
-def _decode_bytes(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Through byte shuffles, 32 codes at a time; `emit` gets pairs of rows as halves of i32 lanes."""
-    words = [_paired(f, p, 0) for p in planes]
+def _look_up_bytes(
+    f: Function, planes: Sequence[Value], table: Value, n_bytes: int, order: "Order"
+) -> Iterator[tuple[int, list[Value]]]:
+    """For each w: the bytes of an entry for rows 4w .. 4w + 3, 32 codes at a time, in `order`."""
+    words = [order(f, p, 0) for p in planes]
     woven = _weave(words)
-    masks = _masks(f, planes, words)
+    masks = _masks(f, planes, words, order)
     tables = 1 << max(0, len(planes) - 4)
     for u in (3, 2, 1, 0):
         choices = next(masks)
         indices = [_as(f, x & _LOW, 32, "i8") for x in (woven[u], woven[u] >> 4)]
         found: list[list[Value]] = [[], []]
-        for byte in range(2):
+        for byte in range(n_bytes):
             # Without a barrier LLVM reads all tables ahead of their use, and spills what it read.
             f.do('call void asm sideeffect "", "~{memory}"()')
-            at = [16 * (2 * (u * tables + t) + byte) for t in range(tables)]
+            at = [16 * (n_bytes * (u * tables + t) + byte) for t in range(tables)]
             entries = [f.load(f.at(table, i, "i8"), vector(16, "i8"), 16) for i in at]
             both = [f.shuffle(e, None, [*range(16), *range(16)]) for e in entries]
             for index, mask, out in zip(indices, choices, found, strict=True):
                 out.append(_choose(f, [_shuffle_bytes(f, t, index) for t in both], mask))
-        for w, (low, high) in zip((u, u + 4), found, strict=True):
-            for i, x in enumerate(_interleave(f, low, high)):
-                emit(2 * w + i, x)
+        yield from zip((u, u + 4), found, strict=True)
+
+
+Order = Callable[[Function, Value, int], Value]
+"""Bytes [column][row] of eight words in another order, with the rows of a column turned by a number."""
+
+
+def _natural(f: Function, plane: Value, turn: int) -> Value:
+    """[column][row], as they are."""
+    return _arrange(f, plane, [4 * (i // 4) + (i + turn) % 4 for i in range(16)]) if turn else plane
 
 
 def _paired(f: Function, plane: Value, turn: int) -> Value:
-    """Bytes [column][row] of four words as [row pair][column][row of the pair], rows turned by `turn`."""
+    """[row pair][column][row of the pair] of each four words."""
     places = product(range(2), range(4), range(2))
-    lane = [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places]
+    return _arrange(f, plane, [4 * column + (2 * pair + row + turn) % 4 for pair, column, row in places])
+
+
+def _arrange(f: Function, plane: Value, lane: list[int]) -> Value:
     order = lane + [16 + i for i in lane]
     return _as(f, f.shuffle(_as(f, plane, 32, "i8"), None, order), 8, "i32")
 
@@ -206,7 +240,7 @@ Masks = tuple[list[Value], list[Value]]
 """For rows 4w + b of w = u and w = u + 4: bytes whose top bits are planes 5 and 4, if there are such."""
 
 
-def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value]) -> Iterator[Masks]:
+def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value], order: Order) -> Iterator[Masks]:
     """For u = 3, 2, 1, 0. Each next mask is the one before, doubled: an addition, where ports are free.
 
     Row 4w + b has its bit of plane 5 at 8b + w, and of plane 4 at 8b + (4, 5, -2, -1, 8, 9, 2, 3)[w].
@@ -214,7 +248,7 @@ def _masks(f: Function, planes: Sequence[Value], words: Sequence[Value]) -> Iter
     if len(planes) < 5:
         while True:
             yield [], []
-    word, up, down = words[4], _paired(f, planes[4], -1), _paired(f, planes[4], 1)
+    word, up, down = words[4], order(f, planes[4], -1), order(f, planes[4], 1)
     fourth = _doubling(f, up), _doubling(f, word << 4)
     sixth = (_doubling(f, words[5] << 4), _doubling(f, words[5])) if len(planes) == 6 else None
     for u in (3, 2, 1, 0):

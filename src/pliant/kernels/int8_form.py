@@ -1,0 +1,33 @@
+"""How integers stand in the int8 GEMM of each ISA, and why. Numbers only."""
+
+from dataclasses import dataclass
+
+from pliant.kernels.isa import Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Int8Form:
+    """Steps: `activation` in a row's largest value, `centroid` in a layer's largest, `weight` at most.
+
+    Activations are stored with `zero` added. Outliers between `centroid` and `weight` are weights like
+    others; what is left of larger ones is added in float32.
+    """
+
+    is_bytes: bool
+    activation: int
+    zero: int
+    centroid: int
+    weight: int
+
+
+def int8_form(isa: Isa) -> Int8Form:
+    """Bytes where the CPU multiplies bytes; on plain x86-64 int16, which it multiplies as fast.
+
+    `vpmaddubsw` saturates sums of two products at 16 bits, and two such sums are added before they widen:
+    4 * 127 * 63 = 32004 leaves no room for more. VNNI widens at once and takes whole bytes.
+    """
+    if isa.name == "x86-64":
+        return Int8Form(False, 2047, 0, 127, 32767)
+    if isa.has_vnni and not isa.is_portable:
+        return Int8Form(True, 127, 128, 85, 127)
+    return Int8Form(True, 63, 64, 42, 63)
