@@ -1,0 +1,65 @@
+"""`pack` and `inspect`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import Cli
+
+
+def test_a_packed_model_can_be_inspected_and_verified(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """The two verbs tell the same of the same store."""
+    made = as_json("pack", model, "-o", tmp_path / "s", "--bits", "2,6", "--quantizer", "equal-population")
+    assert made["bits"] == [2, 6]
+    assert made["quantizer"] == "equal-population"
+    seen = as_json("inspect", tmp_path / "s", "--verify")
+    assert seen == made | {"verified": True}
+    assert "files are as they were written" in cli("inspect", tmp_path / "s", "--verify").stdout
+
+
+def test_a_flipped_bit_is_found_and_its_file_named(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """`inspect` alone reads no weights; --verify reads every byte."""
+    cli("pack", model, "-o", tmp_path / "s")
+    file = tmp_path / "s" / "layer-01.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert cli("inspect", tmp_path / "s").exit_code == 0
+    result = cli("inspect", tmp_path / "s", "--verify")
+    assert result.exit_code == 1
+    assert "layer-01.safetensors" in result.stderr
+
+
+def test_importance_is_kept_in_the_store(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """What was measured once orders shards for good; a table of another shape is refused before packing."""
+    rows = [[0.4, 0.3, 0.2, 0.1], [1.0, 2.0, 3.0, 4.0]]
+    (tmp_path / "i.json").write_text(json.dumps(rows))
+    made = as_json("pack", model, "-o", tmp_path / "s", "--importance", tmp_path / "i.json")
+    assert made["importance"] == rows
+    (tmp_path / "i.json").write_text(json.dumps(rows[:1]))
+    result = cli("pack", model, "-o", tmp_path / "t", "--importance", tmp_path / "i.json")
+    assert result.exit_code == 1
+    assert "2 rows of 4" in result.stderr
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_store_is_replaced_only_when_asked(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Packing twice by mistake must not cost a store that took importance hours to measure."""
+    assert cli("pack", model, "-o", tmp_path / "s").exit_code == 0
+    result = cli("pack", model, "-o", tmp_path / "s")
+    assert result.exit_code == 1
+    assert "exists" in result.stderr
+    assert cli("pack", model, "-o", tmp_path / "s", "--overwrite").exit_code == 0
+
+
+def test_bits_that_are_no_numbers_are_an_error(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """The message names the option, and nothing is written."""
+    result = cli("pack", model, "-o", tmp_path / "s", "--bits", "two")
+    assert result.exit_code == 1
+    assert "--bits" in result.stderr
+    assert not (tmp_path / "s").exists()

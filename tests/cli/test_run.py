@@ -1,0 +1,119 @@
+"""`profile`, `plan`, `run`, `eval` and `demo` on a tiny model."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+TSV = "sentence\tlabel\na good film\t1\nthe plot is bad\t0\nnot a good story\t0\n"
+
+
+def test_a_profile_is_measured_and_then_found(cli: Cli, as_json: Callable[..., Any], model: Path) -> None:
+    """`profile` measures anew each time; what it keeps is what `plan` reads."""
+    made = as_json("profile", model, "--seconds", "0.5")
+    assert {row["width"] for row in made["layers"]} == {2, 4}
+    assert [r["bits"] for r in made["reads"]] == [1, 2, 3, 4, 5, 6, 32]
+    assert "one layer" in cli("profile", model, "--seconds", "0.5", "--lengths", "8,24").stdout
+
+
+def test_run_answers_with_the_fields_machines_rely_on(as_json: Callable[..., Any], model: Path) -> None:
+    """The names are promised in design.md."""
+    reply = as_json("run", model, "--latency", "5s", "--text", "a good film")
+    assert reply["label"] in ("negative", "positive")
+    assert reply["met"] is True
+    assert reply["target_s"] == 5.0
+    assert reply["submodel"] == [2, 4]
+    assert reply["bits"] == [[32] * 4] * 2
+    assert reply["score"] == pytest.approx(max(reply["scores"]))
+    assert min(reply["resident_weight_bytes"], reply["peak_rss_bytes"], reply["latency_s"]) > 0
+
+
+def test_run_prints_predicted_beside_measured_and_a_trace(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """One glance must tell where the time went; the trace opens in a browser."""
+    trace = tmp_path / "t.json"
+    result = cli("run", model, "--latency", "5s", "--text", "a good film", "--trace", trace)
+    assert result.exit_code == 0, result.output
+    assert "predicted beside measured" in result.stdout
+    assert "met" in result.stdout
+    assert {e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "M"} >= {
+        "predicted",
+        "measured",
+    }
+
+
+def test_a_file_is_answered_line_by_line(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """One line of JSON a text, blank lines left out."""
+    (tmp_path / "texts").write_text("a good film\n\nthe plot is bad\n")
+    result = cli("run", model, "--latency", "5s", "--input", tmp_path / "texts", "--json")
+    assert len([json.loads(line) for line in result.stdout.splitlines()]) == 2
+
+
+def test_the_smallest_preload_and_target_are_read_in_human_units(
+    as_json: Callable[..., Any], model: Path
+) -> None:
+    """200KB and 5s, not 200000 and 5.0; a buffer that holds everything leaves nothing to read."""
+    made = as_json("plan", model, "--latency", "5s", "--preload", "10MB")
+    assert made["budget"] == {"latency_s": 5.0, "preload_bytes": 10_000_000}
+    assert not any(load["base"] or load["refinements"] for load in made["loads"])
+
+
+def test_plan_prints_bits_budgets_timeline_memory_and_why(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """What the verb is for; --plot draws the same."""
+    pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
+    result = cli("plan", model, "--latency", "5s", "--explain", "--plot", tmp_path / "p.svg")
+    assert result.exit_code == 0, result.output
+    for word in ("AIB", "io |", "memory:", "every shard runs at full fidelity", "segment 0"):
+        assert word in result.stdout
+    assert "<svg" in (tmp_path / "p.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    "baseline", ["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
+)
+def test_eval_reports_ours_and_every_baseline(
+    as_json: Callable[..., Any], model: Path, tmp_path: Path, baseline: str
+) -> None:
+    """The same frame for all systems, with the fields design.md promises."""
+    (tmp_path / "dev.tsv").write_text(TSV)
+    seen = as_json("eval", model, tmp_path / "dev.tsv", "--latency", "5s", "--baseline", baseline)
+    assert seen["system"] == baseline
+    assert seen["n"] == 3
+    assert seen["met_fraction"] == 1.0
+    assert seen["accuracy_interval"][0] <= seen["accuracy"] <= seen["accuracy_interval"][1]
+    assert seen["latency_s"]["median"] <= seen["latency_s"]["p95"]
+    assert seen["resident_weight_bytes"] > 0
+
+
+def test_a_slower_device_runs_slower(as_json: Callable[..., Any], model: Path, tmp_path: Path) -> None:
+    """Dilation sleeps after each step: a hundredfold device is slow beyond doubt, and was planned so."""
+    words = ("run", model, "--latency", "60s", "--text", "a good film")
+    fast, slow = as_json(*words), as_json(*words, "--dilate-compute", "300", "--dilate-io", "20")
+    assert slow["predicted_s"] > 3 * fast["predicted_s"]
+    assert slow["latency_s"] > slow["predicted_s"] / 3
+
+
+def test_the_demo_shows_plan_answers_and_memory(cli: Cli, model: Path) -> None:
+    """`make demo` ends here."""
+    result = cli("demo", model, "--latency", "5s")
+    assert result.exit_code == 0, result.output
+    for word in (
+        "predicted timeline",
+        "measured timeline",
+        "charming",
+        "predicted beside measured",
+        "weights in memory",
+    ):
+        assert word in result.stdout
+
+
+def test_embedding_models_answer_with_a_vector(
+    as_json: Callable[..., Any], tiny_model: Callable[..., Path]
+) -> None:
+    """A model without labels has no label to print."""
+    reply = as_json("run", tiny_model("bert", False), "--latency", "5s", "--text", "a good film")
+    assert reply["label"] is None
+    assert len(reply["vector"]) == 32

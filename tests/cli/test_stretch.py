@@ -1,0 +1,23 @@
+"""`stretch`, from a tiny model to a tiny elastic one that runs."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def test_a_stretched_model_runs_under_a_target(
+    as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """The verb's output is the other verbs' input."""
+    pytest.importorskip("torch", reason="stretching needs torch")
+    (tmp_path / "t.tsv").write_text("sentence\tlabel\n" + "a good film\t1\nthe plot is bad\t0\n" * 8)
+    made = as_json(
+        "stretch", model, "--train", tmp_path / "t.tsv", "--dev", tmp_path / "t.tsv", "-o", tmp_path / "out",
+        "--labels", "no,yes", "--widths", "2,4", "--batch", "4", "--tune-epochs", "1", "--distil-epochs", "1",
+        "--final-epochs", "0", "--max-tokens", "16", "--compact",
+    )  # fmt: skip
+    assert made["dev"]["widths"] == [2, 4]
+    reply = as_json("run", tmp_path / "out", "--latency", "5s", "--text", "a good film")
+    assert reply["label"] in ("no", "yes")
