@@ -200,6 +200,23 @@ def test_sessions_share_one_memory_budget(
         assert memory.free_bytes == 400_000
 
 
+def test_under_memory_pressure_the_buffer_shrinks_from_the_top(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """An app that holds on to memory is the first to be killed (STI 2.2)."""
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), SessionOptions(0.02, 4000, length=8), cache=kernel_cache) as session,
+    ):
+        before = session.plan.preload_runs
+        session.give_way()
+        after = session.plan.preload_runs
+        assert session.options.preload_bytes == 2000
+        assert session.plan.memory.preload_bytes <= 2000
+        assert max(r.layer for r in after) <= max(r.layer for r in before)
+        assert session(TEXT).label is not None
+
+
 def test_memory_is_told_as_the_system_tells_it() -> None:
     """Peak is never below now, and this process is larger than an idle interpreter."""
     assert peak_rss_bytes() >= rss_bytes() > idle_rss_bytes() > 10**6

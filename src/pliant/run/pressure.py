@@ -1,4 +1,4 @@
-"""Told by the system that memory is short. Knows Linux's pressure stall information (PSI), not who gives way."""
+"""Told by the system that memory is short. Knows Linux's pressure stall information, not who gives way."""
 
 import os
 import select
@@ -19,7 +19,9 @@ class PressureWatch:
     `is_watching` is False where the kernel offers no PSI (or none to this user): then nothing is ever called.
     """
 
-    def __init__(self, on_pressure: Callable[[], None], *, psi: Path = PSI, trigger: bytes = _TRIGGER) -> None:
+    def __init__(
+        self, on_pressure: Callable[[], None], *, psi: Path = PSI, trigger: bytes = _TRIGGER
+    ) -> None:
         self._on_pressure = on_pressure
         self._fd = _open(psi, trigger)
         self._wake, self._stop = os.pipe()

@@ -3,6 +3,7 @@
 Knows one store and one device profile; finding, packing and profiling are `api`'s business.
 """
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Self, final
 import numpy as np
 
 from pliant.compile.kernels import Precise
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import Budget, DeviceProfile, Span, cost_table, latency, simulate
 from pliant.ir.program import FULL, Program, Run
 from pliant.models.tokenizer import open_tokenizer
@@ -27,12 +28,16 @@ from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
 from pliant.run.pipeline import FULL_BITS, Pipeline, Ring
 from pliant.run.preload import PreloadBuffer
+from pliant.run.pressure import PressureWatch
 from pliant.store.read import Store
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for."""
+    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
+
+    `yields` lets go of half the preload buffer whenever the system reports that memory is short.
+    """
 
     latency_s: float
     preload_bytes: int = 0
@@ -41,6 +46,7 @@ class SessionOptions:
     is_anytime: bool = True
     best_effort: bool = False
     compute: Precise = "fp32"
+    yields: bool = True
     plan: PlanOptions = OURS
 
     def __post_init__(self) -> None:
@@ -121,6 +127,8 @@ class Session:
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
         self._lanes = Lanes(("io",))
+        self._is_pressed = threading.Event()
+        self._pressure = PressureWatch(self._is_pressed.set) if options.yields else None
         try:
             self._replan()
         except BaseException:
@@ -137,6 +145,8 @@ class Session:
 
     def close(self) -> None:
         """Stop all threads and give the memory back; safe to call twice."""
+        if self._pressure is not None:
+            self._pressure.close()
         self._lanes.close()
         self.engine.close()
         if self._memory is not None:
@@ -154,6 +164,8 @@ class Session:
 
     def __call__(self, text: str, pair: str | None = None) -> Reply:
         """Answer one text, or a pair of texts. Raises InputError, StoreError (in LaneError) on damage."""
+        if self._is_pressed.is_set():
+            self.give_way()
         start = time.perf_counter()
         encoded = self._tokenizer.encode(text, pair)
         n = encoded.n_tokens
@@ -186,6 +198,14 @@ class Session:
         except BaseException:
             self.options = before
             raise
+
+    def give_way(self) -> None:
+        """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        self._is_pressed.clear()
+        try:
+            self.retarget(preload_bytes=self.options.preload_bytes // 2)
+        except BudgetError:
+            return
 
     @contextmanager
     def engagement(self, preload_bytes: int) -> Iterator[Self]:
