@@ -82,7 +82,7 @@ class Report:
         parts = [
             f"# {self.name}",
             f"Machine: {machine()}  \nCommit: {commit()}  \nWorkload: {self.workload}  \n"
-            f"Command: `{' '.join(['python', f'bench/{self.name}.py', *sys.argv[1:]])}`",
+            f"Command: `{' '.join(['python', f'bench/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`",
         ]
         parts += self.notes
         for title, rows in self.tables:
