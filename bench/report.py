@@ -89,7 +89,8 @@ class Report:
             parts.append(f"## {title}")
             if rows:
                 head = "| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0])
-                parts.append("\n".join([head, *("| " + " | ".join(map(_cell, r.values())) + " |" for r in rows)]))
+                lines = ["| " + " | ".join(map(_cell, row.values())) + " |" for row in rows]
+                parts.append("\n".join([head, *lines]))
         parts.append("## Claims")
         parts.append("| claim | measured | bar | holds | note |\n|---|---|---|---|---|")
         parts[-1] += "".join(
@@ -99,7 +100,9 @@ class Report:
         return "\n\n".join(parts) + "\n"
 
 
-def options(description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None) -> argparse.Namespace:
+def options(
+    description: str, extra: Callable[[argparse.ArgumentParser], None] | None = None
+) -> argparse.Namespace:
     """The options that all benches share: --quick (within a minute), --json FILE, --no-results."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a small version that ends within a minute")

@@ -9,14 +9,17 @@ from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_s
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("20ms", 0.02), ("0.2s", 0.2), (" 1.5 s ", 1.5), ("150us", 150e-6), ("2", 2.0), (0.3, 0.3)]
+    ("text", "seconds"),
+    [("20ms", 0.02), ("0.2s", 0.2), (" 1.5 s ", 1.5), ("150us", 150e-6), ("2", 2.0), (0.3, 0.3)],
 )
 def test_durations_are_read_in_the_units_people_write(text: str | float, seconds: float) -> None:
     """A target read wrongly is a promise broken."""
     assert parse_seconds(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(("text", "n"), [("200KB", 200_000), ("1MB", 10**6), ("1MiB", 2**20), ("0", 0), (512, 512)])
+@pytest.mark.parametrize(
+    ("text", "n"), [("200KB", 200_000), ("1MB", 10**6), ("1MiB", 2**20), ("0", 0), (512, 512)]
+)
 def test_sizes_are_read_in_the_units_people_write(text: str | int, n: int) -> None:
     """Decimal and binary units differ by 5 %; both are meant as written."""
     assert parse_bytes(text) == n

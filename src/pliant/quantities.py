@@ -10,7 +10,7 @@ _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ]*
 
 
 def parse_seconds(text: str | float) -> float:
-    """`"20ms"` -> 0.02; a bare number is seconds. Raises InputError on anything that is not a positive duration."""
+    """`"20ms"` -> 0.02; a bare number is seconds. Raises InputError unless positive."""
     value = _parse(text, _SECONDS, "s", "a latency such as 20ms or 0.2s")
     if not value > 0:
         raise InputError(f"a latency of {text} cannot be met; give a positive duration such as 20ms.")
@@ -42,7 +42,7 @@ def _parse(text: str | float, units: dict[str, float] | dict[str, int], bare: st
     if isinstance(text, int | float):
         text = f"{text}"
     match = _QUANTITY.fullmatch(text)
-    unit = match and (match[2] or bare)
-    if not match or unit not in units:
+    unit = (match[2] or bare) if match else ""
+    if match is None or unit not in units:
         raise InputError(f"cannot read {text!r}; give {wanted} (units: {', '.join(units)}).")
     return float(match[1]) * units[unit]

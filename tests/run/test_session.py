@@ -110,11 +110,11 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
         Session(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
     ):
         assert session(TEXT).submodel == (4, 4)
-        session.retarget(latency_s=0.009, preload_bytes=2000)
+        session.retarget(latency="9ms", preload="2KB")
         assert session(TEXT).submodel != (4, 4)
         before = session.plan
         with pytest.raises(BudgetError):
-            session.retarget(latency_s=1e-4)
+            session.retarget(latency=1e-4)
         assert session.options.latency_s == 0.009
         assert session.plan == before
 

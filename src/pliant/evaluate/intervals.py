@@ -33,12 +33,12 @@ def paired_difference(a: Bool[np.ndarray, " n"], b: Bool[np.ndarray, " k"], seed
     Raises InputError when the two were not measured on equally many examples.
     """
     if a.shape != b.shape:
-        raise InputError(f"{len(a)} answers cannot be paired with {len(b)}; measure both on the same examples.")
+        raise InputError(f"{len(a)} answers cannot be paired with {len(b)}; measure both on the same.")
     return _interval(a.astype(np.float64) - b.astype(np.float64), seed)
 
 
 def f1(predicted: Int[np.ndarray, " n"], expected: Int[np.ndarray, " n"], positive: int = 1) -> float:
-    """Harmonic mean of precision and recall of the class `positive`; 0 when it is never predicted or present."""
+    """Harmonic mean of precision and recall of the class `positive`; 0 when it never occurs."""
     hits = int(np.sum((predicted == positive) & (expected == positive)))
     claims = int(np.sum(predicted == positive)) + int(np.sum(expected == positive))
     return 2 * hits / claims if claims else 0.0

@@ -26,7 +26,7 @@ def rss_bytes() -> int:
 
 @cache
 def idle_rss_bytes() -> int:
-    """The resident set of an interpreter that does nothing, in bytes, measured once in a child; 0 where it cannot be."""
+    """The resident set of an interpreter that does nothing, measured in a child; 0 where it cannot be."""
     # Not getrusage: its peak is inherited from the parent across fork and exec.
     script = f"print(next(line.split()[1] for line in open({str(_STATUS)!r}) if line.startswith('VmHWM')))"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)

@@ -23,6 +23,7 @@ from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import store_shape
+from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
@@ -185,13 +186,13 @@ class Session:
             self._replan_held()
         return reply
 
-    def retarget(self, latency_s: float | None = None, preload_bytes: int | None = None) -> None:
+    def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         """Change target or buffer and replan. Raises BudgetError, changing nothing, when that cannot be."""
         before = self.options
         self.options = replace(
             before,
-            latency_s=before.latency_s if latency_s is None else latency_s,
-            preload_bytes=before.preload_bytes if preload_bytes is None else preload_bytes,
+            latency_s=before.latency_s if latency is None else parse_seconds(latency),
+            preload_bytes=before.preload_bytes if preload is None else parse_bytes(preload),
         )
         try:
             self._replan()
@@ -203,15 +204,15 @@ class Session:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         self._is_pressed.clear()
         try:
-            self.retarget(preload_bytes=self.options.preload_bytes // 2)
+            self.retarget(preload=self.options.preload_bytes // 2)
         except BudgetError:
             return
 
     @contextmanager
-    def engagement(self, preload_bytes: int) -> Iterator[Self]:
-        """A few executions back to back (STI 3.3): what one has read stays, up to `preload_bytes`, bottom
+    def engagement(self, preload: str | int) -> Iterator[Self]:
+        """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
         layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began."""
-        self._keep_bytes = preload_bytes
+        self._keep_bytes = parse_bytes(preload)
         self._pipelines.clear()
         try:
             yield self
