@@ -71,10 +71,8 @@ def test_plan_prints_bits_budgets_timeline_memory_and_why(cli: Cli, model: Path,
     assert "<svg" in (tmp_path / "p.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    "baseline", ["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
-)
-def test_eval_reports_ours_and_every_baseline(
+@pytest.mark.parametrize("baseline", ["load-exec", "stdpl-2", "preload-32"])
+def test_eval_reports_baselines_in_one_frame(
     as_json: Callable[..., Any], model: Path, tmp_path: Path, baseline: str
 ) -> None:
     """The same frame for all systems, with the fields design.md promises."""
@@ -91,7 +89,7 @@ def test_eval_reports_ours_and_every_baseline(
 def test_a_slower_device_runs_slower(as_json: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     """Dilation sleeps after each step: a hundredfold device is slow beyond doubt, and was planned so."""
     words = ("run", model, "--latency", "60s", "--text", "a good film")
-    fast, slow = as_json(*words), as_json(*words, "--dilate-compute", "300", "--dilate-io", "20")
+    fast, slow = as_json(*words), as_json(*words, "--dilate-compute", "100", "--dilate-io", "5")
     assert slow["predicted_s"] > 3 * fast["predicted_s"]
     assert slow["latency_s"] > slow["predicted_s"] / 3
 
