@@ -28,7 +28,7 @@ from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, store_shape
 from pliant.profile.measure import measure_device
 from report import ROOT, Report, options
-from sti_rig import PRESETS, Device, Quantizer, Rig, Runs, cold_runs, emulate, labelled, picked
+from sti_rig import PRESETS, Device, Quantizer, Rig, Runs, cold_runs, emulate, labelled, picked, undisturbed
 from tasks import TASKS, find_task
 
 PRELOAD_BYTES = 200_000
@@ -160,12 +160,14 @@ def _importance(
 def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
     """The presets, each dilated from one profile of this machine."""
     shape = store_shape(rig.spec)
-    profile = measure_device(
-        rig.engines["lloyd"],
-        n_threads=rig.n_threads,
-        lengths=(rig.length,),
-        seconds=4 if size.is_quick else 15,
-    )
+    with undisturbed() as is_granted:
+        profile = measure_device(
+            rig.engines["lloyd"],
+            n_threads=rig.n_threads,
+            lengths=(rig.length,),
+            seconds=4 if size.is_quick else 10,
+        )
+    report.note("Timed runs " + ("had real-time priority." if is_granted else "shared their priority."))
     rows = []
     for preset in PRESETS[:1] if size.is_quick else PRESETS:
         layer_bytes = shape.full_bytes * shape.n_slices
@@ -267,7 +269,7 @@ def _main_table(
     reference = f" Gold (unstretched, full size): {gold} %." if gold is not None else ""
     report.table("Tables 5 and 6", rows)
     report.note(
-        f"Cold runs: {size.n_runs} of Ours and Ours-0MB, {size.n_baseline_runs} of all others. Weights: "
+        f"Cold runs: {size.n_runs} of Ours and Ours-0MB, {size.n_baseline_runs} of others. Weights: "
         "preload buffer and working buffer as planned (Preload: the whole model). Waits: shares of the run in "
         "which compute is idle before its first layer, and later; Ours spends slack on such waits by design, "
         f"'Ours, no slack' plans as the paper does.{reference}"
@@ -316,14 +318,21 @@ def _memory_claim(report: Report, rig: Rig) -> None:
 
 def _speed_claims(report: Report, cells: Sequence[Cell], runs: Sequence[Runs]) -> None:
     ours = [(c, r) for c, r in zip(cells, runs, strict=True) if c.system in OURS_NAMES]
-    planned = [(c, r) for c, r in ours if c.plan.meets_target]
-    worst = min(r.n_met / len(r.seconds) for _, r in ours)
-    missed = [f"{c.system} {c.device.preset.name} {c.share}: {r.met}" for c, r in ours
-              if r.n_met < 0.95 * len(r.seconds)]  # fmt: skip
+    promised = [(c, r) for c, r in ours if c.plan.meets_target or c.system == "Ours"]
+    worst = min(r.n_met / len(r.seconds) for _, r in promised)
+    missed = [
+        f"{c.system} {c.device.preset.name} {c.share}: {r.met}"
+        for c, r in promised
+        if r.n_met < 0.95 * len(r.seconds)
+    ]
+    hopeless = [f"{c.system} {c.device.preset.name} {c.share}" for c, _ in ours if not c.plan.meets_target]
     report.claim(
-        "sti.latency", f"worst cell {100 * worst:.0f} %", "within T in 95 of 100 cold runs at every target",
-        not missed, "; ".join(missed) or f"{len(planned)} of {len(ours)} cells planned to meet T",
-    )  # fmt: skip
+        "sti.latency",
+        f"worst cell {100 * worst:.0f} %",
+        "within T in 95 of 100 cold runs at every target",
+        not missed,
+        "; ".join(missed) + (" Called infeasible by the planner: " + ", ".join(hopeless) if hopeless else ""),
+    )
     errors = [abs(float(np.median(r.seconds)) / r.predicted_s - 1) for _, r in ours]
     report.claim(
         "sti.predict", f"worst {100 * max(errors):.1f} %, median {100 * np.median(errors):.1f} %",
@@ -332,7 +341,7 @@ def _speed_claims(report: Report, cells: Sequence[Cell], runs: Sequence[Runs]) -
     plain = [(c, r) for c, r in zip(cells, runs, strict=True) if c.system == "Ours, no slack"]
     waits = [r.later_wait for _, r in plain]
     report.claim(
-        "sti.bubbles", f"worst {100 * max(waits):.1f} %", "compute waits under 5 % once AIBs are non-negative",
+        "sti.bubbles", f"worst {100 * max(waits):.1f} %", "compute waits under 5 % once AIBs are not negative",
         max(waits) < 0.05, "waits after the first layer began, of plans without slack (the paper's AIBs)",
     )  # fmt: skip
 
