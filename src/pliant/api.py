@@ -228,7 +228,7 @@ class Measuring:
 
     lengths: tuple[int, ...] | None = None
     widths: tuple[int, ...] | None = None
-    seconds: float = 8.0
+    seconds: float = 6.0
 
 
 def _packed_name(directory: Path) -> str:

@@ -63,3 +63,16 @@ def test_bits_that_are_no_numbers_are_an_error(cli: Cli, model: Path, tmp_path: 
     assert result.exit_code == 1
     assert "--bits" in result.stderr
     assert not (tmp_path / "s").exists()
+
+
+def test_importance_is_measured_on_labelled_examples(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """STI 5.2 needs nothing but a dev set; without the two fidelities it compares it is refused."""
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\nthe plot is bad\t0\n")
+    made = as_json("pack", model, "-o", tmp_path / "s", "--importance", tmp_path / "dev.tsv")
+    assert [len(row) for row in made["importance"]] == [4, 4]
+    assert len({x for row in made["importance"] for x in row}) > 1
+    words = ("pack", model, "-o", tmp_path / "t", "--importance", tmp_path / "dev.tsv", "--bits", "2,6")
+    assert cli(*words).exit_code == 1
+    assert not (tmp_path / "t").exists()

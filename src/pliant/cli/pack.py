@@ -1,5 +1,6 @@
 """`pliant pack`: a model directory becomes a store of shards."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,14 +8,20 @@ import msgspec
 import typer
 
 from pliant import api
+from pliant.api import OnProgress
 from pliant.cli.options import Json, numbers
 from pliant.cli.show import print_json, progress_bar
 from pliant.errors import InputError
+from pliant.importance import FULL_BITS, LOWEST_BITS, Labelled, ablate
 from pliant.models.checkpoint import open_checkpoint
+from pliant.models.examples import Example, read_examples
 from pliant.models.spec import ModelSpec
+from pliant.models.tokenizer import open_tokenizer
 from pliant.quantities import format_bytes
+from pliant.run.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
 from pliant.store.manifest import Manifest, put_importance, read_manifest
+from pliant.store.read import open_store
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -31,8 +38,12 @@ def pack(
         str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32 [default: all].")
     ] = None,
     importance: Annotated[
-        Path | None, typer.Option(help="JSON: importance of each shard, a row of numbers a layer.")
+        Path | None,
+        typer.Option(help="A labelled TSV to measure each shard's importance on, or a JSON table of it."),
     ] = None,
+    importance_examples: Annotated[
+        int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
+    ] = 200,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -40,7 +51,8 @@ def pack(
     directory = api.model_directory(source)
     out = output or Path(f"{directory.name}.store")
     checkpoint = open_checkpoint(directory)
-    rows = None if importance is None else _importance(importance, checkpoint.spec)
+    chosen = numbers(bits, "--bits") or ALL_BITS
+    given = _given(importance, importance_examples, checkpoint.spec, chosen)
     with progress_bar() as on_progress:
 
         def on_build(progress: Progress) -> None:
@@ -50,11 +62,12 @@ def pack(
             checkpoint,
             out,
             quantizer,
-            numbers(bits, "--bits") or ALL_BITS,
+            chosen,
             source=source,
             overwrite=overwrite,
             on_progress=on_build,
         )
+        rows = _measured(out, given, on_progress) if isinstance(given, _Dev) else given
     manifest = read_manifest(out) if rows is None else put_importance(out, rows)
     if json:
         print_json(store_values(out, manifest))
@@ -98,7 +111,41 @@ def outlier_share(manifest: Manifest) -> float:
     return sum(layer.n_outliers for layer in manifest.layers) / n_weights
 
 
-def _importance(path: Path, spec: ModelSpec) -> Rows:
+@dataclass(frozen=True, slots=True)
+class _Dev:
+    """Examples to measure importance on."""
+
+    examples: tuple[Example, ...]
+
+
+def _given(path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]) -> Rows | _Dev | None:
+    """What --importance names, checked before the work begins; raises InputError."""
+    if path is None:
+        return None
+    if path.suffix == ".json":
+        return _table(path, spec)
+    if FULL_BITS not in bits or max(b for b in (0, *bits) if b < FULL_BITS) < LOWEST_BITS:
+        raise InputError(
+            f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
+        )
+    examples = read_examples(path, spec.head.labels or ())
+    step = max(1, len(examples) // n_examples)
+    return _Dev(examples[::step][:n_examples])
+
+
+def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Rows:
+    """The ablation of STI 5.2 on the store that has just been built."""
+    with (
+        open_store(store) as opened,
+        Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine,
+    ):
+        tokenizer = open_tokenizer(store, opened.spec)
+        inputs = [Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in dev.examples]
+        found = ablate(engine, inputs, on_shard=lambda i, n: on_progress("measuring importance", i, n))
+    return tuple(tuple(row) for row in found.importance.tolist())
+
+
+def _table(path: Path, spec: ModelSpec) -> Rows:
     try:
         rows = msgspec.json.decode(path.read_bytes(), type=Rows)
     except OSError as error:

@@ -19,7 +19,7 @@ def profile(
     ] = None,
     threads: Threads = None,
     compute: Precise = "fp32",
-    seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 8.0,
+    seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 6.0,
     json: Json = False,
 ) -> None:
     """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head."""

@@ -74,7 +74,7 @@ def measure_device(
     compute: str = "fp32",
     lengths: Sequence[int] | None = None,
     widths: Sequence[int] | None = None,
-    seconds: float = 8.0,
+    seconds: float = 6.0,
     clock: Clock = time.perf_counter,
     on_progress: Callable[[ProfileProgress], None] = lambda _: None,
 ) -> DeviceProfile:
