@@ -145,3 +145,17 @@ def test_the_shipped_model_is_found_by_name() -> None:
     if "sst2" not in api.shipped_models():
         pytest.skip("this tree holds no shipped model")
     assert (api.model_directory("sst2") / "model.safetensors").is_file()
+
+
+def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """The shipped model does: its plans raise the shards that matter from the first run on."""
+    import shutil
+
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
+    with api.open_source(copy, tmp_path / "cache") as store:
+        assert store.manifest.importance == ((1, 2, 3, 4), (0.5, 0, 0, 0))
+    (copy / "importance.json").write_text("[[1, 2, 3, 4]]")
+    with pytest.raises(InputError, match=r"importance\.json needs 2 rows of 4"):
+        api.open_source(copy, tmp_path / "cache")

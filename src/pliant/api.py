@@ -13,15 +13,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import numpy as np
 import psutil
 
 from pliant.compile.arena import make_arena
-from pliant.errors import StoreError
+from pliant.errors import InputError, StoreError
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.hub import resolve
+from pliant.models.spec import ModelSpec
 from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
@@ -35,13 +37,17 @@ from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget
 from pliant.run.session import Session, SessionOptions
 from pliant.store.build import Progress, build
-from pliant.store.manifest import MANIFEST
+from pliant.store.manifest import MANIFEST, put_importance
 from pliant.store.read import Store, open_store
 
 Compute = Literal["fp32", "int8"]
 Baseline = Literal["load-exec", "stdpl-2", "stdpl-6", "stdpl-32", "preload-6", "preload-32"]
 # Called with what is being done, how much of it is done, and of how much.
 OnProgress = Callable[[str, int, int], None]
+
+# Importance of each shard, [layer][slice]; a model directory may hold it under this name.
+Importance = tuple[tuple[float, ...], ...]
+IMPORTANCE = "importance.json"
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -159,8 +165,27 @@ def open_source(
     def on_build(progress: Progress) -> None:
         on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
 
-    build(open_checkpoint(directory), packed, on_progress=on_build, overwrite=True)
+    checkpoint, table = open_checkpoint(directory), directory / IMPORTANCE
+    importance = read_importance(table, checkpoint.spec) if table.is_file() else None
+    build(checkpoint, packed, on_progress=on_build, overwrite=True)
+    if importance is not None:
+        put_importance(packed, importance)
     return open_store(packed)
+
+
+def read_importance(path: Path, spec: ModelSpec) -> Importance:
+    """A table of importance as JSON: a row a layer, a number a shard. Raises InputError naming `path`."""
+    try:
+        rows = msgspec.json.decode(path.read_bytes(), type=Importance)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is no table of importance ({error}): give JSON, a list of numbers a layer."
+        ) from error
+    if [len(row) for row in rows] != [spec.n_heads] * spec.n_layers:
+        raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one a shard.")
+    return rows
 
 
 def is_store(path: Path) -> bool:

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import typer
 
 from pliant import api
-from pliant.api import OnProgress
+from pliant.api import Importance, OnProgress, read_importance
 from pliant.cli.options import Json, numbers
 from pliant.cli.show import print_json, progress_bar
 from pliant.errors import InputError
@@ -22,8 +21,6 @@ from pliant.run.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
 from pliant.store.manifest import Manifest, put_importance, read_manifest
 from pliant.store.read import open_store
-
-Rows = tuple[tuple[float, ...], ...]
 
 
 def pack(
@@ -118,12 +115,14 @@ class _Dev:
     examples: tuple[Example, ...]
 
 
-def _given(path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]) -> Rows | _Dev | None:
+def _given(
+    path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
+) -> Importance | _Dev | None:
     """What --importance names, checked before the work begins; raises InputError."""
     if path is None:
         return None
     if path.suffix == ".json":
-        return _table(path, spec)
+        return read_importance(path, spec)
     if FULL_BITS not in bits or max(b for b in (0, *bits) if b < FULL_BITS) < LOWEST_BITS:
         raise InputError(
             f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
@@ -133,7 +132,7 @@ def _given(path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int,
     return _Dev(examples[::step][:n_examples])
 
 
-def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Rows:
+def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Importance:
     """The ablation of STI 5.2 on the store that has just been built."""
     with (
         open_store(store) as opened,
@@ -143,20 +142,6 @@ def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Rows:
         inputs = [Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in dev.examples]
         found = ablate(engine, inputs, on_shard=lambda i, n: on_progress("measuring importance", i, n))
     return tuple(tuple(row) for row in found.importance.tolist())
-
-
-def _table(path: Path, spec: ModelSpec) -> Rows:
-    try:
-        rows = msgspec.json.decode(path.read_bytes(), type=Rows)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is no table of importance ({error}): give JSON, a list of numbers a layer."
-        ) from error
-    if [len(row) for row in rows] != [spec.n_heads] * spec.n_layers:
-        raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one a shard.")
-    return rows
 
 
 def _join(values: tuple[int, ...]) -> str:
