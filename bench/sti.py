@@ -81,6 +81,7 @@ def _extra(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--length", type=int, default=128, help="tokens that are planned for and timed")
+    parser.add_argument("--minutes", type=float, default=12, help="begin no part after these")
     parser.add_argument("--ablate", type=int, default=192, help="examples of the ablation")
 
 
@@ -106,11 +107,20 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
         _memory_claim(report, rig)
         _speed_claims(report, cells, runs)
         print(f"{time.perf_counter() - began_s:.0f} s so far", flush=True)
-        _anytime(report, rig, devices, importance, size)
-        _table7(report, rig, importance, size)
-        _quantizers(report, rig, devices, importance, size)
-        if not size.is_quick:
-            _sweep(report, rig, devices[0], importance)
+        parts: tuple[Callable[[], None], ...] = (
+            lambda: _anytime(report, rig, devices, importance, size),
+            lambda: _quantizers(report, rig, size),
+            lambda: _table7(report, rig, importance, size),
+            lambda: _paper_throughout(report, rig, devices, importance["accuracy"]),
+            lambda: _sweep(report, rig, devices[0], importance),
+        )
+        for number, part in enumerate(parts[:3] if size.is_quick else parts):
+            if time.perf_counter() - began_s > 60 * arguments.minutes:
+                report.note(
+                    f"Parts from number {number + 2} on were left out: --minutes {arguments.minutes}."
+                )
+                break
+            part()
         report.note(f"The whole run took {time.perf_counter() - began_s:.0f} s.")
         report.finish()
     finally:
@@ -180,8 +190,9 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
                 "p95 while IO runs": 1e3 * device.costs().layer(m).busy_s,
                 "slowed by": device.profile.dilation.factor(m),
                 "full layer's IO, ms": 1e3 * device.costs(is_median=True).disk.seconds(layer_bytes),
-                "IO slowed by": device.profile.dilation.io,
+                "bandwidth divided by": device.bandwidth,
                 "a read's latency, ms": 1e3 * device.profile.disk.latency_s,
+                "p95": 1e3 * device.profile.disk_p95.latency_s,
             }
             for m in profile.widths
         ]
@@ -440,10 +451,8 @@ def _raised(rig: Rig, layers: tuple[int, ...], m: int, chosen: np.ndarray) -> np
     return rig.predicted(layers, m, grid) == rig.labels
 
 
-def _quantizers(
-    report: Report, rig: Rig, devices: Sequence[Device], importance: dict[str, np.ndarray], size: Size
-) -> None:
-    """Uniform bits under both quantizers; then the paper's planner and quantizer throughout."""
+def _quantizers(report: Report, rig: Rig, size: Size) -> None:
+    """Uniform bits under both quantizers."""
     N, M = rig.spec.n_layers, rig.spec.n_heads
     places = ((N, M), (min(5, N), 3), (min(3, N), 6))
     rows, worse, gains = [], [], []
@@ -468,8 +477,6 @@ def _quantizers(
         "nowhere significantly worse, better on average over k = 2..4", not worse and np.mean(gains) > 0,
         "; ".join(worse) or "this task only",
     )  # fmt: skip
-    if not size.is_quick:
-        _paper_throughout(report, rig, devices, importance["accuracy"])
 
 
 def _paper_throughout(report: Report, rig: Rig, devices: Sequence[Device], importance: np.ndarray) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from pliant.profile.line import timing
 from pliant.run.engine import Engine
 from pliant.run.session import Reply, Session, SessionOptions
 from pliant.store.build import build
-from pliant.store.read import Store, open_store
+from pliant.store.read import Extent, Store, open_store
 
 LOWEST_TARGET_S = 0.040
 Quantizer = Literal["lloyd", "equal-population"]
@@ -49,6 +49,31 @@ PRESETS = (
 )
 
 
+class SlowedStore:
+    """A store on a disk of less bandwidth: after each read it sleeps as long as its bytes still take.
+
+    The latency of a read stays what it is. Multiplying it too, as the lanes' own dilation does, would
+    give a disk that takes 16 ms to begin a read: neither board of the paper has one. `slower` slows
+    whole reads on top, latency included.
+    """
+
+    def __init__(self, store: Store, by_bandwidth: float, bandwidth_Bps: float) -> None:
+        self._store = store
+        self._s_per_byte = (by_bandwidth - 1) / bandwidth_Bps
+        self.slower = 1.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read_extent(self, extent: Extent, buffer: np.ndarray, at: int = 0) -> tuple[int, ...]:
+        start_s = time.perf_counter()
+        starts = self._store.read_extent(extent, buffer, at)
+        took_s = time.perf_counter() - start_s
+        sleep_s = self._s_per_byte * extent.n_bytes
+        time.sleep(sleep_s + (self.slower - 1) * (took_s + sleep_s))
+        return starts
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """A preset's emulation on this machine: its profile, and seconds of full-model compute."""
@@ -57,6 +82,8 @@ class Device:
     profile: DeviceProfile
     full_s: float
     length: int
+    disk: Disk  # this machine's own, measured
+    bandwidth: float  # how many times less of it the device has
 
     def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> CostTable:
         table = cost_table(self.profile, self.length, "median" if is_median else "p95")
@@ -69,12 +96,27 @@ def emulate(rig: "Rig", profile: DeviceProfile, preset: Preset, n_runs: int) -> 
     Then measure the slowed device itself, by runs of pilot plans: a core that has slept computes its next
     layer slower than one that has not, and slowing multiplies that. Factors and profile follow from there.
     """
-    first = _dilated(rig, profile, profile, Dilation(), preset)
+    N, M = rig.spec.n_layers, rig.spec.n_heads
+    layer_bytes = M * store_shape(rig.spec).full_bytes
+    layer_s = LOWEST_TARGET_S / min(preset.targets) / N
+    disk, wanted_s = profile.disk, preset.io_ratio * layer_s
+    bandwidth = max(1.0, (wanted_s - disk.latency_s) * disk.bandwidth_Bps / layer_bytes)
+    slowed = replace(disk, bandwidth_Bps=disk.bandwidth_Bps / bandwidth)
+    bare = replace(profile, disk=slowed, disk_p95=slowed, io_slowdown=1.0)
+    first = _dilated(rig, bare, bare, Dilation(), preset, disk, bandwidth)
     seen = _pilot(rig, first, n_runs)
-    return _dilated(rig, seen, profile, first.profile.dilation, preset)
+    return _dilated(rig, seen, bare, first.profile.dilation, preset, disk, bandwidth)
 
 
-def _dilated(rig: "Rig", seen: DeviceProfile, bare: DeviceProfile, by: Dilation, preset: Preset) -> Device:
+def _dilated(
+    rig: "Rig",
+    seen: DeviceProfile,
+    bare: DeviceProfile,
+    by: Dilation,
+    preset: Preset,
+    disk: Disk,
+    bandwidth: float,
+) -> Device:
     """The device of `preset`, when slowed as `by` says it showed the times `seen`."""
     N, M = rig.spec.n_layers, rig.spec.n_heads
     full_s = LOWEST_TARGET_S / min(preset.targets)
@@ -83,16 +125,10 @@ def _dilated(rig: "Rig", seen: DeviceProfile, bare: DeviceProfile, by: Dilation,
     factors = {m: more[m] * by.factor(m) for m in bare.widths}
     base = min(factors.values())
     nearest = [min(bare.widths, key=lambda w, m=m: abs(w - m)) for m in range(1, M + 1)]  # type: ignore[misc]
-    layer_bytes = M * store_shape(rig.spec).full_bytes
-    more_io = preset.io_ratio * full_s / N / seen.disk.seconds(layer_bytes)
-    dilation = Dilation(
-        max(1.0, base), max(1.0, more_io * by.io), tuple(max(1.0, factors[m] / base) for m in nearest)
-    )
+    dilation = Dilation(max(1.0, base), 1.0, tuple(max(1.0, factors[m] / base) for m in nearest))
     ends = dilation.compute / by.compute
     profile = replace(
         seen,
-        disk=seen.disk.times(more_io),
-        disk_p95=seen.disk_p95.times(more_io),
         layers=tuple(
             replace(s, alone=s.alone.times(more[s.width]), with_io=s.with_io.times(more[s.width]))
             for s in seen.layers
@@ -102,7 +138,7 @@ def _dilated(rig: "Rig", seen: DeviceProfile, bare: DeviceProfile, by: Dilation,
         ),
         dilation=dilation,
     )
-    return Device(preset, profile, full_s, rig.length)
+    return Device(preset, profile, full_s, rig.length, disk, bandwidth)
 
 
 def _pilot(rig: "Rig", device: Device, n_runs: int) -> DeviceProfile:
@@ -261,7 +297,7 @@ def cold_runs(
     slow_after: Callable[[int], float] | None = None,
 ) -> Runs:
     """Run `plan` once a text, every read past the page cache; `slow_after(i)` seconds into run i, IO is
-    slowed to a third, by the lane that dilates it."""
+    slowed to a third, latencies included."""
     replies = _replies(rig, device, plan, [*texts[:2], *texts], slow_after)[2:]
     waits = np.array([_waits(r) for r in replies])
     return Runs(
@@ -289,19 +325,20 @@ def _replies(
         n_threads=rig.n_threads, is_anytime=plan.is_anytime, best_effort=True,
     )  # fmt: skip
     replies: list[Reply] = []
-    with undisturbed(), Session(rig.store, device.profile, options, cache=rig.cache, fixed=plan) as session:
-        normal = session.io_slowdown
+    store = SlowedStore(rig.store, device.bandwidth, device.disk.bandwidth_Bps)
+    slowed = cast(Store, store)
+    with undisturbed(), Session(slowed, device.profile, options, cache=rig.cache, fixed=plan) as session:
         for i, text in enumerate(texts):
             timer = None
             if slow_after is not None and i >= 2:
-                timer = threading.Timer(slow_after(i - 2), _slow, (session, 3 * normal))
+                timer = threading.Timer(slow_after(i - 2), _slow, (store,))
                 timer.start()
             reply = session(text)
             if timer is not None:
                 timer.cancel()
                 timer.join()
-            session.io_slowdown = normal
             session._lanes.drain()  # a cold run begins with an idle disk
+            store.slower = 1.0
             replies.append(reply)
     return replies
 
@@ -350,8 +387,8 @@ def spread(grids: Sequence[Grid]) -> str:
     return f"{value} ({count} of {len(grids)})"
 
 
-def _slow(session: Session, factor: float) -> None:
-    session.io_slowdown = factor
+def _slow(store: SlowedStore) -> None:
+    store.slower = 3.0
 
 
 def _waits(reply: Reply) -> tuple[float, float, float]:
