@@ -157,8 +157,9 @@ def _write_patch(module: Module) -> None:
         begin, end = start(group), start(group + 1)
         f.prefetch(f.at(offsets, end, "i16"))
         f.prefetch(f.at(values, end))
-        # The block begins at the first outlier not before it: 16 halvings cover every list.
-        with f.loop(0, f.select(first > 0, f.const(17), f.const(0)), 1, carry=[begin, end]) as turn:
+        # The block begins at the first outlier not before it, found by halving.
+        halvings = f.const(64) - f.intrinsic("llvm.ctlz", "i64", end - begin, f.const(0, "i1"))
+        with f.loop(0, f.select(first > 0, halvings, f.const(0)), 1, carry=[begin, end]) as turn:
             low, high = turn.carried
             middle = (low + high) >> 1
             is_open = low < high
