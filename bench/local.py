@@ -85,6 +85,10 @@ def main() -> None:
         f"The whole model from 6 bits: {whole:.2f} of onnxruntime's int8.",
     )
     overhead(report, threads[-1], 3 * rounds)
+    load = os.getloadavg()[1]
+    report.note(
+        f"Load average over the last five minutes: {load:.1f} on {threads[-1]} cores, our own included."
+    )
     report.finish()
 
 
