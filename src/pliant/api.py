@@ -96,6 +96,11 @@ def open(
         device = dilate(profile, dilation)
         fixed = None if baseline is None else plan_of(store, device, options, baseline)
         session = Session(store, device, options, cache=cache, memory=memory, fixed=fixed)
+        try:
+            session.warm_up()
+        except BaseException:
+            session.close()
+            raise
     except BaseException:
         store.close()
         raise

@@ -115,7 +115,7 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
         before = session.plan
         with pytest.raises(BudgetError):
             session.retarget(latency=1e-4)
-        assert session.options.latency_s == 0.009
+        assert session.options.latency_s == pytest.approx(0.009)
         assert session.plan == before
 
 
@@ -220,3 +220,19 @@ def test_under_memory_pressure_the_buffer_shrinks_from_the_top(
 def test_memory_is_told_as_the_system_tells_it() -> None:
     """Peak is never below now, and this process is larger than an idle interpreter."""
     assert peak_rss_bytes() >= rss_bytes() > idle_rss_bytes() > 10**6
+
+
+def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """The first request must not pay for planning and fresh pages: it has a target as any other."""
+    options = SessionOptions(10.0, 0, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        before = session(TEXT)
+        session.io_slowdown = 2.0
+        session.warm_up()
+        assert session.io_slowdown == 2.0
+        assert session(TEXT).scores == before.scores

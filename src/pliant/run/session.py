@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
@@ -185,6 +186,28 @@ class Session:
         if self._keep_bytes is not None:
             self._replan_held()
         return reply
+
+    def warm_up(self) -> None:
+        """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length:
+        what only a first run pays (planning, kernel tables, fresh pages) is then paid before any request.
+        Raises what a request would."""
+        io_slowdown, self.io_slowdown = self.io_slowdown, 1.0
+        self._lanes.dilation = {}
+        short = self._tokenizer.encode("a")
+        try:
+            for bucket in (n for n in self.profile.lengths if n <= self._bucket(self.options.length)):
+                n = min(bucket, self.options.length, self.store.spec.max_tokens)
+                ids, types = np.resize(short.ids, n), np.resize(short.types, n)
+                self.engine.reserve(n)
+                answers: list[np.ndarray] = []
+
+                def head(n: int = n, answers: list[np.ndarray] = answers) -> None:
+                    answers.append(self.engine.head(n))
+
+                self._pipeline(n).run(self._lanes, n, partial(self.engine.embed, ids, types), head)
+        finally:
+            self._lanes.drain()
+            self.io_slowdown = io_slowdown
 
     def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         """Change target or buffer and replan. Raises BudgetError, changing nothing, when that cannot be."""
