@@ -33,7 +33,6 @@ def demo(
         session = asked.open(on_progress)
     with session:
         plan = session.plan
-        session(SENTENCES[0])
         replies = [session(sentence) for sentence in SENTENCES]
         whole = session.store.manifest.spec.n_layers * plan.shape.n_slices * plan.shape.full_bytes
     if json:
