@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its Python runs, its command lines parse, its links lead somewhere."""
+"""What the README shows is what happens: its Python runs, its verbs exist, its links lead somewhere."""
 
 import re
 import shlex

@@ -44,7 +44,7 @@ class Ablation:
 
     @property
     def importance(self) -> Float[np.ndarray, "N M"]:
-        """Accuracy as in the paper; likelihood, worth less than one answer, orders shards of equal accuracy."""
+        """Accuracy as in the paper; likelihood, worth less than one answer, orders shards that tie."""
         low, high = float(self.log_likelihood.min()), float(self.log_likelihood.max())
         share = (self.log_likelihood - low) / (high - low) if high > low else np.zeros_like(self.accuracy)
         return np.asarray(self.accuracy + 0.5 * share / self.n_examples)
