@@ -183,6 +183,31 @@ def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
             assert isinstance(caught.value.__cause__, StoreError)
 
 
+def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    tmp_path: Path,
+) -> None:
+    """Kernels point into the buffer: letting go of it too early would answer from freed memory."""
+    path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
+    with (
+        open_store(path) as store,
+        Session(store, slow_profile(), SessionOptions(0.02, 3000, length=8), cache=kernel_cache) as session,
+    ):
+        held = session._preload.runs
+        before = session(TEXT)
+        for entry in store.manifest.layers:
+            part = next(p for p in entry.parts if p.part == 6)
+            with open(path / entry.file, "r+b") as file:
+                file.seek(part.offset)
+                file.write(b"\xa5" * 64)
+        with pytest.raises(StoreError, match="full"):
+            session.retarget(latency=10.0, preload=10**9)
+        assert session._preload.runs == held
+        assert (session.plan.n, session.plan.width) == before.submodel
+
+
 def test_sessions_share_one_memory_budget(
     tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
 ) -> None:

@@ -29,18 +29,25 @@ class PreloadBuffer:
         return int(self._held[run].ctypes.data)
 
     def fill(self, store: Store, wanted: Iterable[Run]) -> None:
-        """Hold exactly `wanted`: let go of the rest, read what is missing. Raises StoreError on damage."""
-        wanted = tuple(wanted)
-        for run in set(self._held) - set(wanted):
-            del self._held[run]
-        for run in wanted:
-            if run not in self._held:
-                buffer = aligned_buffer(store.read_bytes(run))
-                at = store.read(run, buffer)
-                self.keep(run, buffer[at : at + store.run_bytes(run)])
+        """Hold exactly `wanted`: read what is missing, then let go of the rest.
+
+        Raises StoreError on damage and then holds what it held, since kernels may still point there.
+        """
+        held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
+        self._held = held
 
     def keep(self, run: Run, payload: np.ndarray) -> None:
         """Hold a copy of what was read of `run`, on a cache line of its own."""
-        block = aligned_bytes(payload.nbytes)
-        block[:] = payload
-        self._held[run] = block
+        self._held[run] = _copy(payload)
+
+
+def _read(store: Store, run: Run) -> np.ndarray:
+    buffer = aligned_buffer(store.read_bytes(run))
+    at = store.read(run, buffer)
+    return _copy(buffer[at : at + store.run_bytes(run)])
+
+
+def _copy(payload: np.ndarray) -> np.ndarray:
+    block = aligned_bytes(payload.nbytes)
+    block[:] = payload
+    return block

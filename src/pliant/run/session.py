@@ -235,7 +235,10 @@ class Session:
     def engagement(self, preload: str | int) -> Iterator[Self]:
         """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
         layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began."""
-        self._keep_bytes = parse_bytes(preload)
+        keep_bytes = parse_bytes(preload)
+        if self._memory is not None:
+            self._memory.reserve(self, self.plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
+        self._keep_bytes = keep_bytes
         self._pipelines.clear()
         try:
             yield self
