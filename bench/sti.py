@@ -99,7 +99,7 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
             + ("past the page cache (O_DIRECT)" if rig.store.is_direct else "NOT cold: no O_DIRECT here"),
             arguments,
         )
-        importance = _importance(report, rig, task.train, size, arguments)
+        importance = _importance(report, rig, task.held_out, size, arguments)
         devices = tuple(_devices(report, rig, size))
         cells = [c for device in devices for c in _cells(rig, device, importance, size)]
         runs = _main_table(report, rig, cells, size, task.has_f1, arguments.gold)
@@ -128,12 +128,10 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
 
 
 def _importance(
-    report: Report, rig: Rig, train: Path, size: Size, arguments: argparse.Namespace
+    report: Report, rig: Rig, held_out: Path, size: Size, arguments: argparse.Namespace
 ) -> dict[str, np.ndarray]:
     """Figure 5: the ablation on examples beside the dev set, and the score that needs no labels."""
-    held_out = train.with_name("validation.tsv")
-    path = held_out if held_out.exists() else train
-    examples = picked(read_examples(path, rig.spec.head.labels or ()), size.n_ablate)
+    examples = picked(read_examples(held_out, rig.spec.head.labels or ()), size.n_ablate)
     some = labelled(rig.tokenizer, examples, rig.spec.max_tokens)
     start_s = time.perf_counter()
     ablation = ablate(rig.engines["lloyd"], some)
@@ -149,7 +147,7 @@ def _importance(
     ]
     rows[0]["seconds"], rows[1]["seconds"] = ablated_s, change_s
     report.table(
-        f"Importance (Figure 5): {len(some)} examples of {path.name}, 16 for the change of output", rows
+        f"Importance (Figure 5): {len(some)} examples of {held_out.name}, 16 for the change of output", rows
     )
     print(importance_text(ablation.importance))
     report.note(

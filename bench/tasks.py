@@ -1,10 +1,12 @@
-"""The four tasks of the STI evaluation: which TSV trains, which is reported on. Knows no model.
+"""The four tasks of the STI evaluation: which TSV trains, chooses, is reported on. Knows no model.
 
 SST-2, RTE and MRPC (standing in for QQP) have a train and a dev part; of QNLI there is only the dev
-part, so every fifth row by position is held out and the others train (`split_qnli`). The stretched
+part, so every fifth row by position is the dev part and the others train. Everything that is chosen by
+measurement (importance, the accuracy grid) looks at a third part, which neither trains nor is reported
+on: SST-2 has one, of the other tasks every tenth row of the training part is held out. The stretched
 models of `docs/results/sti.md` and every bench read the same parts through this module.
 
-As a script it writes the parts of QNLI: `python bench/tasks.py DATA OUT`.
+As a script it writes the parts of all tasks: `python bench/tasks.py DATA OUT`.
 """
 
 import sys
@@ -15,6 +17,7 @@ from typing import Literal
 TaskName = Literal["sst2", "rte", "qnli", "mrpc"]
 TASKS: tuple[TaskName, ...] = ("sst2", "rte", "qnli", "mrpc")
 _QNLI_FOLD = 5
+_HELD_OUT_FOLD = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,41 +29,46 @@ class Task:
 
     name: TaskName
     train: Path
+    held_out: Path
     dev: Path
     labels: tuple[str, ...]
     has_f1: bool
 
 
 def find_task(name: TaskName, data: Path, scratch: Path) -> Task:
-    """The task's files under `data`; QNLI's parts are written to `scratch` when they are not there yet."""
+    """The task's files under `data`; parts that have to be cut are written to `scratch`."""
+    entailment = ("entailment", "not_entailment")
     match name:
         case "sst2":
-            return Task(
-                name, data / "sst2/train.tsv", data / "sst2/dev.tsv", ("negative", "positive"), has_f1=False
-            )
+            folder = data / "sst2"
+            parts = (folder / "train.tsv", folder / "validation.tsv", folder / "dev.tsv")
+            return Task(name, *parts, ("negative", "positive"), has_f1=False)
         case "rte":
-            labels = ("entailment", "not_entailment")
-            return Task(name, data / "rte/train.tsv", data / "rte/dev.tsv", labels, has_f1=False)
+            train, held_out = _split(data / "rte/train.tsv", scratch, ("rte-train", "rte-held-out"))
+            return Task(name, train, held_out, data / "rte/dev.tsv", entailment, has_f1=False)
         case "qnli":
-            train, dev = split_qnli(data / "qnli/dev.tsv", scratch)
-            return Task(name, train, dev, ("entailment", "not_entailment"), has_f1=False)
+            rest, dev = _split(data / "qnli/dev.tsv", scratch, ("qnli-rest", "qnli-dev"), _QNLI_FOLD)
+            train, held_out = _split(rest, scratch, ("qnli-train", "qnli-held-out"))
+            return Task(name, train, held_out, dev, entailment, has_f1=False)
         case "mrpc":
-            folder = data / "mrpc"
-            train, dev = folder / "msr_paraphrase_train.txt", folder / "msr_paraphrase_test.txt"
-            return Task(name, train, dev, ("different", "equivalent"), has_f1=True)
+            whole, dev = data / "mrpc/msr_paraphrase_train.txt", data / "mrpc/msr_paraphrase_test.txt"
+            train, held_out = _split(whole, scratch, ("mrpc-train", "mrpc-held-out"))
+            return Task(name, train, held_out, dev, ("different", "equivalent"), has_f1=True)
 
 
-def split_qnli(whole: Path, out: Path) -> tuple[Path, Path]:
-    """Write qnli-train.tsv and qnli-dev.tsv to `out`: rows 0, 5, 10, ... are held out, without chance."""
+def _split(whole: Path, out: Path, names: tuple[str, str], fold: int = _HELD_OUT_FOLD) -> tuple[Path, Path]:
+    """Rows 0, fold, 2 fold, ... of `whole` go to the second of the two files, all others to the first."""
     header, *rows = whole.read_text(encoding="utf-8").rstrip("\n").split("\n")
     out.mkdir(parents=True, exist_ok=True)
-    train, dev = out / "qnli-train.tsv", out / "qnli-dev.tsv"
-    kept = [row for i, row in enumerate(rows) if i % _QNLI_FOLD]
-    train.write_text("\n".join([header, *kept]) + "\n", encoding="utf-8")
-    dev.write_text("\n".join([header, *rows[::_QNLI_FOLD]]) + "\n", encoding="utf-8")
-    return train, dev
+    kept, taken = (out / f"{name}.tsv" for name in names)
+    kept.write_text(
+        "\n".join([header, *(r for i, r in enumerate(rows) if i % fold)]) + "\n", encoding="utf-8"
+    )
+    taken.write_text("\n".join([header, *rows[::fold]]) + "\n", encoding="utf-8")
+    return kept, taken
 
 
 if __name__ == "__main__":
-    for path in split_qnli(Path(sys.argv[1]) / "qnli" / "dev.tsv", Path(sys.argv[2])):
-        print(path)
+    for task in TASKS:
+        found = find_task(task, Path(sys.argv[1]), Path(sys.argv[2]))
+        print(found.train, found.held_out, found.dev)
