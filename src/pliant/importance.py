@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from pliant.errors import InputError
+from pliant.evaluate.answers import Labelled as Labelled
+from pliant.evaluate.answers import embedded, log_likelihood, through
 from pliant.models.tokenizer import Encoded
 from pliant.run.engine import Engine, runs_of
 from pliant.run.preload import PreloadBuffer
@@ -18,14 +20,6 @@ from pliant.run.preload import PreloadBuffer
 LOWEST_BITS, FULL_BITS = 2, 32
 
 OnShard = Callable[[int, int], None]  # shards done, of how many
-
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One tokenised input and the index of its label."""
-
-    encoded: Encoded
-    label: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ def ablate(
     N, M = engine.spec.n_layers, engine.spec.n_heads
     accuracy, likelihood = np.zeros((N, M)), np.zeros((N, M))
     with _Both(engine):
-        inputs = [_embedded(engine, example.encoded) for example in examples]
+        inputs = [embedded(engine, example.encoded) for example in examples]
         floor = (0.0, 0.0)
         for layer in range(N):
             if layer == 0:
@@ -91,7 +85,7 @@ def layer_change(engine: Engine, texts: Sequence[Encoded]) -> Float[np.ndarray, 
     N, M = engine.spec.n_layers, engine.spec.n_heads
     change = np.zeros((N, M))
     with _Both(engine):
-        inputs = [_embedded(engine, text) for text in texts]
+        inputs = [embedded(engine, text) for text in texts]
         for layer in range(N):
             outputs = [_through(engine, layer, hidden) for hidden in inputs]
             for s in range(M):
@@ -166,16 +160,8 @@ class _Both:
         self._held.fill(self._engine.store, ())
 
 
-def _embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
-    engine.embed(encoded.ids, encoded.types)
-    return engine.encoder.arena.hidden[: encoded.n_tokens].copy()
-
-
 def _through(engine: Engine, layer: int, hidden: Float[np.ndarray, "T d"]) -> Float[np.ndarray, "T d"]:
-    n = len(hidden)
-    engine.encoder.arena.hidden[:n] = hidden
-    engine.layer(layer, engine.spec.n_heads, n)
-    return engine.encoder.arena.hidden[:n].copy()
+    return through(engine, layer, engine.spec.n_heads, hidden)
 
 
 def _judge(
@@ -189,11 +175,9 @@ def _judge(
         arena.hidden[:n] = hidden
         for layer in range(first, spec.n_layers):
             engine.layer(layer, spec.n_heads, n)
-        logits = engine.head(n).astype(np.float64)
+        logits = engine.head(n)
         n_right += int(np.argmax(logits)) == example.label
-        likelihood += float(
-            logits[example.label] - logits.max() - np.log(np.exp(logits - logits.max()).sum())
-        )
+        likelihood += log_likelihood(logits, example.label)
     return n_right / len(examples), likelihood / len(examples)
 
 

@@ -1,0 +1,50 @@
+"""Labelled inputs, the engine's state between layers, and what an answer is worth. Chooses nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from jaxtyping import Float
+
+from pliant.models.tokenizer import Encoded
+from pliant.run.engine import Engine
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One tokenised input and the index of its label."""
+
+    encoded: Encoded
+    label: int
+
+
+def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
+    """All examples, or `limit` of them spread evenly over the whole."""
+    if limit is None or limit >= len(examples):
+        return tuple(examples)
+    return tuple(examples[int(i)] for i in np.linspace(0, len(examples) - 1, limit))
+
+
+def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
+    """What enters the first layer."""
+    engine.embed(encoded.ids, encoded.types)
+    return engine.encoder.arena.hidden[: encoded.n_tokens].copy()
+
+
+def through(
+    engine: Engine, layer: int, width: int, hidden: Float[np.ndarray, "T d"]
+) -> Float[np.ndarray, "T d"]:
+    """What leaves `layer` when `hidden` enters it."""
+    n = len(hidden)
+    engine.encoder.arena.hidden[:n] = hidden
+    engine.layer(layer, width, n)
+    return engine.encoder.arena.hidden[:n].copy()
+
+
+def log_likelihood(logits: Float[np.ndarray, " C"], label: int) -> float:
+    """The natural logarithm of the probability that `logits` give `label`."""
+    z = logits.astype(np.float64)
+    return float(z[label] - z.max() - np.log(np.exp(z - z.max()).sum()))
