@@ -2,6 +2,7 @@
 
 PliantError
 ├── ModelError        a model directory or its weights cannot be used
+├── GraphError        a graph's operators and tensors do not fit, or cannot be compiled
 ├── InputError        a request's text, label or option is invalid
 ├── StoreError        a store is missing, damaged, or of another version
 ├── BudgetError       no plan meets the latency or memory asked for
@@ -17,6 +18,10 @@ class PliantError(Exception):
 
 class ModelError(PliantError):
     """A model directory, its configuration or its weights cannot be used."""
+
+
+class GraphError(PliantError):
+    """A graph is malformed, or holds an operator, type or shape that cannot be compiled."""
 
 
 class InputError(PliantError):

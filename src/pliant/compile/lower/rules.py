@@ -1,0 +1,22 @@
+"""Which rule lowers which operator. Knows the families by name, none of their kernels."""
+
+from collections.abc import Callable, Mapping
+
+from pliant.compile.call import Lowered, Target
+from pliant.compile.lower import alias
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+
+Rule = Callable[[Node, Graph, Target], Lowered]
+
+_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES,)
+RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
+
+
+def lower(graph: Graph, target: Target) -> list[Lowered]:
+    """Every node lowered, in order. Raises GraphError naming all operators without a rule at once."""
+    unknown = sorted({node.op for node in graph.nodes if node.op not in RULES})
+    if unknown:
+        first = next(node for node in graph.nodes if node.op in unknown)
+        raise GraphError(f"no kernel exists for {', '.join(unknown)} (first at node {first.name!r}).")
+    return [RULES[node.op](node, graph, target) for node in graph.nodes]

@@ -1,0 +1,128 @@
+"""A model as a graph of operators over typed tensors. Knows no file format, kernel or memory."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from pliant.errors import GraphError
+
+Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | np.ndarray
+
+_EXTENDED = {"bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """`dtype` by numpy's name (`float32`, `int64`, `bool`, `bfloat16`, ...), `shape` in plain numbers."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def itemsize(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def numpy(self) -> np.dtype:
+        return np.dtype(_EXTENDED.get(self.dtype, self.dtype))
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.size * self.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of the row-major layout, in elements."""
+        return tuple(prod(self.shape[i + 1 :]) for i in range(len(self.shape)))
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """One operator: ONNX's names and meanings at `OPSET`, or one of pliant's own fused operators.
+
+    An absent optional input is ""; so is an output nobody asked for.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    name: str = ""
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{k}={_short(v)}" for k, v in sorted(self.attributes.items()))
+        op = f"{self.op} <{shown}>" if shown else self.op
+        return f"{', '.join(self.outputs)} = {op} ({', '.join(self.inputs)})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """Operators in an order that respects data flow; every tensor has one producer and a static type.
+
+    `types` holds every tensor's type, `constants` the values of those known before the run (perhaps
+    memory-mapped: do not write). Raises GraphError naming node and tensor when something does not fit.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    name: str = "graph"
+
+    def __post_init__(self) -> None:
+        known = {*self.inputs, *self.constants}
+        for node in self.nodes:
+            for x in node.inputs:
+                if x and x not in known:
+                    raise GraphError(
+                        f"node {node.name or node.op!r} reads {x!r}, which nothing before it makes."
+                    )
+            for y in node.outputs:
+                if y in known:
+                    raise GraphError(f"{y!r} is made twice, last by node {node.name or node.op!r}.")
+                if y:
+                    known.add(y)
+        missing = [x for x in self.outputs if x not in known]
+        if missing:
+            raise GraphError(f"outputs {missing} are made by no node.")
+        untyped = sorted(known - set(self.types))
+        if untyped:
+            raise GraphError(f"tensors {untyped} have no type.")
+
+    @property
+    def producers(self) -> dict[str, Node]:
+        """The node that makes each tensor; inputs and constants have none."""
+        return {y: node for node in self.nodes for y in node.outputs if y}
+
+    @property
+    def consumers(self) -> dict[str, tuple[Node, ...]]:
+        """The nodes that read each tensor, in order."""
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for x in dict.fromkeys(node.inputs):
+                if x:
+                    found.setdefault(x, []).append(node)
+        return {x: tuple(nodes) for x, nodes in found.items()}
+
+    def __str__(self) -> str:
+        def typed(x: str) -> str:
+            return f"{self.types[x]} {x}"
+
+        lines = [f"{self.name} ({', '.join(map(typed, self.inputs))})"]
+        lines += [f"  {node}" for node in self.nodes]
+        return "\n".join([*lines, f"  return {', '.join(map(typed, self.outputs))}", ""])
+
+
+def _short(value: Attribute) -> str:
+    return f"array{list(value.shape)}" if isinstance(value, np.ndarray) else repr(value)
