@@ -1,0 +1,101 @@
+"""The choice of layouts as a value: operators, the layouts they can run with, and what each costs.
+
+Knows names and seconds only; where the seconds come from and what a layout means is others' business.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import inf, prod
+
+from pliant.errors import GraphError
+
+Layout = str
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to run an operator: the layout it reads each input in, writes each output in, and its time."""
+
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A kernel between edges; `forms[0]` is its default."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    forms: tuple[Form, ...]
+
+    def __post_init__(self) -> None:
+        for form in self.forms:
+            if (len(form.inputs), len(form.outputs)) != (len(self.inputs), len(self.outputs)):
+                raise GraphError(f"a form of {self.name} names {form}, but it reads {self.inputs} and "
+                                 f"writes {self.outputs}.")  # fmt: skip
+        if not self.forms:
+            raise GraphError(f"operator {self.name} has no form to run in.")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Which layout shall every edge (tensor) have?
+
+    `layouts[edge]` are its candidates, the default first; edges from outside and to the outside list only
+    what the outside takes. `reorder[edge][a, b]` is the time to bring the edge from layout a to b, one
+    that is missing cannot be done. Operators stand in an order that respects data flow.
+    """
+
+    operators: tuple[Operator, ...]
+    layouts: Mapping[str, tuple[Layout, ...]]
+    reorder: Mapping[str, Mapping[tuple[Layout, Layout], float]] = field(default_factory=dict)
+
+    def reorder_s(self, edge: str, have: Layout, want: Layout) -> float:
+        return 0.0 if have == want else self.reorder.get(edge, {}).get((have, want), inf)
+
+    def form_s(self, operator: Operator, form: Form, chosen: Mapping[str, Layout]) -> float:
+        """`form`'s time with the edges of `chosen` as they are, reorders included; others as wanted."""
+        total = form.seconds
+        for edge, want in zip(operator.inputs, form.inputs, strict=True):
+            total += self.reorder_s(edge, chosen.get(edge, want), want)
+        # What an operator writes in another layout than chosen is reordered once, by itself.
+        for edge, have in zip(operator.outputs, form.outputs, strict=True):
+            total += self.reorder_s(edge, have, chosen.get(edge, have))
+        return total
+
+    def best(self, operator: Operator, chosen: Mapping[str, Layout]) -> tuple[float, Form]:
+        """The fastest form for these layouts and its time; the first of equals."""
+        return min(
+            ((self.form_s(operator, form, chosen), form) for form in operator.forms), key=lambda x: x[0]
+        )
+
+    def seconds(self, chosen: Mapping[str, Layout]) -> float:
+        """The whole graph's time when every edge has its layout of `chosen`."""
+        return sum(self.best(operator, chosen)[0] for operator in self.operators)
+
+    @property
+    def default(self) -> dict[str, Layout]:
+        return {edge: layouts[0] for edge, layouts in self.layouts.items()}
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """Every edge an operator touches, in order of first touch."""
+        touched = (e for o in self.operators for e in (*o.inputs, *o.outputs))
+        return tuple(dict.fromkeys(touched))
+
+
+def brute_force(problem: Problem, limit: int = 2_000_000) -> tuple[float, dict[str, Layout]]:
+    """The best of all assignments, by trying them. Raises GraphError above `limit` of them."""
+    edges = problem.edges
+    n = prod(len(problem.layouts[e]) for e in edges)
+    if n > limit:
+        raise GraphError(f"{n} assignments of layouts are too many to try; the limit is {limit}.")
+
+    def assignments() -> Iterator[dict[str, Layout]]:
+        for layouts in product(*(problem.layouts[e] for e in edges)):
+            yield dict(zip(edges, layouts, strict=True))
+
+    return min(((problem.seconds(a), a) for a in assignments()), key=lambda x: x[0])
