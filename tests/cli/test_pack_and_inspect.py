@@ -73,6 +73,10 @@ def test_importance_is_measured_on_labelled_examples(
     made = as_json("pack", model, "-o", tmp_path / "s", "--importance", tmp_path / "dev.tsv")
     assert [len(row) for row in made["importance"]] == [4, 4]
     assert len({x for row in made["importance"] for x in row}) > 1
+    how = ("--importance", tmp_path / "dev.tsv", "--importance-method", "gradient")
+    cheap = as_json("pack", model, "-o", tmp_path / "g", *how)["importance"]
+    assert [len(row) for row in cheap] == [4, 4]
+    assert cheap != made["importance"]
     words = ("pack", model, "-o", tmp_path / "t", "--importance", tmp_path / "dev.tsv", "--bits", "2,6")
     assert cli(*words).exit_code == 1
     assert not (tmp_path / "t").exists()

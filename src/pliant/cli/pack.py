@@ -11,7 +11,7 @@ from pliant.api import Importance, OnProgress, read_importance
 from pliant.cli.options import Json, numbers
 from pliant.cli.show import print_json, progress_bar
 from pliant.errors import InputError
-from pliant.importance import FULL_BITS, LOWEST_BITS, Labelled, ablate
+from pliant.importance import FULL_BITS, LOWEST_BITS, Labelled, ablate, first_order
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
 from pliant.models.spec import ModelSpec
@@ -21,6 +21,8 @@ from pliant.run.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
 from pliant.store.manifest import Manifest, put_importance, read_manifest
 from pliant.store.read import open_store
+
+Method = Literal["ablation", "gradient"]
 
 
 def pack(
@@ -41,6 +43,10 @@ def pack(
     importance_examples: Annotated[
         int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
     ] = 200,
+    importance_method: Annotated[
+        Method,
+        typer.Option(help="Run the model with each shard raised, or take one gradient for all shards."),
+    ] = "ablation",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -49,7 +55,7 @@ def pack(
     out = output or Path(f"{directory.name}.store")
     checkpoint = open_checkpoint(directory)
     chosen = numbers(bits, "--bits") or ALL_BITS
-    given = _given(importance, importance_examples, checkpoint.spec, chosen)
+    given = _given(importance, importance_examples, importance_method, checkpoint.spec, chosen)
     with progress_bar() as on_progress:
 
         def on_build(progress: Progress) -> None:
@@ -110,13 +116,14 @@ def outlier_share(manifest: Manifest) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Dev:
-    """Examples to measure importance on."""
+    """Examples to measure importance on, and how."""
 
     examples: tuple[Example, ...]
+    method: Method
 
 
 def _given(
-    path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
+    path: Path | None, n_examples: int, method: Method, spec: ModelSpec, bits: tuple[int, ...]
 ) -> Importance | _Dev | None:
     """What --importance names, checked before the work begins; raises InputError."""
     if path is None:
@@ -129,19 +136,24 @@ def _given(
         )
     examples = read_examples(path, spec.head.labels or ())
     step = max(1, len(examples) // n_examples)
-    return _Dev(examples[::step][:n_examples])
+    return _Dev(examples[::step][:n_examples], method)
 
 
 def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Importance:
-    """The ablation of STI 5.2 on the store that has just been built."""
-    with (
-        open_store(store) as opened,
-        Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine,
-    ):
+    """The ablation of STI 5.2 on the store that has just been built, or its first-order estimate."""
+
+    def on_part(done: int, total: int) -> None:
+        on_progress("measuring importance", done, total)
+
+    with open_store(store) as opened:
         tokenizer = open_tokenizer(store, opened.spec)
         inputs = [Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in dev.examples]
-        found = ablate(engine, inputs, on_shard=lambda i, n: on_progress("measuring importance", i, n))
-    return tuple(tuple(row) for row in found.importance.tolist())
+        if dev.method == "gradient":
+            found = first_order(opened, inputs, on_examples=on_part)
+        else:
+            with Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine:
+                found = ablate(engine, inputs, on_shard=on_part).importance
+    return tuple(tuple(row) for row in found.tolist())
 
 
 def _join(values: tuple[int, ...]) -> str:

@@ -1,23 +1,19 @@
-"""How much each shard matters (STI 5.2): the paper's ablation, and a score that never looks at a label.
+"""The paper's ablation (STI 5.2): one shard at full fidelity, all others at the lowest bits.
 
-Knows one engine whose store offers the lowest bits and full fidelity. Plans nothing; drawing is optional.
+Knows one engine whose store offers both fidelities. Plans nothing and draws nothing.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from pliant.errors import InputError
-from pliant.evaluate.answers import Labelled as Labelled
-from pliant.evaluate.answers import embedded, log_likelihood, through
-from pliant.models.tokenizer import Encoded
+from pliant.evaluate.answers import Labelled, embedded, log_likelihood, through
+from pliant.importance.weights import FULL_BITS, LOWEST_BITS
 from pliant.run.engine import Engine, runs_of
 from pliant.run.preload import PreloadBuffer
-
-LOWEST_BITS, FULL_BITS = 2, 32
 
 OnShard = Callable[[int, int], None]  # shards done, of how many
 
@@ -73,70 +69,6 @@ def ablate(
     return Ablation(len(examples), accuracy, likelihood, *floor)
 
 
-def layer_change(engine: Engine, texts: Sequence[Encoded]) -> Float[np.ndarray, "N M"]:
-    """How far one shard at full fidelity moves its own layer's output, relative to that output: [N, M].
-
-    A stand-in for the ablation that needs no labels and runs no other layer: the root of the mean, over
-    `texts`, of |f(x; shard full) - f(x; all at 2 bits)|^2 / |f(x; all at 2 bits)|^2. It takes no
-    gradient, so it cannot tell a change that moves the answer from one that does not.
-    """
-    if not texts:
-        raise InputError("at least one text is needed to see how far a layer's output moves.")
-    N, M = engine.spec.n_layers, engine.spec.n_heads
-    change = np.zeros((N, M))
-    with _Both(engine):
-        inputs = [embedded(engine, text) for text in texts]
-        for layer in range(N):
-            outputs = [_through(engine, layer, hidden) for hidden in inputs]
-            for s in range(M):
-                engine.set_bits(layer, _one_full(M, s))
-                moved = [_through(engine, layer, hidden) for hidden in inputs]
-                change[layer, s] = np.sqrt(
-                    np.mean([_relative(a, b) for a, b in zip(moved, outputs, strict=True)])
-                )
-            engine.set_bits(layer, _lowest(M))
-            inputs = outputs
-    return change
-
-
-def rank_correlation(a: Float[np.ndarray, "..."], b: Float[np.ndarray, "..."]) -> float:
-    """Spearman's rho: the correlation of ranks, ties sharing their mean rank; nan when one is constant."""
-    x, y = _ranks(np.asarray(a).ravel()), _ranks(np.asarray(b).ravel())
-    if len(x) != len(y) or len(x) < 2:
-        raise InputError(f"ranks of {len(x)} and {len(y)} values cannot be compared; give two equal tables.")
-    x, y = x - x.mean(), y - y.mean()
-    scale = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / scale if scale else float("nan")
-
-
-def importance_text(table: Float[np.ndarray, "N M"]) -> str:
-    """Figure 5 in characters: a row a layer, a column a slice, 0 the least and 9 the most important."""
-    low, high = float(table.min()), float(table.max())
-    tenths = np.zeros(table.shape, int) if high <= low else np.minimum(9, 10 * (table - low) / (high - low))
-    rows = [f"layer {k:2d}  " + " ".join(str(int(v)) for v in row) for k, row in enumerate(tenths)]
-    return "\n".join(rows) + "\n"
-
-
-def draw_importance(table: Float[np.ndarray, "N M"], path: Path, title: str) -> Path:
-    """Figure 5: a heat map, lighter is more important; `path` ends in .svg, .png or .pdf.
-
-    Raises InputError without the extra `[plot]`.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("a heat map needs matplotlib: pip install 'pliant[plot]'.") from error
-    figure = Figure(figsize=(1.5 + 0.4 * table.shape[1], 1.3 + 0.4 * table.shape[0]), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(table, cmap="gray", aspect="auto")
-    axes.set(xlabel="slice", ylabel="layer", title=title)
-    axes.set_xticks(range(table.shape[1]))
-    axes.set_yticks(range(table.shape[0]))
-    figure.colorbar(image)
-    figure.savefig(path)
-    return path
-
-
 class _Both:
     """Holds every shard at the lowest bits and at full fidelity, the lowest in use, while a block runs."""
 
@@ -189,14 +121,3 @@ def _one_full(n_slices: int, s: int) -> Int[np.ndarray, " M"]:
     row = _lowest(n_slices)
     row[s] = FULL_BITS
     return row
-
-
-def _relative(moved: np.ndarray, before: np.ndarray) -> float:
-    a, b = moved.astype(np.float64), before.astype(np.float64)
-    return float(((a - b) ** 2).sum() / max(float((b**2).sum()), 1e-30))
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[where], np.float64)

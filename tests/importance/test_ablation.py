@@ -1,4 +1,4 @@
-"""Importance: the ablation with kept activations against the plain one, and the score beside it."""
+"""The ablation with kept activations against the plain one."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.importance import (
-    Ablation,
-    Labelled,
-    ablate,
-    draw_importance,
-    importance_text,
-    layer_change,
-    rank_correlation,
-)
+from pliant.importance import Ablation, Labelled, ablate
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Encoded
 from pliant.run.engine import Engine
@@ -73,40 +65,10 @@ def test_likelihood_only_breaks_ties() -> None:
     assert order.tolist() == [1, 0, 3, 2]
 
 
-def test_layer_change_is_positive_and_sees_every_shard(
-    engine: Engine, examples: tuple[Labelled, ...]
-) -> None:
-    """A shard whose fidelity moved nothing would never be bought, so a zero would be a wiring mistake."""
-    change = layer_change(engine, [e.encoded for e in examples])
-    assert change.shape == (engine.spec.n_layers, engine.spec.n_heads)
-    assert np.all(change > 0)
-    assert np.all(change < 1)
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    """Checked by hand: ties share their mean rank, order alone counts."""
-    a = np.array([1.0, 2.0, 3.0, 4.0])
-    assert rank_correlation(a, np.exp(a)) == pytest.approx(1)
-    assert rank_correlation(a, -a) == pytest.approx(-1)
-    # Ranks 1.5 1.5 3 4 against 1 2 3 4: sums of squares 4.5 and 5, product 4.5.
-    assert rank_correlation(np.array([5.0, 5.0, 6.0, 7.0]), a) == pytest.approx(4.5 / np.sqrt(4.5 * 5))
-    assert np.isnan(rank_correlation(np.ones(4), a))
-
-
 def test_no_examples_are_an_error(engine: Engine) -> None:
     """A mean over nothing is no importance."""
     with pytest.raises(InputError, match="at least one"):
         ablate(engine, ())
-    with pytest.raises(InputError, match="at least one"):
-        layer_change(engine, ())
-
-
-def test_the_map_is_drawn_in_characters_and_as_a_picture(tmp_path: Path) -> None:
-    """Figure 5 for a terminal and for a page."""
-    table = np.array([[0.0, 0.5], [0.9, 1.0]])
-    assert importance_text(table) == "layer  0  0 5\nlayer  1  9 9\n"
-    pytest.importorskip("matplotlib")
-    assert draw_importance(table, tmp_path / "map.png", "a map").stat().st_size > 1000
 
 
 def _whole_runs(engine: Engine, examples: tuple[Labelled, ...], bits: np.ndarray) -> tuple[float, float]:

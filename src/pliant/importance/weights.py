@@ -1,0 +1,83 @@
+"""A layer of a store as plain float32 matrices at any of its bitwidths. Knows no kernel and no run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+
+from pliant.ir.program import FULL, Run
+from pliant.models.slices import GROUP, GROUP_COLUMNS, GROUP_ROWS
+from pliant.models.spec import Precision
+from pliant.store.encode import ResidentLayer
+from pliant.store.files import DenseTable, Linear
+from pliant.store.planes import decode
+from pliant.store.read import Store
+from pliant.store.slices import column_group_starts, join
+
+LOWEST_BITS, FULL_BITS = 2, 32  # between these two importance is measured
+
+Norm = Float32[np.ndarray, "2 hidden"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One encoder layer, padding left out: linears as [out, in], norms as [weight, bias]."""
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    up: Linear
+    down: Linear
+    attention_norm: Norm
+    output_norm: Norm
+
+
+def layer_weights(store: Store, layer: int, bits: int) -> LayerWeights:
+    """All slices of `layer` at 1..6 bits, outliers in place, or at full fidelity (32).
+
+    Raises StoreError when a shard is damaged or not offered at `bits`.
+    """
+    spec, resident = store.spec, store.resident(layer)
+    matrices = join(spec, _full(store, layer) if bits == FULL_BITS else _coded(store, layer, bits))
+    d, dh, ffn = spec.hidden, spec.head_dim, spec.slice_ffn
+    parts = resident.qkv_bias.reshape(spec.n_heads, 3, -1)[:, :, :dh]
+    biases = {name: parts[:, i].reshape(-1) for i, name in enumerate(("query", "key", "value"))}
+    biases |= {"output": resident.output_bias[:d], "down": resident.down_bias[:d]}
+    biases["up"] = resident.up_bias[:, :ffn].reshape(-1)
+    return LayerWeights(
+        **{name: Linear(matrix, biases[name]) for name, matrix in matrices.items()},
+        attention_norm=resident.attention_norm[:, :d],
+        output_norm=resident.output_norm[:, :d],
+    )
+
+
+def _full(store: Store, layer: int) -> Float32[np.ndarray, "slices groups 32 16"]:
+    raw = _read(store, Run(layer, FULL, 0, store.spec.n_heads))
+    types: dict[Precision, str] = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+    table = DenseTable(store.spec.precision, raw.view(types[store.spec.precision])[None])
+    return table.decode(np.zeros(1, np.int64)).reshape(store.spec.n_heads, -1, GROUP_ROWS, GROUP_COLUMNS)
+
+
+def _coded(store: Store, layer: int, bits: int) -> Float32[np.ndarray, "slices groups 32 16"]:
+    n_slices, resident = store.spec.n_heads, store.resident(layer)
+    planes = [_read(store, Run(layer, plane, 0, n_slices)) for plane in range(bits)]
+    values = decode(np.stack(planes).reshape(bits, -1, 64), resident.codebooks[bits]).reshape(-1)
+    values[_outlier_places(store, resident)] = resident.outlier_values
+    return values.reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
+
+
+def _outlier_places(store: Store, resident: ResidentLayer) -> np.ndarray:
+    """Where each outlier lies among the weights of all slices, in the order of `outlier_values`."""
+    starts = np.array(column_group_starts(store.geometry)[:-1])
+    first = np.arange(store.spec.n_heads)[:, None] * store.geometry.groups * GROUP + starts
+    rows = resident.outlier_rows.astype(np.int64)
+    counts = rows[:, 1:] - rows[:, :-1]
+    places: np.ndarray = np.repeat(first.reshape(-1), counts.reshape(-1)) + resident.outlier_offsets
+    return places
+
+
+def _read(store: Store, run: Run) -> UInt8[np.ndarray, " n"]:
+    payload = np.empty(store.run_bytes(run), np.uint8)
+    store.read(run, payload)
+    return payload
