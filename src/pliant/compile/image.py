@@ -59,7 +59,7 @@ def make_image(graph: Graph, target: Target) -> Image:
         root, offset = roots.get(y, (y, 0))
         whole = offset == 0 and root in graph.types and graph.types[root].n_bytes == graph.types[y].n_bytes
         if root in places or not whole:
-            copies.append((y, y if root not in places else root))
+            copies.append((y, y))
         else:
             places[root] = Place(y)
     sizes = {x: t.n_bytes for x, t in graph.types.items()} | _temporaries(lowered)

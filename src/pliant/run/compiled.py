@@ -60,11 +60,12 @@ class CompiledSession:
         for y, type_ in self.image.outputs.items():
             given = None if out is None else out.get(y)
             results[y] = np.empty(type_.shape, type_.numpy) if given is None else _fitting(y, given, type_)
-            self._point(y, results[y].ctypes.data)
+            if y not in held:
+                self._point(y, results[y].ctypes.data)
         if len(self._table):
             self._pool.walk(self._table)
         for y, source in self.image.copies:
-            self._copy(results[y], source, held)
+            self._copy(results[y], source, results | held)
         return results
 
     def _copy(self, target: np.ndarray, source: str, held: Mapping[str, np.ndarray]) -> None:
