@@ -11,13 +11,21 @@ from collections.abc import Sequence
 LENGTH_BYTES = 8
 
 
-def compile_objects(texts: Sequence[str], cpu: str, features: str) -> list[bytes]:
-    """One position-independent object per IR module. Raises RuntimeError with LLVM's words on bad IR."""
+def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str = "") -> list[bytes]:
+    """One position-independent object per IR module, for this machine's architecture or `triple`'s.
+
+    Raises RuntimeError with LLVM's words on bad IR.
+    """
     import llvmlite.binding as llvm
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine(
+    if triple:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(triple) if triple else llvm.Target.from_default_triple()
+    machine = target.create_target_machine(
         cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
     )
     # The generators unroll and vectorise themselves; LLVM doing it again only costs time and code.
@@ -29,6 +37,8 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str) -> list[bytes
     objects = []
     for text in texts:
         module = llvm.parse_assembly(text)
+        if triple:
+            module.triple = triple
         module.verify()
         builder.getModulePassManager().run(module, builder)
         objects.append(machine.emit_object(module))
@@ -36,9 +46,11 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str) -> list[bytes
 
 
 def main() -> None:
-    """Answer one request: `{"texts": [...], "cpu": "...", "features": "..."}`."""
+    """Answer one request: `{"texts": [...], "cpu": "...", "features": "...", "triple": ""}`."""
     request = json.load(sys.stdin)
-    for data in compile_objects(request["texts"], request["cpu"], request["features"]):
+    for data in compile_objects(
+        request["texts"], request["cpu"], request["features"], request["triple"]
+    ):
         sys.stdout.buffer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
 
 

@@ -191,7 +191,8 @@ class Function:
         is_vector = value.type.startswith("<")
         if self.isa.is_portable and is_vector:
             return value
-        register = "x" if is_vector else "r"
+        vector_register = "w" if self.isa.name == "neon" else "x"
+        register = vector_register if is_vector else "r"
         return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
 
     # Vectors

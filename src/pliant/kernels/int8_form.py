@@ -26,7 +26,7 @@ def int8_form(isa: Isa) -> Int8Form:
     `vpmaddubsw` saturates sums of two products at 16 bits, and two such sums are added before they widen:
     4 * 127 * 63 = 32004 leaves no room for more. VNNI widens at once and takes whole bytes.
     """
-    if isa.name == "x86-64":
+    if isa.name in ("x86-64", "neon"):
         return Int8Form(False, 2047, 0, 127, 32767)
     if isa.has_vnni and not isa.is_portable:
         return Int8Form(True, 127, 128, 85, 127)

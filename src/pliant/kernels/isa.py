@@ -8,7 +8,7 @@ from typing import Literal
 
 from pliant.errors import KernelError
 
-IsaName = Literal["avx512", "avx2", "x86-64"]
+IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -16,6 +16,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 @dataclass(frozen=True, slots=True)
 class Isa:
     """One row: `lanes` float32 values a vector, `registers` vector registers, LLVM's `cpu` and `features`.
+
+    `triple` is LLVM's name of a machine of another architecture than this one, "" for this one's.
 
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
@@ -30,6 +32,7 @@ class Isa:
     cpu: str
     features: str = ""
     is_portable: bool = False
+    triple: str = ""
 
     @property
     def vector_bits(self) -> int:
@@ -39,11 +42,14 @@ class Isa:
 _V3 = frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "lzcnt"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
 _NEEDS: dict[IsaName, frozenset[str]] = {"avx512": _V4, "avx2": _V3, "x86-64": frozenset()}
+_AARCH64 = "aarch64-unknown-linux-gnu"
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
 AVX512_VNNI = replace(AVX512, has_vnni=True, features="+avx512vnni")
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
+NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon,+fullfp16", triple=_AARCH64)
+"""Ahead of time only, so far: its objects are made anywhere and run on 64-bit Arm."""
 
 ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2, X86_64)
 """Every native row, best first."""
@@ -63,6 +69,8 @@ def runnable(isa: Isa) -> bool:
     """Whether this CPU can execute code generated for `isa`; a portable row fits the CPU it was made on."""
     if isa.is_portable:
         return True
+    if isa.triple:
+        return False
     needs = _NEEDS[isa.name] | ({"avx512_vnni"} if isa.has_vnni else set())
     return needs <= host_flags()
 

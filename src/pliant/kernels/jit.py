@@ -85,7 +85,7 @@ def _address(symbols: Mapping[str, int], name: str) -> int:
 
 def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:
     """One object per IR text, made in a child process, or here where no child can be started."""
-    request = json.dumps({"texts": list(texts), "cpu": isa.cpu, "features": isa.features})
+    request = json.dumps({"texts": list(texts), "cpu": isa.cpu, "features": isa.features, "triple": isa.triple})
     # -P keeps this folder's module names out of the child's import path.
     command = [sys.executable, "-P", compile_child.__file__]
     try:
@@ -104,7 +104,7 @@ def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:
 
 def _compile_here(texts: Sequence[str], isa: Isa) -> list[bytes]:
     try:
-        return compile_child.compile_objects(texts, isa.cpu, isa.features)
+        return compile_child.compile_objects(texts, isa.cpu, isa.features, isa.triple)
     except RuntimeError as error:
         raise KernelError(f"LLVM could not compile a kernel for {isa.name}: {error}") from error
 

@@ -33,7 +33,7 @@ _PARAMS = (
 
 def has_row_form(isa: Isa) -> bool:
     """Without a table lookup in registers the row form gains nothing over scratch."""
-    return isa.name != "x86-64"
+    return isa.name not in ("x86-64", "neon")
 
 
 def row_block(isa: Isa) -> int:

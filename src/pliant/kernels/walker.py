@@ -14,6 +14,7 @@ process's cores again.
 """
 
 import ctypes
+from dataclasses import dataclass
 
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
@@ -22,8 +23,19 @@ from pliant.kernels.values import Value
 UNIT_BITS = 28
 _UNIT_MASK = (1 << UNIT_BITS) - 1
 _SPINS_BEFORE_YIELD = 500
-_SYS_FUTEX, _WAIT_PRIVATE, _WAKE_PRIVATE = 202, 128, 129  # Linux x86-64
-_SYS_SET_AFFINITY, _SYS_GET_AFFINITY = 203, 204
+_WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
+
+
+@dataclass(frozen=True, slots=True)
+class _SystemCalls:
+    """Linux's numbers on one architecture."""
+
+    futex: int
+    set_affinity: int
+    get_affinity: int
+
+
+_X86_64, _AARCH64 = _SystemCalls(202, 203, 204), _SystemCalls(98, 122, 123)
 _CPU_SET_BYTES = 1024 // 8
 _EVERYONE = 0x7FFFFFFF
 
@@ -161,15 +173,15 @@ def _write_step_aside(module: Module) -> None:
     with module.function("step_aside", params, is_exported=False, attributes="noinline cold") as f:
         cpus = f.op(f"alloca [{_CPU_SET_BYTES} x i8], align 8", "ptr")
         _exchange(f, "cpu", f.const(-1, "i32"))
-        n_bytes = _affinity(f, _SYS_GET_AFFINITY, f.const(_CPU_SET_BYTES), cpus)
+        n_bytes = _affinity(f, _calls(f).get_affinity, f.const(_CPU_SET_BYTES), cpus)
         with f.when(n_bytes > 0):
             mine = f.at(cpus, f.cast("zext", f.params[1] >> 3, "i64"), "i8")
             allowed = f.load(mine, "i8")
             bit = f.const(1, "i8") << f.cast("trunc", f.params[1] & 7, "i8")
             f.store(allowed ^ bit, mine)
-            _affinity(f, _SYS_SET_AFFINITY, n_bytes, cpus)
+            _affinity(f, _calls(f).set_affinity, n_bytes, cpus)
             f.store(allowed, mine)
-            _affinity(f, _SYS_SET_AFFINITY, n_bytes, cpus)
+            _affinity(f, _calls(f).set_affinity, n_bytes, cpus)
         f.ret()
 
 
@@ -211,11 +223,18 @@ def _take(f: Function, ctx: Value, index: Value) -> Value:
 
 
 def _pause(f: Function) -> None:
-    f.call("llvm.x86.sse2.pause", "void")
+    if f.isa.name == "neon":
+        f.call("llvm.aarch64.hint", "void", f.const(1, "i32"))  # yield
+    else:
+        f.call("llvm.x86.sse2.pause", "void")
+
+
+def _calls(f: Function) -> _SystemCalls:
+    return _AARCH64 if f.isa.name == "neon" else _X86_64
 
 
 def _futex(f: Function, operation: int, value: Value) -> None:
-    arguments = f"i64 {_SYS_FUTEX}, {_at(f, 'epoch')}, i32 {operation}, {value}, ptr null"
+    arguments = f"i64 {_calls(f).futex}, {_at(f, 'epoch')}, i32 {operation}, {value}, ptr null"
     f.op(f"call i64 (i64, ...) @syscall({arguments})", "i64")
 
 
