@@ -1,0 +1,157 @@
+"""Operators that only move data: transpose, slice, concatenate, split, broadcast, pad, space and depth.
+
+Each becomes a view of its input: an alias where that is dense, a copy where it is not.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pliant.compile.call import Alias, Call, Lowered, Target
+from pliant.compile.lower.copy import copies
+from pliant.compile.lower.view import View, whole
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+
+
+def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
+    """Output number `output` as a view of a tensor: its bytes if it is dense, a copy otherwise."""
+    name = node.outputs[output]
+    if not name:
+        return Lowered()
+    if source.is_dense:
+        return Lowered(aliases=(Alias(name, source.tensor, source.offset * source.size),))
+    return Lowered(calls=copies(source, whole(name, graph.types[name], source.shape), node.name))
+
+
+def joined(parts: Sequence[Lowered]) -> Lowered:
+    """Everything that several lowerings do, in order."""
+    return Lowered(
+        calls=tuple(c for p in parts for c in p.calls),
+        aliases=tuple(a for p in parts for a in p.aliases),
+        temporaries={k: v for p in parts for k, v in p.temporaries.items()},
+        packed={k: v for p in parts for k, v in p.packed.items()},
+    )
+
+
+def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
+    """Input number `i`, which must be known before the run; None if it is absent.
+
+    Raises GraphError where the value is only known at run time.
+    """
+    if i >= len(node.inputs) or not node.inputs[i]:
+        return None
+    value = graph.constants.get(node.inputs[i])
+    if value is None:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) needs its input {node.inputs[i]!r} before the run, because a "
+            "shape depends on it; make it an initializer of the model."
+        )
+    return value
+
+
+def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
+    """An axis attribute, counted from the front."""
+    axis = node.attributes.get(name, default)
+    assert isinstance(axis, int), (node.op, axis)
+    return axis + rank if axis < 0 else axis
+
+
+def _transpose(node: Node, graph: Graph, target: Target) -> Lowered:
+    source = _input(node, graph)
+    order: Any = node.attributes.get("perm", tuple(reversed(range(len(source.shape)))))
+    return moved(node, source.transposed(order), graph)
+
+
+def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    starts, ends, axes, steps = (static(node, graph, i) for i in (1, 2, 3, 4))
+    assert starts is not None, "Slice has starts"
+    assert ends is not None, "Slice has ends"
+    chosen = range(starts.size) if axes is None else axes.ravel().tolist()
+    strides = [1] * starts.size if steps is None else steps.ravel().tolist()
+    for axis, start, end, step in zip(
+        chosen, starts.ravel().tolist(), ends.ravel().tolist(), strides, strict=True
+    ):
+        axis = axis + len(view.shape) if axis < 0 else axis
+        taken = range(*slice(start, end, step).indices(view.shape[axis]))
+        view = view.sliced(axis, taken.start, len(taken), step)
+    return moved(node, view, graph)
+
+
+def _concat(node: Node, graph: Graph, target: Target) -> Lowered:
+    y = node.outputs[0]
+    result = whole(y, graph.types[y])
+    axis = axis_of(node, len(result.shape))
+    calls: list[Call] = []
+    at = 0
+    for x in node.inputs:
+        source = whole(x, graph.types[x])
+        calls += copies(source, result.sliced(axis, at, source.shape[axis]), node.name)
+        at += source.shape[axis]
+    return Lowered(calls=tuple(calls))
+
+
+def _split(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    axis = axis_of(node, len(view.shape))
+    parts, at = [], 0
+    for i, y in enumerate(node.outputs):
+        assert y, "every output of Split has a length"
+        n = graph.types[y].shape[axis]
+        parts.append(moved(node, view.sliced(axis, at, n), graph, i))
+        at += n
+    return joined(parts)
+
+
+def _expand(node: Node, graph: Graph, target: Target) -> Lowered:
+    return moved(node, _input(node, graph).spread(graph.types[node.outputs[0]].shape), graph)
+
+
+def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
+    repeats = static(node, graph, 1)
+    assert repeats is not None, "Tile has repeats"
+    view = _input(node, graph)
+    pairs = list(zip(repeats.ravel().tolist(), view.shape, strict=True))
+    lifted = whole(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
+    return moved(node, lifted.spread([k for r, n in pairs for k in (r, n)]), graph)
+
+
+def _depth_to_space(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    b = _blocksize(node)
+    depth = view.shape[1] // (b * b)
+    if node.attributes.get("mode", "DCR") == "CRD":
+        return moved(node, view.split(1, (depth, b, b)).transposed((0, 1, 4, 2, 5, 3)), graph)
+    return moved(node, view.split(1, (b, b, depth)).transposed((0, 3, 4, 1, 5, 2)), graph)
+
+
+def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    b = _blocksize(node)
+    _, _, height, width = view.shape
+    parts = view.split(3, (width // b, b)).split(2, (height // b, b))
+    return moved(node, parts.transposed((0, 3, 5, 1, 2, 4)), graph)
+
+
+def _blocksize(node: Node) -> int:
+    size = node.attributes["blocksize"]
+    assert isinstance(size, int), size
+    return size
+
+
+def _input(node: Node, graph: Graph) -> View:
+    return whole(node.inputs[0], graph.types[node.inputs[0]])
+
+
+RULES: Mapping[str, Any] = {
+    "Transpose": _transpose,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Split": _split,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+}
