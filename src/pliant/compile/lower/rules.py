@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from pliant.compile.call import Lowered, Target
-from pliant.compile.lower import alias, move
+from pliant.compile.lower import alias, conv, move
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 
 Rule = Callable[[Node, Graph, Target], Lowered]
 
-_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES, move.RULES)
+_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES, move.RULES, conv.RULES)
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 
 

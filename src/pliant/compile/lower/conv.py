@@ -1,0 +1,179 @@
+"""Lower convolutions. Knows ONNX's Conv and its fused form; what a kernel does with it is the kernel's.
+
+`FusedConv` is Conv with a fourth input, added to the result, and the attributes `activation` with `low`
+and `high` (kernels/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "nhwc". The residual has
+y's layout. Types are physical: an "nhwc" tensor's type has its channels last.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.lower.window import Window, along, integer, real, text, window
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels import conv, conv_weights
+from pliant.kernels.conv_args import ConvArgs, ConvForm, Layout
+
+
+def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
+    form = ConvForm(
+        _layout(node, "x_layout"),
+        _layout(node, "y_layout"),
+        text(node.attributes, "activation", ""),
+        len(node.inputs) > 3 and bool(node.inputs[3]),
+    )
+    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    y = graph.types[node.outputs[0]]
+    _check(node, x)
+    return _products(node, graph, target, form, _shape(node, x, w, y, form))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Extents of one convolution: channels of x, `outs` of y, and the spatial dimensions of both."""
+
+    window: Window
+    batch: int
+    groups: int
+    channels: int
+    outs: int
+    space: tuple[int, ...]
+    out_space: tuple[int, ...]
+
+
+def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
+    space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
+    return Shape(
+        window=window(node.attributes, w.shape[2:], space),
+        batch=x.shape[0],
+        groups=integer(node.attributes, "group", 1),
+        channels=x.shape[1] if form.x == "nchw" else x.shape[-1],
+        outs=w.shape[0],
+        space=space,
+        out_space=y.shape[2:] if form.y == "nchw" else y.shape[1:-1],
+    )
+
+
+def _products(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+    channels, outs = s.channels // s.groups, s.outs // s.groups
+    taps = prod(s.window.kernel)
+    depth, pixels, panels = channels * taps, prod(s.out_space), conv_weights.n_panels(outs)
+    is_merged = form.x == "nhwc" and s.groups == 1 and s.window.dilations[-1] == 1
+    run = channels * s.window.kernel[-1] if is_merged else channels
+    is_point = taps == 1 and set(s.window.strides) == {1} and not any(s.window.begins + s.window.ends)
+    cut = conv.split(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
+    panel_blocks, pixel_blocks = -(-panels // cut.unit_panels), -(-pixels // cut.unit_pixels)
+    weights, lowered = _weights(node, graph, s)
+    fields: dict[str, Field] = {
+        "x": Ref(node.inputs[0]),
+        "weights": Ref(weights[0]),
+        "bias": Ref(weights[1]),
+        "residual": Ref(node.inputs[3]) if form.has_residual else None,
+        "y": Ref(node.outputs[0]),
+        "channels": channels,
+        "x_channels": s.channels,
+        "out_channels": outs,
+        "y_channels": s.outs,
+        "groups": s.groups,
+        "panels": panels,
+        "unit_panels": cut.unit_panels,
+        "panel_blocks": panel_blocks,
+        "pixels": pixels,
+        "unit_pixels": cut.unit_pixels,
+        "pixel_blocks": pixel_blocks,
+        **along("in", s.space, 1),
+        **{k: n for k, n in along("out", s.out_space, 1).items() if k != "out_d"},
+        **{k: n for k, n in s.window.fields().items() if k not in ("kernel_d", "kernel_w")},
+        "run_length": run,
+        "runs_w": 1 if is_merged else s.window.kernel[-1],
+        "depth": depth,
+        "padded_depth": conv_weights.padded(depth),
+        "is_direct": int(is_point and depth % conv_weights.UNROLL == 0),
+        "low": real(node.attributes, "low", 0.0),
+        "high": real(node.attributes, "high", 0.0),
+    }
+    call = Call(
+        Kernel(form.name, partial(conv.conv_ir, form=form)),
+        ConvArgs,
+        fields,
+        n_units=s.batch * s.groups * pixel_blocks * panel_blocks if pixels else 0,
+        reads=(node.inputs[0], *weights, *([node.inputs[3]] if form.has_residual else [])),
+        writes=(node.outputs[0],),
+        scratch_bytes=conv.scratch_bytes(target.isa, cut),
+        label=node.name or node.op,
+    )
+    return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
+
+
+def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lowered]:
+    """Names of packed weights and bias, and what makes them."""
+    w = node.inputs[1]
+    b = node.inputs[2] if len(node.inputs) > 2 else ""
+    names = (f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias")
+    channels, outs, taps = s.channels // s.groups, s.outs // s.groups, prod(s.window.kernel)
+    panels = s.groups * conv_weights.n_panels(outs)
+    depth = conv_weights.padded(channels * taps)
+    sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
+    if w in graph.constants and (not b or b in graph.constants):
+        fills = (
+            partial(_fill, source=graph.constants[w], groups=s.groups),
+            partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups),
+        )
+        sources = (w, b)
+        packed = {
+            name: Packed(sizes[name], fill, source)
+            for name, fill, source in zip(names, fills, sources, strict=True)
+        }
+        return names, Lowered(packed=packed)
+    fields: dict[str, Field] = {
+        "w": Ref(w),
+        "b": Ref(b) if b else None,
+        "packed": Ref(names[0]),
+        "bias": Ref(names[1]),
+        "panels": conv_weights.n_panels(outs),
+        "out_channels": outs,
+        "channels": channels,
+        "taps": taps,
+        "padded_depth": depth,
+    }
+    call = Call(
+        Kernel(conv_weights.PACK, conv_weights.pack_ir),
+        conv_weights.PackArgs,
+        fields,
+        n_units=panels,
+        reads=(w, b) if b else (w,),
+        writes=names,
+        label=node.name or node.op,
+    )
+    return names, Lowered((call,), (), sizes)
+
+
+def _fill(memory: np.ndarray, source: np.ndarray, groups: int) -> None:
+    packed = conv_weights.pack(source, groups)
+    memory[:] = packed.reshape(-1).view(np.uint8)
+
+
+def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups: int) -> None:
+    memory[:] = conv_weights.pack_bias(source, outs, groups).reshape(-1).view(np.uint8)
+
+
+def _layout(node: Node, name: str) -> Layout:
+    value = text(node.attributes, name, "nchw")
+    if value == "nchw":
+        return "nchw"
+    assert value == "nhwc", f"no layout {value}"
+    return "nhwc"
+
+
+def _check(node: Node, x: TensorType) -> None:
+    if x.dtype != "float32":
+        raise GraphError(
+            f"node {node.name or node.op!r}: no kernel convolves {x.dtype}; float32 is supported."
+        )
+
+
+RULES = {"Conv": _conv, "FusedConv": _conv}
