@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,36 @@ def test_equal_names_of_different_kernels_never_meet(tmp_path: Path) -> None:
     assert [_call(library.function("constant", lambda n=n: _constant_ir(n))) for n in (1, 2, 1)] == [1, 2, 1]  # type: ignore[misc]
 
 
+def test_a_cached_generated_kernel_is_found_without_its_ir(
+    tmp_path: Path, compiled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writing IR takes longer than all else of loading a kernel; the generators' version stands for it."""
+
+    def load() -> str:
+        texts.append("")
+        return _constant_ir(5)
+
+    texts: list[str] = []
+    wanted = {"constant": load}
+    for _ in range(2):
+        symbols = Library(host_isa(), tmp_path).generated(wanted)
+        assert _call(symbols["constant"]["constant"]) == 5
+    assert (len(texts), compiled) == (1, [1])
+    monkeypatch.setattr(jit, "generator_version", lambda: "another")
+    Library(host_isa(), tmp_path).generated(wanted)
+    assert (len(texts), compiled) == (2, [1, 1])
+
+
+def test_a_generated_kernel_is_known_by_its_text_where_no_version_can_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While generators are edited, or without their source, an equal name says nothing."""
+    monkeypatch.setattr(jit, "generator_version", lambda: None)
+    for number in (1, 2, 1):
+        symbols = Library(host_isa(), tmp_path).generated({"constant": lambda n=number: _constant_ir(n)})  # type: ignore[misc]
+        assert _call(symbols["constant"]["constant"]) == number
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "garbage"])
 def test_a_damaged_object_is_compiled_anew(tmp_path: Path, compiled: list[int], damage: str) -> None:
     """Executing a damaged file would be a crash, or worse, a wrong answer."""
@@ -83,6 +114,24 @@ def test_a_damaged_object_is_compiled_anew(tmp_path: Path, compiled: list[int], 
     assert _call(Library(host_isa(), tmp_path).function("constant", lambda: _constant_ir(7))) == 7
     assert compiled == [1, 1]
     assert file.read_bytes() == whole
+
+
+def test_a_damaged_generated_kernel_is_compiled_anew(tmp_path: Path, compiled: list[int]) -> None:
+    """The checksum guards these files as it guards the others."""
+    for _ in range(2):
+        symbols = Library(host_isa(), tmp_path).generated({"constant": lambda: _constant_ir(7)})
+        assert _call(symbols["constant"]["constant"]) == 7
+        (file,) = (tmp_path / "kernels").iterdir()
+        file.write_bytes(file.read_bytes()[:-9])
+    assert compiled == [1, 1]
+
+
+def test_rows_of_one_cpu_do_not_share_generated_kernels(tmp_path: Path) -> None:
+    """A portable row has the CPU of the row it stands in for, and other code."""
+    rows = (host_isa(), replace(host_isa(), is_portable=True))
+    for number, row in enumerate(rows):
+        symbols = Library(row, tmp_path).generated({"constant": lambda n=number: _constant_ir(n)})  # type: ignore[misc]
+        assert _call(symbols["constant"]["constant"]) == number
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def load_kernels(
     if compute == "int8":
         wanted["gemm_int8"] = lambda: gemm_int8_ir(row)
         wanted["quantize_rows"] = lambda: quantize_rows_ir(row)
-    at = library.functions(wanted)
+    at = {name: symbols[name] for name, symbols in library.generated(wanted).items()}
     return Kernels(
         isa=row,
         library=library,

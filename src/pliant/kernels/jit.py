@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import final
@@ -16,6 +17,7 @@ from pliant.errors import KernelError
 from pliant.kernels import compile_child
 from pliant.kernels.isa import Isa, runnable
 from pliant.kernels.loader import load
+from pliant.kernels.version import generator_version
 
 _DIGEST_BYTES = 32
 
@@ -29,9 +31,10 @@ def default_cache() -> Path:
 class Library:
     """Kernels of one ISA row, compiled on first use; threads may share it.
 
-    A compiled kernel is a file in `cache`, named by CPU row, llvmlite version and the IR's hash, with
-    its checksum in front: a damaged file is compiled anew, processes may race, and a folder that
-    cannot be written only costs the time to compile again. Code stays mapped while the process lives.
+    A compiled module is a file in `cache`, named by CPU row, llvmlite version and a hash of the IR or of
+    what determines it, with its checksum in front: a damaged file is compiled anew, processes may race,
+    and a folder that cannot be written only costs the time to compile again. Code stays mapped while the
+    process lives.
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
@@ -39,6 +42,7 @@ class Library:
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
         self.cache = default_cache() if cache is None else cache
+        self._compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}"
         self._loaded: dict[Path, dict[str, int]] = {}
         self._lock = threading.Lock()
 
@@ -53,28 +57,45 @@ class Library:
     def functions(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, int]:
         """As `function`, for several at once: what is not cached is compiled in one child process."""
         texts = {name: ir() for name, ir in wanted.items()}
-        paths = {name: self._path(text) for name, text in texts.items()}
+        modules = self._modules(
+            {name: (self._path(text), partial(str, text)) for name, text in texts.items()}
+        )
+        return {name: _address(symbols, name) for name, symbols in modules.items()}
+
+    def generated(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, Mapping[str, int]]:
+        """The symbols of modules that pliant's own generators write, by a name that says all but the row.
+
+        Generators are pure, so their source, the ISA row and the name decide what is loaded; `ir()` is
+        called only for what is not cached, or where the source is not at hand to be hashed.
+        """
+        source = generator_version()
+
+        def named(name: str, ir: Callable[[], str]) -> Path:
+            return self._path(ir() if source is None else f"{source}\n{self.isa!r}\n{name}")
+
+        return self._modules({name: (named(name, ir), ir) for name, ir in wanted.items()})
+
+    def _modules(self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]) -> dict[str, Mapping[str, int]]:
         with self._lock:
-            missing = {paths[name]: text for name, text in texts.items() if paths[name] not in self._loaded}
+            missing = {path: ir for path, ir in wanted.values() if path not in self._loaded}
             for path, data in self._objects(missing).items():
                 self._loaded[path] = load(data)
-            return {name: _address(self._loaded[path], name) for name, path in paths.items()}
+            return {name: self._loaded[path] for name, (path, _) in wanted.items()}
 
-    def _objects(self, texts: Mapping[Path, str]) -> dict[Path, bytes]:
-        """The objects of IR texts, from their files or else compiled and written there."""
-        cached = {path: data for path in texts if (data := _read(path)) is not None}
-        missing = [path for path in texts if path not in cached]
+    def _objects(self, wanted: Mapping[Path, Callable[[], str]]) -> dict[Path, bytes]:
+        """The objects of modules, from their files or else compiled and written there."""
+        cached = {path: data for path in wanted if (data := _read(path)) is not None}
+        missing = [path for path in wanted if path not in cached]
         if not missing:
             return cached
-        made = dict(zip(missing, compile_modules([texts[p] for p in missing], self.isa), strict=True))
+        made = dict(zip(missing, compile_modules([wanted[p]() for p in missing], self.isa), strict=True))
         for path, data in made.items():
             _write(path, data)
         return cached | made
 
     def _path(self, text: str) -> Path:
-        isa = self.isa
-        key = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}\n{text}"
-        return self.cache / "kernels" / f"{isa.name}-{hashlib.sha256(key.encode()).hexdigest()[:40]}.o"
+        digest = hashlib.sha256(f"{self._compiler}\n{text}".encode()).hexdigest()[:40]
+        return self.cache / "kernels" / f"{self.isa.name}-{digest}.o"
 
 
 def _address(symbols: Mapping[str, int], name: str) -> int:
@@ -85,7 +106,9 @@ def _address(symbols: Mapping[str, int], name: str) -> int:
 
 def compile_modules(texts: Sequence[str], isa: Isa) -> list[bytes]:
     """One object per IR text, made in a child process, or here where no child can be started."""
-    request = json.dumps({"texts": list(texts), "cpu": isa.cpu, "features": isa.features, "triple": isa.triple})
+    request = json.dumps(
+        {"texts": list(texts), "cpu": isa.cpu, "features": isa.features, "triple": isa.triple}
+    )
     # -P keeps this folder's module names out of the child's import path.
     command = [sys.executable, "-P", compile_child.__file__]
     try:

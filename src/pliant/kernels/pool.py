@@ -57,7 +57,7 @@ class Pool:
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
         self._lock = threading.Lock()
-        code = library.functions({name: lambda: walker_ir(library.isa) for name in ("walk", "help", "stop")})
+        code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
         self._walk = _WALK(code["walk"])
         self.reserve(scratch_bytes)
         helper = _HELP(code["help"])

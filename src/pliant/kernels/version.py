@@ -1,0 +1,38 @@
+"""The version of the kernel generators: a hash of this package's source. Knows no kernel."""
+
+import hashlib
+import time
+from functools import cache
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_IMPORTED_S = time.time()
+
+
+def source_version(folder: Path, read_s: float) -> str | None:
+    """SHA-256 over the names and bytes of `folder`'s Python files; None where they do not tell.
+
+    They do not when none can be read, or when one changed after `read_s` (seconds since the epoch): then
+    what runs may be older than what lies there, and an old kernel would be kept under the new version.
+    """
+    digest = hashlib.sha256()
+    files = sorted(folder.glob("*.py"))
+    try:
+        for path in files:
+            if path.stat().st_mtime > read_s:
+                return None
+            data = path.read_bytes()
+            digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    except OSError:
+        return None
+    return digest.hexdigest() if files else None
+
+
+@cache
+def generator_version() -> str | None:
+    """The version of the generators that this process imported, or None where it cannot be told.
+
+    They import nothing of pliant from other packages but errors, so that equal versions write equal IR
+    for one ISA row and one kernel.
+    """
+    return source_version(_FOLDER, _IMPORTED_S)
