@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import final
@@ -31,10 +31,9 @@ def default_cache() -> Path:
 class Library:
     """Kernels of one ISA row, compiled on first use; threads may share it.
 
-    A compiled module is a file in `cache`, named by CPU row, llvmlite version and a hash of the IR or of
-    what determines it, with its checksum in front: a damaged file is compiled anew, processes may race,
-    and a folder that cannot be written only costs the time to compile again. Code stays mapped while the
-    process lives.
+    A compiled module is a file in `cache`, named by CPU row, llvmlite version and the IR's hash, with its
+    checksum in front: a damaged file is compiled anew, processes may race, and a folder that cannot be
+    written only costs the time to compile again. Code stays mapped while the process lives.
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
@@ -65,15 +64,24 @@ class Library:
     def generated(self, wanted: Mapping[str, Callable[[], str]]) -> dict[str, Mapping[str, int]]:
         """The symbols of modules that pliant's own generators write, by a name that says all but the row.
 
-        Generators are pure, so their source, the ISA row and the name decide what is loaded; `ir()` is
-        called only for what is not cached, or where the source is not at hand to be hashed.
+        Generators are pure: a note beside the objects says which text their source wrote for a name, and
+        `ir()` is called only where there is none, or its object is gone, or the source cannot be told.
         """
         source = generator_version()
+        texts = {name: cache(ir) for name, ir in wanted.items()}  # written once at most
+        return self._modules({name: (self._noted(source, name, ir), ir) for name, ir in texts.items()})
 
-        def named(name: str, ir: Callable[[], str]) -> Path:
-            return self._path(ir() if source is None else f"{source}\n{self.isa!r}\n{name}")
-
-        return self._modules({name: (named(name, ir), ir) for name, ir in wanted.items()})
+    def _noted(self, source: str | None, name: str, ir: Callable[[], str]) -> Path:
+        """Where the object of a generated module is, from its note or else from its text."""
+        if source is None:
+            return self._path(ir())
+        note = self._path(f"{source}\n{self.isa!r}\n{name}").with_suffix(".note")
+        noted = _read(note)
+        if noted is not None:
+            return note.with_name(noted.decode())
+        path = self._path(ir())
+        _write(note, path.name.encode())
+        return path
 
     def _modules(self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]) -> dict[str, Mapping[str, int]]:
         with self._lock:
@@ -139,7 +147,7 @@ def _last_line(stderr: bytes) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """A cached object, or None where there is none whose checksum holds."""
+    """A cached object or note, or None where there is none whose checksum holds."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -149,7 +157,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Publish an object whole or not at all; a folder that cannot be written is no error."""
+    """Publish an object or note whole or not at all; a folder that cannot be written is no error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent)
