@@ -7,6 +7,8 @@ from math import prod
 
 from pliant.compile.call import Call, Field, Kernel, Ref
 from pliant.compile.lower.view import View
+from pliant.errors import GraphError
+from pliant.ir.graph import Node
 from pliant.kernels import move
 from pliant.kernels.nest import OUTER
 
@@ -42,7 +44,6 @@ def copies(source: View, target: View, label: str) -> tuple[Call, ...]:
     dims = [
         Dim(n, s * size, t * size)
         for n, s, t in zip(source.shape, source.strides, target.strides, strict=True)
-        if n > 1
     ]
     if size > max(move.SIZES):
         dims.append(Dim(size // 8, 8, 8))
@@ -56,17 +57,35 @@ def copies(source: View, target: View, label: str) -> tuple[Call, ...]:
 
 def merged(dims: Sequence[Dim]) -> list[Dim]:
     """Loops in the target's order, outermost first, where neighbours that walk as one are one."""
+    return collapsed(sorted(dims, key=lambda d: (-d.target, -abs(d.source))))
+
+
+def collapsed(dims: Sequence[Dim]) -> list[Dim]:
+    """Loops in their own order, outermost first, where neighbours that walk as one are one."""
     found: list[Dim] = []
-    for dim in sorted(dims, key=lambda d: (-d.target, -abs(d.source))):
+    for dim in dims:
         outer = found[-1] if found else None
         if outer and outer.source == dim.n * dim.source and outer.target == dim.n * dim.target:
             found[-1] = Dim(outer.n * dim.n, dim.source, dim.target)
-        else:
+        elif dim.n != 1:
             found.append(dim)
     return found
 
 
-def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int, n_stride: bool = True) -> dict[str, Field]:
+def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Dim, Dim, int]:
+    """Loops outside, the two inner ones, and how many turns of `m` are a unit.
+
+    Raises GraphError where there are more loops than a nest has.
+    """
+    *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + list(dims)
+    if len(outer) > OUTER:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) walks over {len(dims)} dimensions; kernels have {OUTER + 2}."
+        )
+    return outer, m, n, min(m.n, max(1, UNIT_BYTES // (n.n * size)))
+
+
+def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, Field]:
     """The fields of a `Nest` in an argument structure's field `nest`; loops outermost first."""
     inwards = tuple(reversed(outer))
     pad = (0,) * (OUTER - len(inwards))

@@ -1,0 +1,269 @@
+"""Operators that read or write where integers say: the gather and scatter families, one-hot, reversal."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
+from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
+from pliant.compile.lower.move import axis_of
+from pliant.compile.lower.view import row_major, whole
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels import index, move, scatter
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
+    data, indices = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    axis = axis_of(node, len(data.shape))
+    row_bytes = prod(data.shape[axis + 1 :]) * data.itemsize
+    return _gather_rows(
+        node,
+        graph,
+        n_outer=prod(data.shape[:axis]),
+        n_rows=indices.size,
+        row_bytes=row_bytes,
+        outer_strides=(data.shape[axis] * row_bytes, 0),
+        dims=(data.shape[axis],),
+        strides=(row_bytes,),
+    )
+
+
+def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+    data, indices = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    batch = axis_of(node, len(data.shape), 0, "batch_dims")
+    depth = indices.shape[-1]
+    dims = data.shape[batch : batch + depth]
+    n_outer = prod(data.shape[:batch])
+    n_rows = prod(indices.shape[batch:-1])
+    return _gather_rows(
+        node,
+        graph,
+        n_outer=n_outer,
+        n_rows=n_rows,
+        row_bytes=prod(data.shape[batch + depth :]) * data.itemsize,
+        outer_strides=(prod(data.shape[batch:]) * data.itemsize, n_rows * depth * indices.itemsize),
+        dims=dims,
+        strides=tuple(s * data.itemsize for s in data.strides[batch : batch + depth]),
+    )
+
+
+def _gather_rows(
+    node: Node,
+    graph: Graph,
+    *,
+    n_outer: int,
+    n_rows: int,
+    row_bytes: int,
+    outer_strides: tuple[int, int],
+    dims: Sequence[int],
+    strides: Sequence[int],
+) -> Lowered:
+    """Rows (o, i) of a table by index tuples; `outer_strides` of source and indices in bytes."""
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    n_units = n_outer * n_rows
+    if n_units * row_bytes == 0:
+        return Lowered()
+    _check_not_empty(node, dims)
+    kind = index_dtype(node, graph.types[indices])
+    size = row_bytes if row_bytes in move.SIZES else None
+    is_deep = len(dims) != 1
+    name = f"gather_{kind}_{size or 'rows'}{'_nd' * is_deep}"
+    call = Call(
+        kernel=Kernel(name, partial(index.gather_ir, name=name, index=kind, size=size, is_deep=is_deep)),
+        layout=index.GatherArgs,
+        fields={
+            "source": Ref(x),
+            "indices": Ref(indices),
+            "target": Ref(y),
+            "n_rows": n_rows,
+            "row_bytes": row_bytes,
+            "source_outer": outer_strides[0],
+            "indices_outer": outer_strides[1],
+            "depth": len(dims),
+            "dims": _deep(node, dims),
+            "strides": _deep(node, strides),
+        },
+        n_units=n_units,
+        reads=(x, indices),
+        writes=(y,),
+        grain=grain_of(n_units, n_units * (row_bytes + 16)),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    data, result = graph.types[x], graph.types[y]
+    axis = axis_of(node, len(data.shape))
+    if result.size == 0:
+        return Lowered()
+    _check_not_empty(node, (data.shape[axis],))
+    kind, size = index_dtype(node, graph.types[indices]), data.itemsize
+    strides = [0 if i == axis else s * size for i, s in enumerate(data.strides)]
+    dims = [Dim(n, s, t * size) for n, s, t in zip(result.shape, strides, result.strides, strict=True)]
+    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    name = f"pick_{kind}_{size}"
+    n_units = prod(d.n for d in outer) * -(-m.n // block)
+    call = Call(
+        kernel=Kernel(name, partial(index.pick_ir, name=name, index=kind, size=size)),
+        layout=index.PickArgs,
+        fields={
+            "source": Ref(x),
+            "indices": Ref(indices),
+            "target": Ref(y),
+            "dim": data.shape[axis],
+            "axis_stride": data.strides[axis] * size,
+            **nest_fields(outer, m, n, block),
+        },
+        n_units=n_units,
+        reads=(x, indices),
+        writes=(y,),
+        grain=grain_of(n_units, result.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, updates = node.inputs
+    y = node.outputs[0]
+    data, update_type = graph.types[x], graph.types[updates]
+    axis = axis_of(node, len(data.shape))
+    first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
+    if update_type.size == 0 or data.size == 0:
+        return Lowered(calls=first)
+    kind, size, reduction = index_dtype(node, graph.types[indices]), data.itemsize, _reduction(node)
+    strides = [0 if i == axis else s * size for i, s in enumerate(data.strides)]
+    shape = update_type.shape
+    dims = [Dim(n, s * size, t) for n, s, t in zip(shape, row_major(shape), strides, strict=True)]
+    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    dtype = _UNSIGNED[size] if reduction == "none" else data.dtype
+    name = f"place_{reduction}_{kind}_{dtype}"
+    n_units = prod(d.n for d in outer) * -(-m.n // block)
+    call = Call(
+        kernel=Kernel(
+            name, partial(scatter.place_ir, name=name, index=kind, dtype=dtype, reduction=reduction)
+        ),
+        layout=scatter.PlaceArgs,
+        fields={
+            "indices": Ref(indices),
+            "updates": Ref(updates),
+            "target": Ref(y),
+            "dim": data.shape[axis],
+            "axis_stride": data.strides[axis] * size,
+            **nest_fields(outer, m, n, block),
+        },
+        n_units=n_units,
+        reads=(indices, updates, y),
+        writes=(y,),
+        grain=n_units,
+        label=node.name,
+    )
+    return Lowered(calls=(*first, call))
+
+
+def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, updates = node.inputs
+    y = node.outputs[0]
+    data, index_type = graph.types[x], graph.types[indices]
+    depth = index_type.shape[-1]
+    first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
+    n_rows, n = prod(index_type.shape[:-1]), prod(data.shape[depth:])
+    if n_rows * n == 0 or data.size == 0:
+        return Lowered(calls=first)
+    kind, reduction = index_dtype(node, index_type), _reduction(node)
+    dtype = _UNSIGNED[data.itemsize] if reduction == "none" else data.dtype
+    name = f"scatter_{reduction}_{kind}_{dtype}"
+    call = Call(
+        kernel=Kernel(
+            name, partial(scatter.scatter_ir, name=name, index=kind, dtype=dtype, reduction=reduction)
+        ),
+        layout=scatter.ScatterArgs,
+        fields={
+            "indices": Ref(indices),
+            "updates": Ref(updates),
+            "target": Ref(y),
+            "n": n,
+            "depth": depth,
+            "dims": _deep(node, data.shape[:depth]),
+            "strides": _deep(node, [s * data.itemsize for s in data.strides[:depth]]),
+        },
+        n_units=n_rows,
+        reads=(indices, updates, y),
+        writes=(y,),
+        grain=n_rows,
+        label=node.name,
+    )
+    return Lowered(calls=(*first, call))
+
+
+def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, lengths = node.inputs
+    y, type_ = node.outputs[0], graph.types[x]
+    time, batch = axis_of(node, 2, 0, "time_axis"), axis_of(node, 2, 1, "batch_axis")
+    if type_.size == 0:
+        return Lowered()
+    call = Call(
+        kernel=Kernel("reverse_rows", partial(index.reverse_ir, name="reverse_rows")),
+        layout=index.ReverseArgs,
+        fields={
+            "source": Ref(x),
+            "lengths": Ref(lengths),
+            "target": Ref(y),
+            "time": type_.shape[time],
+            "batch_stride": type_.strides[batch] * type_.itemsize,
+            "time_stride": type_.strides[time] * type_.itemsize,
+            "row_bytes": prod(type_.shape[2:]) * type_.itemsize,
+        },
+        n_units=type_.shape[batch],
+        reads=(x, lengths),
+        writes=(y,),
+        grain=grain_of(type_.shape[batch], type_.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def index_dtype(node: Node, type_: TensorType) -> str:
+    """The name of the indices' dtype. Raises GraphError for one that no kernel reads."""
+    if type_.dtype not in index.INDEX_TYPES:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has {type_.dtype} indices; they must be "
+            f"{' or '.join(index.INDEX_TYPES)}."
+        )
+    return type_.dtype
+
+
+def _check_not_empty(node: Node, dims: Sequence[int]) -> None:
+    if 0 in dims:
+        raise GraphError(f"node {node.name!r} ({node.op}) reads from a dimension of length 0.")
+
+
+def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
+    if len(values) > index.DEPTH:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has tuples of {len(values)} indices; kernels read {index.DEPTH}."
+        )
+    return (*values, *(0,) * (index.DEPTH - len(values)))
+
+
+def _reduction(node: Node) -> str:
+    reduction = node.attributes.get("reduction", "none")
+    assert reduction in scatter.REDUCTIONS, reduction
+    return str(reduction)
+
+
+RULES: Mapping[str, Any] = {
+    "Gather": _gather,
+    "GatherND": _gather_nd,
+    "GatherElements": _gather_elements,
+    "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "ReverseSequence": _reverse_sequence,
+}
