@@ -11,8 +11,10 @@ import pytest
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
 from pliant.ir.cost import DeviceProfile, Disk
 from pliant.models.tokenizer import open_tokenizer
+from pliant.plan.result import Plan
 from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget, idle_rss_bytes, peak_rss_bytes, rss_bytes
+from pliant.run.pipeline import Pipeline
 from pliant.run.session import Reply, Session, SessionOptions
 from pliant.store.read import open_store
 
@@ -261,3 +263,40 @@ def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
         session.warm_up()
         assert session.io_slowdown == 2.0
         assert session(TEXT).scores == before.scores
+
+
+def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first short text after a new target has that target too; planning inside it would miss it."""
+    planned: list[int] = []
+    bind = Session._bind
+
+    def counted(session: Session, plan: Plan) -> Pipeline:
+        planned.append(plan.width)
+        return bind(session, plan)
+
+    monkeypatch.setattr(Session, "_bind", counted)
+    options = SessionOptions(10.0, 0, length=24)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        assert len(planned) == 1  # what was never warm is not warmed up
+        session.retarget(latency=5.0)
+        assert len(planned) == 2
+        session.warm_up()
+        session.retarget(latency="40ms")
+        ready = len(planned)
+        assert ready == 5
+        session(TEXT)
+        session(TEXT + TEXT[3:] + TEXT[3:])
+        assert len(planned) == ready
+        with session.engagement(2000):
+            session(TEXT)
+        ready = len(planned)
+        session(TEXT)
+        assert len(planned) == ready

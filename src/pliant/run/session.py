@@ -125,6 +125,7 @@ class Session:
         self._ring = Ring()
         self._keep_bytes: int | None = None
         self._pipelines: dict[int, Pipeline] = {}
+        self._is_warm = False
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
@@ -190,7 +191,8 @@ class Session:
     def warm_up(self) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length:
         what only a first run pays (planning, kernel tables, fresh pages) is then paid before any request.
-        Raises what a request would."""
+        A session that is warm stays so when it is retargeted. Raises what a request would."""
+        self._is_warm = True
         io_slowdown, self.io_slowdown = self.io_slowdown, 1.0
         self._lanes.dilation = {}
         short = self._tokenizer.encode("a")
@@ -210,7 +212,14 @@ class Session:
             self.io_slowdown = io_slowdown
 
     def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
-        """Change target or buffer and replan. Raises BudgetError, changing nothing, when that cannot be."""
+        """Change target or buffer, replan, and warm up if the session was warm before.
+
+        Raises BudgetError, changing nothing, when that cannot be.
+        """
+        self._retarget(latency, preload)
+        self._warm_again()
+
+    def _retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         before = self.options
         self.options = replace(
             before,
@@ -223,11 +232,17 @@ class Session:
             self.options = before
             raise
 
+    def _warm_again(self) -> None:
+        # An engagement plans anew after every run: warming up would read and keep what no request asked for.
+        if self._is_warm and self._keep_bytes is None:
+            self.warm_up()
+
     def give_way(self) -> None:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         self._is_pressed.clear()
         try:
-            self.retarget(preload=self.options.preload_bytes // 2)
+            # Not warmed up: this may stand before a request, and memory is short.
+            self._retarget(preload=self.options.preload_bytes // 2)
         except BudgetError:
             return
 
@@ -246,6 +261,7 @@ class Session:
             self._keep_bytes = None
             self._lanes.drain()
             self._replan()
+        self._warm_again()
 
     def _replan(self) -> None:
         plan = self._fixed or self._plan(self.options.length, held=None)
