@@ -1,0 +1,159 @@
+"""How every element type lies in memory and in registers, and how one becomes another. Knows no kernel.
+
+float16 and bfloat16 are computed in float32 and rounded once, when they are stored; a bool is a byte in
+memory and a bit in registers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.kernels import vmath
+from pliant.kernels.emit import Function
+from pliant.kernels.values import Value, vector
+
+Kind = Literal["float", "int", "uint", "bool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type: LLVM's names of what is in memory and of what is computed with."""
+
+    name: str
+    kind: Kind
+    bits: int
+    memory: str
+    register: str
+
+    @property
+    def itemsize(self) -> int:
+        return max(self.bits // 8, 1)
+
+    @property
+    def lowest(self) -> float:
+        """The smallest value, -inf of floats."""
+        return float("-inf") if self.kind == "float" else -(2 ** (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def highest(self) -> float:
+        """The largest value, inf of floats."""
+        if self.kind == "float":
+            return float("inf")
+        return 2 ** (self.bits - 1) - 1 if self.kind == "int" else 2**self.bits - 1
+
+
+DTYPES = {
+    row.name: row
+    for row in (
+        Dtype("float16", "float", 16, "i16", "float"),
+        Dtype("bfloat16", "float", 16, "i16", "float"),
+        Dtype("float32", "float", 32, "float", "float"),
+        Dtype("float64", "float", 64, "double", "double"),
+        Dtype("bool", "bool", 1, "i8", "i1"),
+        *(Dtype(f"int{n}", "int", n, f"i{n}", f"i{n}") for n in (8, 16, 32, 64)),
+        *(Dtype(f"uint{n}", "uint", n, f"i{n}", f"i{n}") for n in (8, 16, 32, 64)),
+    )
+}
+"""By numpy's name."""
+
+
+def like(type_: str, element: str) -> str:
+    """`element` in as many lanes as `type_` has."""
+    if not type_.startswith("<"):
+        return element
+    return vector(int(type_[1:].split(" ")[0]), element)
+
+
+def widen(f: Function, raw: Value, dtype: Dtype) -> Value:
+    """What was loaded, as it is computed with."""
+    if dtype.name == "float16":
+        return vmath.half_to_float(f, raw)
+    if dtype.name == "bfloat16":
+        return vmath.bfloat_to_float(f, raw)
+    return raw.compare("ne", 0) if dtype.kind == "bool" else raw
+
+
+def narrow(f: Function, value: Value, dtype: Dtype) -> Value:
+    """What was computed, as it is stored: half floats rounded to nearest even."""
+    if dtype.name == "float16":
+        return float_to_half(f, value)
+    if dtype.name == "bfloat16":
+        return float_to_bfloat(f, value)
+    return f.cast("zext", value, like(value.type, "i8")) if dtype.kind == "bool" else value
+
+
+def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
+    """A register of `source` as one of `target`, rounded to what `target` can hold.
+
+    Floats lose their fraction on the way to integers; what does not fit becomes the nearest integer that
+    does, NaN 0. Integers wrap around.
+    """
+    if source.name == target.name:
+        return value
+    if target.kind == "bool":
+        return value.compare("ne", 0)
+    if target.kind == "float":
+        return _to_float(f, value, source, target)
+    to = like(value.type, target.register)
+    if source.kind == "float":
+        how = "llvm.fptosi.sat" if target.kind == "int" else "llvm.fptoui.sat"
+        return f.intrinsic(how, to, value, suffix=_suffix(to) + _suffix(value.type))
+    if source.bits >= target.bits:
+        return value if source.bits == target.bits else f.cast("trunc", value, to)
+    return f.cast("sext" if source.kind == "int" else "zext", value, to)
+
+
+def _to_float(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
+    to = like(value.type, target.register)
+    if source.kind != "float":
+        value = f.cast("sitofp" if source.kind == "int" else "uitofp", value, to)
+    elif source.register == "double" and target.bits == 16:
+        value = _truncated_odd(f, value)  # rounded to odd, so that rounding again rounds once
+    elif source.register != target.register:
+        value = f.cast("fpext" if target.register == "double" else "fptrunc", value, to)
+    if target.bits == 16 and source.bits != 1:
+        value = widen(f, narrow(f, value, target), target)
+    return value
+
+
+def float_to_half(f: Function, value: Value) -> Value:
+    """float32 as IEEE half bits (i16), rounded to nearest even."""
+    to, wide = like(value.type, "i16"), like(value.type, "i32")
+    if f.isa.has_f16c:
+        return f.cast("bitcast", f.cast("fptrunc", value, like(value.type, "half")), to)
+    word = f.cast("bitcast", value, wide)
+    size = word & 0x7FFFFFFF
+    # Rounding carries into the exponent, which moves from bias 127 to 15.
+    normal = (size + 0xFFF + ((size >> 13) & 1) - (112 << 23)) >> 13
+    # Below the normal halves, adding 0.5 lets the FPU round to multiples of 2**-24.
+    tiny = f.cast("bitcast", f.cast("bitcast", size, value.type) + 0.5, wide) - (126 << 23)
+    half = f.select(size < 0x38800000, tiny, normal)
+    half = f.select(size > 0x477FEFFF, f.const(0x7C00, wide), half)
+    half = f.select(size > 0x7F800000, f.const(0x7E00, wide), half)
+    return f.cast("trunc", half | ((word >> 16) & 0x8000), to)
+
+
+def float_to_bfloat(f: Function, value: Value) -> Value:
+    """float32 as bfloat16 bits (i16), rounded to nearest even."""
+    word = f.cast("bitcast", value, like(value.type, "i32"))
+    rounded = (word + 0x7FFF + ((word >> 16) & 1)) >> 16
+    nan = (word >> 16) | 0x40
+    return f.cast("trunc", f.select(value.compare("uno", value), nan, rounded), like(value.type, "i16"))
+
+
+def _truncated_odd(f: Function, value: Value) -> Value:
+    """double as float32, of the two neighbours the odd one unless it is exact."""
+    near = f.cast("fptrunc", value, like(value.type, "float"))
+    back = f.cast("fpext", near, value.type)
+    word = f.cast("bitcast", near, like(value.type, "i32"))
+    is_beyond = vmath.magnitude(f, back) > vmath.magnitude(f, value)
+    down = f.select(is_beyond, word - 1, word)  # toward zero
+    keep = back.compare("eq", value) | value.compare("uno", value)
+    return f.cast("bitcast", f.select(keep, word, down | 1), near.type)
+
+
+def _suffix(type_: str) -> str:
+    short = {"float": "f32", "double": "f64"}
+    if not type_.startswith("<"):
+        return "." + short.get(type_, type_)
+    lanes, _, element = type_[1:-1].split(" ")
+    return f".v{lanes}{short.get(element, element)}"
