@@ -53,7 +53,7 @@ def test_runs_and_loads_name_something_that_exists() -> None:
         with pytest.raises(ValueError, match="possible runs"):
             Load(1, (run,), 64)
     with pytest.raises(ValueError, match="3 reads"):
-        Load(1, (Run(1, 0, 0, 1),), 64, 3)
+        Load(1, (Run(1, 0, 0, 2),), 64, 3)
     with pytest.raises(ValueError, match="load of layer 1"):
         Load(1, (Run(0, 0, 0, 1),), 64)
     with pytest.raises(ValueError, match="load of layer 1"):

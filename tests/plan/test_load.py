@@ -135,8 +135,9 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
 ) -> None:
     """Debits are summed step by step; the loads handed to the program must cost exactly that."""
     n, m = int(rng.integers(1, 5)), int(rng.integers(1, 6))
-    spare = int(rng.integers(0, 2))  # at full width, parts touch on the disk
-    shape = StoreShape(n, m + spare, (m,), 64, 1024)
+    spare = int(rng.integers(0, 2))  # at full width, more parts touch on the disk
+    widths = tuple(sorted({int(w) for w in rng.integers(1, m + spare + 1, 2)} | {m}))
+    shape = StoreShape(n, m + spare, widths, 64, 1024)
     disk = Disk(float(rng.uniform(0, 1e-3)), 1e5)
     held = rng.choice([0, 1, 2, 4, 6, FULL_BITS], (n, m))
     budget_s = np.cumsum(rng.uniform(0, 0.05, n)).tolist()
@@ -160,7 +161,7 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
         runs = ledger.load(k, k).runs
         n_bytes = sum(r.count * (1024 if r.part == FULL else 64) for r in runs)
         load = ledger.load(k, k)
-        n_reads = sum(count_reads(part, m + spare) for part in (load.base, *load.refinements))
+        n_reads = sum(count_reads(shape, part) for part in (load.base, *load.refinements))
         read_s.append(disk.seconds(n_bytes, n_reads) if runs else 0.0)
         assert_planes_suffice(ledger, k, held[k])
     assert np.allclose(np.array(budget_s) - np.cumsum(read_s), ledger.spare_s, atol=1e-12)
@@ -193,14 +194,12 @@ def test_weights_keep_the_order_of_importance_and_have_mean_1() -> None:
     assert (weights_of(np.zeros((2, 2))) == 1).all()
 
 
-def test_a_layer_at_uniform_bits_and_full_width_is_one_read() -> None:
-    """The store's layout makes it so, and the planner must know: six reads would cost six latencies."""
-    shape = StoreShape(1, 4, (4,), 64, 1024)
-    held = np.zeros((1, 4), dtype=np.int64)
-    ledger = Ledger(shape, 4, Disk(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=4)
-    ledger.raise_to(0, 0b1111, 6)
-    assert ledger.load_s[0] == pytest.approx(1.0, abs=1e-5)
-    assert count_reads(ledger.load(0, 0).runs, 4) == 1
-    narrow = Ledger(shape, 3, Disk(1.0, 1e9), [99.0], held[:, :3], is_anytime=False, full_chunk=3)
-    narrow.raise_to(0, 0b111, 6)
-    assert narrow.load_s[0] == pytest.approx(6.0, abs=1e-5)
+@pytest.mark.parametrize(("m", "reads"), [(1, 1), (2, 3), (3, 3), (4, 1)])
+def test_the_ledger_counts_the_reads_of_the_files_order(m: int, reads: int) -> None:
+    """Six reads would cost six latencies: narrowest and whole width are one at any number of bits."""
+    shape = StoreShape(1, 4, (1, 2, 3, 4), 64, 1024)
+    held = np.zeros((1, m), dtype=np.int64)
+    ledger = Ledger(shape, m, Disk(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=m)
+    ledger.raise_to(0, (1 << m) - 1, 6)
+    assert ledger.load_s[0] == pytest.approx(reads, abs=1e-5)
+    assert count_reads(shape, ledger.load(0, 0).runs) == reads

@@ -175,7 +175,7 @@ def test_what_an_earlier_run_left_in_memory_frees_io_for_more_bits() -> None:
     second = plan(SHAPE, COSTS, budget, IMPORTANCE, held=held)
     assert (second.n, second.width) >= (first.n, first.width)
     assert second.fidelity > first.fidelity
-    assert second.io_s <= first.io_s + 1e-9
+    assert second.io_s <= 1.01 * first.io_s  # what was freed is spent again, within the same budgets
 
 
 def test_the_accuracy_grid_overrules_the_number_of_shards() -> None:

@@ -175,7 +175,7 @@ def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
         entry = store.manifest.layers[1]
         part = next(p for p in entry.parts if p.part == 6)
         with open(path / entry.file, "r+b") as file:
-            file.seek(part.offset + part.slice_bytes + 3)
+            file.seek(part.offsets[1] + 3)
             byte = file.read(1)
             file.seek(-1, 1)
             file.write(bytes([byte[0] ^ 16]))
@@ -202,7 +202,7 @@ def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
         for entry in store.manifest.layers:
             part = next(p for p in entry.parts if p.part == 6)
             with open(path / entry.file, "r+b") as file:
-                file.seek(part.offset)
+                file.seek(part.offsets[0])
                 file.write(b"\xa5" * 64)
         with pytest.raises(StoreError, match="full"):
             session.retarget(latency=10.0, preload=10**9)

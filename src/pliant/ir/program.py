@@ -80,7 +80,7 @@ class Compute:
 class Load:
     """Reads some runs of one layer from the store: one IO job, of `n_reads` reads of the disk.
 
-    Runs that touch on the disk are one read.
+    Runs that touch on the disk are one read; a run whose slices do not stand together is several.
     """
 
     layer: int
@@ -91,7 +91,8 @@ class Load:
     def __post_init__(self) -> None:
         if not self.runs or any(r.layer != self.layer or not r.is_possible for r in self.runs):
             raise ValueError(f"a load of layer {self.layer} needs possible runs of that layer, not {self}.")
-        if self.n_bytes < 1 or not 1 <= self.n_reads <= len(self.runs):
+        n_slices = sum(run.count for run in self.runs)
+        if self.n_bytes < 1 or not 1 <= self.n_reads <= n_slices:
             raise ValueError(f"{self.n_bytes} bytes in {self.n_reads} reads do not bring in {self}.")
 
     def __str__(self) -> str:

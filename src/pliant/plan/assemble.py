@@ -232,4 +232,4 @@ def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[fl
 
 def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
-    return costs.disk.seconds(n_bytes, count_reads(runs, shape.n_slices)) * costs.io_slowdown if runs else 0.0
+    return costs.disk.seconds(n_bytes, count_reads(shape, runs)) * costs.io_slowdown if runs else 0.0

@@ -82,19 +82,17 @@ class _Model:
         self.rows += [(row, 1.0, 1.0) for row in of.values()]
 
     def _reads_begin(self) -> None:
-        """r[k, part, s] >= y[k, part, s] - y[k, part, s - 1], where y says that the part is read there."""
+        """r[k, part, s] >= y[k, part, s] - y[k, before it in the file], where y says what is read."""
         reads: dict[tuple[int, int, int], list[int]] = {}
         for i, (k, s, bits) in enumerate(self.options):
             for part in self._needs(k, s, bits):
                 reads.setdefault((k, part, s), []).append(i)
         for (k, part, s), mine in reads.items():
             row = dict.fromkeys(mine, -1.0)
-            before = (k, part, s - 1)
-            if s == 0 and part > 0 and self.ledger.joins[part - 1]:
-                before = (k, part - 1, self.ledger.m - 1)
+            before = self.ledger.before.get((part, s))
             # Where full fidelity is read in pieces, each slice is charged as a piece of its own.
-            if part < PLANES or self.ledger.full_chunk >= self.ledger.m:
-                row |= dict.fromkeys(reads.get(before, []), 1.0)
+            if before is not None and (part < PLANES or self.ledger.full_chunk >= self.ledger.m):
+                row |= dict.fromkeys(reads.get((k, *before), []), 1.0)
             row[self._r(k, part, s)] = 1.0
             self.rows.append((row, 0.0, highspy.kHighsInf))
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -10,6 +9,7 @@ from jaxtyping import Float, Int
 from pliant.ir.cost import Disk
 from pliant.ir.program import FULL, Run
 from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.store.order import count_runs
 
 TOLERANCE_S = 1e-9  # sums of rounded seconds: a nanosecond is no overspending
 
@@ -54,11 +54,8 @@ class Ledger:
         self.is_anytime = is_anytime
         self.full_chunk = full_chunk if is_anytime else m
         self.groups = _groups(is_anytime, planes_per_load)
-        # Parts of one load that touch on the disk, the end of one and the start of the next, are one read.
-        self.joins = [
-            m == shape.n_slices and any(q in group and q + 1 in group for group in self.groups)
-            for q in range(PLANES + 1)
-        ]
+        self.places = shape.places
+        self.before, self.beside = _neighbours(self.places, m, self.groups)
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
@@ -70,6 +67,7 @@ class Ledger:
         self.spare_s = list(budget_s)  # AIB(k) after all debits so far
         self.granted_s = 0.0
         self._known: dict[tuple[int, ...], float] = {}
+        self._spread: dict[tuple[int, int], int] = {}
 
     def grant(self, slack_s: float) -> None:
         """Add `slack_s` to every AIB: so much later may every layer start."""
@@ -142,12 +140,10 @@ class Ledger:
     def raise_plane(self, k: int, s: int) -> bool:
         """Raise one shard by one plane (at least two are there, at most five), if the budgets allow."""
         part = self.bits[k][s]
-        mask = self.need[k][part] << 1  # so that slice s - 1 has a bit even where s is 0
-        neighbours = (mask >> s & 1) + (mask >> (s + 2) & 1)
-        if s == 0 and self.joins[part - 1]:
-            neighbours += self.need[k][part - 1] >> (self.m - 1) & 1
-        if s == self.m - 1 and self.joins[part]:
-            neighbours += self.need[k][part + 1] & 1
+        need = self.need[k]
+        neighbours = 0
+        for other, t in self.beside[part][s]:
+            neighbours += need[other] >> t & 1
         extra_s = self.plane_s + (1 - neighbours) * self.latency_s
         if extra_s > self.room_s(k) + TOLERANCE_S:
             return False
@@ -220,20 +216,28 @@ class Ledger:
         return seconds
 
     def _read_seconds(self, need: list[int]) -> float:
-        reads = planes = 0
-        for mask in need[:PLANES]:
-            if mask:
-                planes += mask.bit_count()
-                reads += (mask & ~(mask << 1)).bit_count()
-        seconds = planes * self.plane_s
-        if need[FULL]:
-            seconds += need[FULL].bit_count() * self.full_s
-            reads += sum(-(-count // self.full_chunk) for _, count in _spans(need[FULL]))
-        top = self.m - 1
-        for q, is_joined in enumerate(self.joins):
-            if is_joined and need[q] >> top & 1 and need[q + 1] & 1:
-                reads -= 1
-        return seconds + reads * self.latency_s
+        planes = sum(mask.bit_count() for mask in need[:PLANES])
+        reads = 0
+        for group in self.groups:
+            if group.start == FULL:
+                reads += sum(-(-count // self.full_chunk) for _, count in _spans(need[FULL]))
+                continue
+            file = 0
+            for part in group:
+                if need[part]:
+                    file |= self._in_file(part, need[part])
+            reads += (file & ~(file << 1)).bit_count()
+        n_full = need[FULL].bit_count()
+        return planes * self.plane_s + n_full * self.full_s + reads * self.latency_s
+
+    def _in_file(self, part: int, slices: int) -> int:
+        """The slices of a part as a mask over the places of the layer's file."""
+        key = (part, slices)
+        mask = self._spread.get(key)
+        if mask is None:
+            places = self.places[part]
+            mask = self._spread[key] = sum(1 << places[s] for s in range(self.m) if slices >> s & 1)
+        return mask
 
     def load(self, k: int, layer: int) -> LayerLoad:
         """What layer k (the model's `layer`) reads, in the order it is to be read."""
@@ -251,13 +255,10 @@ class Ledger:
         return LayerLoad(layer, loads[0], tuple(runs for runs in loads[1:] if runs))
 
 
-def count_reads(runs: Sequence[Run], n_slices: int) -> int:
-    """How many reads bring in `runs` of one load: the last slice of a part touches the next part."""
-    reads = len(runs)
-    for a, b in pairwise(runs):
-        if b.part == a.part + 1 and b.first == 0 and a.first + a.count == n_slices:
-            reads -= 1
-    return reads
+def count_reads(shape: StoreShape, runs: Sequence[Run]) -> int:
+    """How many reads bring in `runs` of one load: what stands together in the layer's file is one."""
+    places = shape.places
+    return count_runs(p for run in runs for p in places[run.part][run.first : run.first + run.count])
 
 
 def fill_floor(ledger: Ledger) -> bool:
@@ -341,6 +342,25 @@ def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
     starts = range(LOWEST_BITS, PLANES, planes_per_load)
     refined = [range(q, min(q + planes_per_load, PLANES)) for q in starts]
     return [range(LOWEST_BITS), *refined, range(FULL, FULL + 1)]
+
+
+def _neighbours(
+    places: Sequence[Sequence[int]], m: int, groups: Sequence[range]
+) -> tuple[dict[tuple[int, int], tuple[int, int]], list[list[list[tuple[int, int]]]]]:
+    """Shards' parts (part, slice) that stand side by side in the file and may be read by one load.
+
+    The first maps each to the one before it, the second has [part][slice] those on either side.
+    """
+    at = {places[part][s]: (part, s) for part in range(PLANES + 1) for s in range(m)}
+    before: dict[tuple[int, int], tuple[int, int]] = {}
+    beside: list[list[list[tuple[int, int]]]] = [[[] for _ in range(m)] for _ in range(PLANES + 1)]
+    for place, here in at.items():
+        last = at.get(place - 1)
+        if last is not None and any(here[0] in group and last[0] in group for group in groups):
+            before[here] = last
+            beside[here[0]][here[1]].append(last)
+            beside[last[0]][last[1]].append(here)
+    return before, beside
 
 
 def _held_masks(row: list[int]) -> list[int]:

@@ -83,4 +83,4 @@ def _load_step(
     latest_s: float | None = None,
 ) -> Step:
     n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
-    return Step("io", Load(layer, runs, n_bytes, count_reads(runs, shape.n_slices)), gate, (), latest_s)
+    return Step("io", Load(layer, runs, n_bytes, count_reads(shape, runs)), gate, (), latest_s)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pliant.errors import BudgetError
 from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
+from pliant.store.order import file_places
 
 FULL_BITS = 32  # a shard in the checkpoint's own precision, whatever that is
 PLANES = 6
@@ -31,6 +32,11 @@ class StoreShape:
     def shard_bytes(self, bits: int) -> int:
         """Bytes of one shard read whole at `bits`."""
         return self.full_bytes if bits == FULL_BITS else bits * self.plane_bytes
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """[part][slice]: its place in the order of a layer's file; neighbours are one read."""
+        return file_places(self.n_slices, self.widths)
 
 
 def store_shape(spec: ModelSpec) -> StoreShape:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.ir.program import Run
 from pliant.kernels.memory import aligned_bytes
-from pliant.store.read import Store, aligned_buffer
+from pliant.store.read import Store
 
 
 class PreloadBuffer:
@@ -42,9 +42,9 @@ class PreloadBuffer:
 
 
 def _read(store: Store, run: Run) -> np.ndarray:
-    buffer = aligned_buffer(store.read_bytes(run))
-    at = store.read(run, buffer)
-    return _copy(buffer[at : at + store.run_bytes(run)])
+    block = aligned_bytes(store.run_bytes(run))
+    store.read(run, block)
+    return block
 
 
 def _copy(payload: np.ndarray) -> np.ndarray:

@@ -35,6 +35,7 @@ from pliant.store.manifest import (
     sync_directory,
     write_manifest,
 )
+from pliant.store.order import Cell, file_order
 from pliant.store.quantize import BITS, Quantizer
 
 TOKENIZER = "tokenizer.json"
@@ -116,8 +117,8 @@ def _build(
     for number in range(spec.n_layers):
         on_progress(Progress(number, total, f"layer {number}"))
         encoded = encode_layer(spec, _layer_tensors(checkpoint, number), quantizer)
-        entry = _layer_entry(number, layout, bits, encoded)
-        write(entry.file, layout, (_part(encoded, part) for part in stored_parts(bits)), 0)
+        entry = _layer_entry(number, layout, bits, spec, encoded)
+        write(entry.file, layout, (_cell(encoded, cell) for cell in _cells(spec, bits)), 0)
         layers.append(entry)
         resident |= {f"layers.{number}.{n}": a for n, a in _resident_arrays(encoded.resident).items()}
     on_progress(Progress(spec.n_layers, total, "embeddings and head"))
@@ -148,12 +149,17 @@ def _build(
 
 
 def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = ALL_BITS) -> Layout:
-    """A layer's file: the stored parts, each all slices in order, each beginning on a disk block."""
+    """A layer's file: the cells of the stored parts in `file_order`, each beginning on a disk block."""
     fields = []
-    for part in stored_parts(bits):
-        name = "full" if part == FULL else f"plane.{part}"
-        fields.append(Field(name, "U8", (spec.n_heads, expected_slice_bytes(spec, part))))
+    for cell in _cells(spec, bits):
+        name = "full" if cell.part == FULL else f"plane.{cell.part}.{cell.first}"
+        fields.append(Field(name, "U8", (cell.count, expected_slice_bytes(spec, cell.part))))
     return lay_out(fields, BLOCK)
+
+
+def _cells(spec: ModelSpec, bits: tuple[int, ...]) -> list[Cell]:
+    parts = stored_parts(bits)
+    return [cell for cell in file_order(spec.n_heads, spec.widths) if cell.part in parts]
 
 
 def _layer_tensors(checkpoint: Weights, number: int) -> dict[str, np.ndarray]:
@@ -162,15 +168,21 @@ def _layer_tensors(checkpoint: Weights, number: int) -> dict[str, np.ndarray]:
     return {n.removeprefix(prefix): checkpoint.tensor(n) for n in names}
 
 
-def _layer_entry(number: int, layout: Layout, bits: tuple[int, ...], encoded: EncodedLayer) -> LayerEntry:
+def _layer_entry(
+    number: int, layout: Layout, bits: tuple[int, ...], spec: ModelSpec, encoded: EncodedLayer
+) -> LayerEntry:
+    offsets = {part: [0] * spec.n_heads for part in stored_parts(bits)}
+    for cell, offset in zip(_cells(spec, bits), layout.offsets, strict=True):
+        for i in range(cell.count):
+            offsets[cell.part][cell.first + i] = offset + i * expected_slice_bytes(spec, cell.part)
     parts = tuple(
         PartEntry(
             part,
-            offset,
-            field.shape[1],
+            tuple(offsets[part]),
+            expected_slice_bytes(spec, part),
             tuple(f"{xxhash.xxh3_64_intdigest(row):016x}" for row in _part(encoded, part)),
         )
-        for part, field, offset in zip(stored_parts(bits), layout.fields, layout.offsets, strict=True)
+        for part in stored_parts(bits)
     )
     return LayerEntry(
         f"layer-{number:02d}.safetensors",
@@ -185,6 +197,10 @@ def _layer_entry(number: int, layout: Layout, bits: tuple[int, ...], encoded: En
 
 def _part(encoded: EncodedLayer, part: int) -> np.ndarray:
     return encoded.full if part == FULL else encoded.planes[part]
+
+
+def _cell(encoded: EncodedLayer, cell: Cell) -> np.ndarray:
+    return _part(encoded, cell.part)[cell.first : cell.first + cell.count]
 
 
 def _resident_arrays(resident: ResidentLayer) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.quantize import BITS, Quantizer
 
-VERSION = 1
+VERSION = 2
 FORMAT: Literal["pliant-store"] = "pliant-store"
 MANIFEST = "manifest.json"
 FULL = BITS  # the part after the planes: full fidelity
@@ -38,10 +38,10 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """One part of a layer (a plane, or full fidelity): where it lies, and each slice's XXH3-64."""
+    """One part of a layer (a plane, or full fidelity): where each slice lies, and its XXH3-64."""
 
     part: int
-    offset: int
+    offsets: tuple[int, ...]
     slice_bytes: int
     xxh3: tuple[str, ...]
 
@@ -95,7 +95,8 @@ class Manifest:
         sizes = [expected_slice_bytes(self.spec, part) for part in range(FULL + 1)]
         for number, layer in enumerate(self.layers):
             if [p.part for p in layer.parts] != list(stored_parts(self.bits)) or any(
-                p.slice_bytes != sizes[p.part] or len(p.xxh3) != self.spec.n_heads for p in layer.parts
+                p.slice_bytes != sizes[p.part] or {len(p.xxh3), len(p.offsets)} != {self.spec.n_heads}
+                for p in layer.parts
             ):
                 raise StoreError(f"layer {number}'s parts do not fit the model; build the store again.")
         if (
@@ -162,6 +163,11 @@ def read_manifest(store: Path) -> Manifest:
             raise StoreError(
                 f"{path.name} is of format version {first.version}, this pliant reads up to version "
                 f"{VERSION}; update pliant, or build the store again."
+            )
+        if first.version < VERSION:
+            raise StoreError(
+                f"{store} is of format version {first.version}, this pliant reads version {VERSION}: "
+                "pack the model again with `pliant pack`."
             )
         manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -7,10 +7,11 @@ release the GIL, so a reading thread leaves the computing one alone.
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -113,38 +114,39 @@ class Store:
     def plan_reads(self, runs: Sequence[Run]) -> tuple[Extent, ...]:
         """The fewest reads that bring in `runs`: those that touch or overlap on disk become one.
 
-        Reads are whole blocks, in order of layer and offset; planes 0..k-1 of all slices are one.
+        Reads are whole blocks, in order of layer and offset. A run whose slices do not stand together
+        becomes several. See `store/order.py` for what is one read.
         """
-        spans = sorted((run.layer, *self._span(run), run) for run in set(runs) if self.run_bytes(run))
-        merged: list[list[tuple[int, int, Run]]] = []
+        spans = sorted({span for run in runs for span in self._spans(run)})
+        merged: list[list[_Span]] = []
         end, layer = -1, -1
-        for run_layer, start, stop, run in spans:
-            if run_layer != layer or _floor(start) > end:
+        for span in spans:
+            if span.layer != layer or _floor(span.start) > end:
                 merged.append([])
-                end, layer = -1, run_layer
-            merged[-1].append((start, stop, run))
-            end = max(end, _ceil(stop))
+                end, layer = -1, span.layer
+            merged[-1].append(span)
+            end = max(end, _ceil(span.stop))
         return tuple(_extent(group) for group in merged)
 
-    def read_bytes(self, run: Run) -> int:
-        """Bytes of buffer that reading `run` takes: its payload, outward to whole blocks."""
-        start, stop = self._span(run)
-        return _ceil(stop) - _floor(start)
+    def read(self, run: Run, payload: UInt8[np.ndarray, " n"]) -> None:
+        """Read `run` into `payload`, `run_bytes(run)` long, its slices one behind the other.
 
-    def read(self, run: Run, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> int:
-        """Read `run` into `buffer` from byte `at` (a multiple of 4096 of an aligned buffer) and check it.
-
-        Returns where in `buffer` the payload begins: slice i of the run is the i-th of equal pieces from
-        there. Raises StoreError naming file, layer, part and slice when the bytes are short or wrong.
+        Goes through memory of its own; `read_extent` does without. Raises StoreError naming file, layer,
+        part and slice when the bytes are short or wrong.
         """
-        start, stop = self._span(run)
-        extent = Extent(
-            run.layer, _floor(start), _ceil(stop) - _floor(start), (run,), (start - _floor(start),)
-        )
-        return self.read_extent(extent, buffer, at)[0]
+        for extent in self.plan_reads((run,)):
+            buffer = aligned_buffer(extent.n_bytes)
+            for piece, start in zip(extent.runs, self.read_extent(extent, buffer), strict=True):
+                n_bytes = self.run_bytes(piece)
+                at = (piece.first - run.first) * (n_bytes // piece.count)
+                payload[at : at + n_bytes] = buffer[start : start + n_bytes]
 
     def read_extent(self, extent: Extent, buffer: UInt8[np.ndarray, " n"], at: int = 0) -> tuple[int, ...]:
-        """Read all runs of `extent` at once, as `read` does; where each run's payload begins in `buffer`."""
+        """Read all runs of `extent` at once and check them; where in `buffer` each run's payload begins.
+
+        They land in `buffer` from byte `at` (a multiple of 4096 of an aligned buffer). Slice i of a run
+        is the i-th of equal pieces. Raises StoreError as `read` does.
+        """
         target = buffer[at : at + extent.n_bytes]
         if target.size < extent.n_bytes or target.ctypes.data % BLOCK:
             raise StoreError(
@@ -192,12 +194,16 @@ class Store:
                     f"{PART_NAMES[run.part]}, slice {run.first + i} does not match its XXH3; build it again."
                 )
 
-    def _span(self, run: Run) -> tuple[int, int]:
-        """First byte and end of a run's payload in its file."""
+    def _spans(self, run: Run) -> Iterator["_Span"]:
+        """The payload of `run` in its file: a span for each piece of it that stands together."""
         self._covers(run)
         part = self._parts[run.layer][run.part]
-        start = part.offset + run.first * part.slice_bytes
-        return start, start + run.count * part.slice_bytes
+        size, first, end = part.slice_bytes, run.first, run.first + run.count
+        for s in range(run.first, end):
+            if s + 1 == end or part.offsets[s + 1] != part.offsets[s] + size:
+                piece = Run(run.layer, run.part, first, s + 1 - first)
+                yield _Span(run.layer, part.offsets[first], part.offsets[s] + size, piece)
+                first = s + 1
 
     def _covers(self, run: Run) -> bool:
         if not 0 <= run.layer < self.spec.n_layers or run.part not in self._parts[run.layer]:
@@ -269,11 +275,25 @@ def _is_direct(path: Path) -> bool:
     return hasattr(os, "O_DIRECT")
 
 
-def _extent(group: list[tuple[int, int, Run]]) -> Extent:
-    offset = _floor(group[0][0])
-    end = max(_ceil(stop) for _, stop, _ in group)
-    runs = tuple(run for _, _, run in group)
-    return Extent(runs[0].layer, offset, end - offset, runs, tuple(start - offset for start, _, _ in group))
+class _Span(NamedTuple):
+    """A run that stands together, from byte `start` to `stop` of its layer's file; sorts by place."""
+
+    layer: int
+    start: int
+    stop: int
+    run: Run
+
+
+def _extent(group: Sequence[_Span]) -> Extent:
+    offset = _floor(group[0].start)
+    end = max(_ceil(span.stop) for span in group)
+    return Extent(
+        group[0].layer,
+        offset,
+        end - offset,
+        tuple(span.run for span in group),
+        tuple(span.start - offset for span in group),
+    )
 
 
 def _floor(n: int) -> int:

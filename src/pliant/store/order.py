@@ -1,0 +1,63 @@
+"""In which order a layer's file holds its shards, so that what is read together stands together.
+
+Knows slices and planes, nothing of bytes or files.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+from pliant.store.quantize import BITS
+
+BASE_PLANES = 2  # no plan runs a shard with fewer, so these are always read together
+FULL = BITS  # the part after the planes: full fidelity
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Neighbouring slices of one part that stand together: `first` .. `first + count - 1`."""
+
+    part: int
+    first: int
+    count: int
+
+
+@cache
+def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
+    """All cells of a layer, in the order of its file.
+
+    The trained widths cut the slices into tiers. First stand the planes of the narrowest tier, the last
+    plane first; then the base planes of the other tiers, tier by tier; then their planes 2, 3, 4, 5, the
+    even ones from the last tier down and the odd ones from the first up; then full fidelity. So one read
+    brings in the narrowest width at any number of bits, the whole width at any, and the base planes of
+    any width; a further plane is one read of the narrowest width and at most two of any other.
+    """
+    edges = sorted({0, n_slices, *(w for w in widths if w < n_slices)})
+    tiers = [(a, b - a) for a, b in pairwise(edges)]
+    narrow, others = tiers[0], tiers[1:]
+    cells = [Cell(q, *narrow) for q in reversed(range(BITS))]
+    cells += [Cell(q, *tier) for tier in others for q in range(BASE_PLANES)]
+    for q in range(BASE_PLANES, BITS):
+        cells += [Cell(q, *tier) for tier in (others if q % 2 else reversed(others))]
+    return (*cells, Cell(FULL, 0, n_slices))
+
+
+@cache
+def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """[part][slice]: how many slices of parts stand before it in the file. Neighbours are one read."""
+    places = [[0] * n_slices for _ in range(BITS + 1)]
+    at = 0
+    for cell in file_order(n_slices, widths):
+        for s in range(cell.first, cell.first + cell.count):
+            places[cell.part][s] = at
+            at += 1
+    return tuple(map(tuple, places))
+
+
+def count_runs(places: Iterable[int]) -> int:
+    """How many runs of neighbours `places` make."""
+    mask = 0
+    for place in places:
+        mask |= 1 << place
+    return (mask & ~(mask << 1)).bit_count()
