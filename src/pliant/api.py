@@ -8,18 +8,17 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 import psutil
 
 from pliant.compile.arena import make_arena
 from pliant.errors import InputError, StoreError
-from pliant.ir.cost import Budget, cost_table
+from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.hub import resolve
@@ -27,17 +26,16 @@ from pliant.models.spec import ModelSpec
 from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
-from pliant.plan.search import plan as make_plan
-from pliant.plan.shape import store_shape
 from pliant.profile.cache import load_profile, profile_path, save_profile
 from pliant.profile.machine import cpu_model
 from pliant.profile.measure import ProfileProgress, io_method, measure_device, subject_name
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget
+from pliant.run.planning import planner_of
 from pliant.run.session import Session, SessionOptions
 from pliant.store.build import Progress, build
-from pliant.store.manifest import MANIFEST, put_importance
+from pliant.store.manifest import MANIFEST, AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
 
 Compute = Literal["fp32", "int8"]
@@ -48,6 +46,7 @@ OnProgress = Callable[[str, int, int], None]
 # Importance of each shard, [layer][slice]; a model directory may hold it under this name.
 Importance = tuple[tuple[float, ...], ...]
 IMPORTANCE = "importance.json"
+ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
 
 _ASSETS = Path(__file__).parent / "assets"
 
@@ -66,6 +65,7 @@ def open(
     memory: MemoryBudget | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
+    margin: float = 0.05,
     baseline: Baseline | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
@@ -75,8 +75,11 @@ def open(
     `source` is a store, the name of a model that ships with pliant ("sst2"), a Hugging Face model
     directory, or a hub id. `length` is the number of tokens planned for; inputs of any length are
     answered. `threads` default to the physical cores. `profile` stands in for the kept or measured one,
-    `dilation` makes the device slower, `memory` is shared with other sessions. `baseline` runs as one of
-    the systems STI is compared with. Raises PliantError: see errors.py for which.
+    `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
+    measured accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")`
+    takes the largest instead, as the paper does. `margin` is the fraction of the target kept for what no
+    plan knows of. `baseline` runs as one of the systems STI is compared with. Raises PliantError: see
+    errors.py for which.
     """
     options = SessionOptions(
         latency_s=parse_seconds(latency),
@@ -87,6 +90,7 @@ def open(
         best_effort=best_effort,
         compute=compute,
         plan=plan,
+        margin=margin,
     )
     cache = cache or cache_directory()
     store = open_source(source, cache, on_progress)
@@ -115,28 +119,18 @@ def plan_of(
 
     Raises BudgetError naming the nearest feasible target.
     """
-    spec = store.spec
-    length = next((n for n in profile.lengths if n >= options.length), profile.lengths[-1])
-    settings = replace(
-        options.plan,
-        is_anytime=options.is_anytime,
-        best_effort=options.best_effort or options.plan.best_effort,
-    )
-    job = (
-        store_shape(spec),
-        cost_table(profile, length, "p95"),
-        Budget(options.latency_s, options.preload_bytes),
-        np.asarray(store.manifest.importance or np.ones((spec.n_layers, spec.n_heads)), np.float64),
-    )
-    expected = cost_table(profile, length, "median")
+    spec, planner = store.spec, planner_of(store.manifest, profile)
+    length = planner.bucket(options.length)
     if baseline is None:
         arena = make_arena(store.geometry, spec.widths[-1], length, options.compute)
-        return make_plan(*job, settings, expected=expected, arena_bytes=arena.n_bytes)
+        return planner.plan(options, length, arena_bytes=arena.n_bytes)
+    job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
+    settings, expected = options.planning, cost_table(profile, length, "median")
     if baseline == "load-exec":
         return load_and_execute(*job, settings, expected=expected)
     kind, _, bits = baseline.partition("-")
-    planner = standard_pipeline if kind == "stdpl" else preload_model
-    return planner(*job, int(bits), settings, expected=expected)
+    system = standard_pipeline if kind == "stdpl" else preload_model
+    return system(*job, int(bits), settings, expected=expected)
 
 
 def cache_directory() -> Path:
@@ -170,12 +164,23 @@ def open_source(
     def on_build(progress: Progress) -> None:
         on_progress(f"packing {directory.name}: {progress.what}", progress.done, progress.total)
 
-    checkpoint, table = open_checkpoint(directory), directory / IMPORTANCE
-    importance = read_importance(table, checkpoint.spec) if table.is_file() else None
+    checkpoint = open_checkpoint(directory)
+    importance, accuracy = measured_in(directory, checkpoint.spec)
     build(checkpoint, packed, on_progress=on_build, overwrite=True)
     if importance is not None:
         put_importance(packed, importance)
+    if accuracy is not None:
+        put_accuracy(packed, accuracy)
     return open_store(packed)
+
+
+def measured_in(directory: Path, spec: ModelSpec) -> tuple[Importance | None, AccuracyTable | None]:
+    """Importance and accuracy that a model directory brings. Raises InputError where they do not fit."""
+    importance, accuracy = directory / IMPORTANCE, directory / ACCURACY
+    return (
+        read_importance(importance, spec) if importance.is_file() else None,
+        read_accuracy(accuracy, spec) if accuracy.is_file() else None,
+    )
 
 
 def read_importance(path: Path, spec: ModelSpec) -> Importance:
@@ -191,6 +196,18 @@ def read_importance(path: Path, spec: ModelSpec) -> Importance:
     if [len(row) for row in rows] != [spec.n_heads] * spec.n_layers:
         raise InputError(f"{path} needs {spec.n_layers} rows of {spec.n_heads} numbers, one a shard.")
     return rows
+
+
+def read_accuracy(path: Path, spec: ModelSpec) -> AccuracyTable:
+    """A table of accuracy as JSON, as the manifest holds it. Raises InputError naming `path`."""
+    try:
+        table = msgspec.json.decode(path.read_bytes(), type=AccuracyTable)
+        table.check(spec)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, StoreError) as error:
+        raise InputError(f"{path} is no table of accuracy of this model: {error}") from error
+    return table
 
 
 def is_store(path: Path) -> bool:

@@ -1,5 +1,7 @@
 """`pliant pack`: a model directory becomes a store of shards."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,11 +9,13 @@ from typing import Annotated, Literal
 import typer
 
 from pliant import api
-from pliant.api import Importance, OnProgress, read_importance
+from pliant.api import Importance, OnProgress, read_accuracy, read_importance
 from pliant.cli.options import Json, numbers
 from pliant.cli.show import print_json, progress_bar
 from pliant.errors import InputError
-from pliant.importance import FULL_BITS, LOWEST_BITS, Labelled, ablate, first_order
+from pliant.evaluate.answers import Labelled, spread
+from pliant.evaluate.grid import measure_grid
+from pliant.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
 from pliant.models.spec import ModelSpec
@@ -19,7 +23,7 @@ from pliant.models.tokenizer import open_tokenizer
 from pliant.quantities import format_bytes
 from pliant.run.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
-from pliant.store.manifest import Manifest, put_importance, read_manifest
+from pliant.store.manifest import AccuracyTable, Manifest, put_accuracy, put_importance, read_manifest
 from pliant.store.read import open_store
 
 Method = Literal["ablation", "gradient"]
@@ -47,6 +51,16 @@ def pack(
         Method,
         typer.Option(help="Run the model with each shard raised, or take one gradient for all shards."),
     ] = "ablation",
+    accuracy: Annotated[
+        Path | None,
+        typer.Option(
+            help="A labelled TSV, not trained on, to measure every submodel's accuracy on, or a JSON table "
+            "of it: then the planner takes the most accurate submodel, not the largest."
+        ),
+    ] = None,
+    accuracy_examples: Annotated[
+        int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
+    ] = 500,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False,
     json: Json = False,
 ) -> None:
@@ -55,7 +69,8 @@ def pack(
     out = output or Path(f"{directory.name}.store")
     checkpoint = open_checkpoint(directory)
     chosen = numbers(bits, "--bits") or ALL_BITS
-    given = _given(importance, importance_examples, importance_method, checkpoint.spec, chosen)
+    ordered = _importance_given(importance, importance_examples, checkpoint.spec, chosen)
+    known = _accuracy_given(accuracy, accuracy_examples, checkpoint.spec)
     with progress_bar() as on_progress:
 
         def on_build(progress: Progress) -> None:
@@ -70,8 +85,11 @@ def pack(
             overwrite=overwrite,
             on_progress=on_build,
         )
-        rows = _measured(out, given, on_progress) if isinstance(given, _Dev) else given
-    manifest = read_manifest(out) if rows is None else put_importance(out, rows)
+        if ordered is not None:
+            put_importance(out, _importance(out, ordered, importance_method, on_progress))
+        if known is not None:
+            put_accuracy(out, _accuracy(out, known, on_progress))
+    manifest = read_manifest(out)
     if json:
         print_json(store_values(out, manifest))
         return
@@ -95,6 +113,7 @@ def store_values(path: Path, manifest: Manifest) -> dict[str, object]:
         "outlier_share": outlier_share(manifest),
         "error": [layer.error for layer in manifest.layers],
         "importance": manifest.importance,
+        "accuracy": manifest.accuracy,
     }
 
 
@@ -115,16 +134,15 @@ def outlier_share(manifest: Manifest) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dev:
-    """Examples to measure importance on, and how."""
+class _HeldOut:
+    """Examples to measure on."""
 
     examples: tuple[Example, ...]
-    method: Method
 
 
-def _given(
-    path: Path | None, n_examples: int, method: Method, spec: ModelSpec, bits: tuple[int, ...]
-) -> Importance | _Dev | None:
+def _importance_given(
+    path: Path | None, n_examples: int, spec: ModelSpec, bits: tuple[int, ...]
+) -> Importance | _HeldOut | None:
     """What --importance names, checked before the work begins; raises InputError."""
     if path is None:
         return None
@@ -134,26 +152,58 @@ def _given(
         raise InputError(
             f"importance is measured between {LOWEST_BITS} bits and {FULL_BITS}; keep both in --bits."
         )
-    examples = read_examples(path, spec.head.labels or ())
-    step = max(1, len(examples) // n_examples)
-    return _Dev(examples[::step][:n_examples], method)
+    return _HeldOut(spread(read_examples(path, spec.head.labels or ()), n_examples))
 
 
-def _measured(store: Path, dev: _Dev, on_progress: OnProgress) -> Importance:
-    """The ablation of STI 5.2 on the store that has just been built, or its first-order estimate."""
+def _accuracy_given(path: Path | None, n_examples: int, spec: ModelSpec) -> AccuracyTable | _HeldOut | None:
+    """What --accuracy names, checked before the work begins; raises InputError."""
+    if path is None:
+        return None
+    if path.suffix == ".json":
+        return read_accuracy(path, spec)
+    return _HeldOut(spread(read_examples(path, spec.head.labels or ()), n_examples))
+
+
+def _importance(
+    store: Path, given: Importance | _HeldOut, method: Method, on_progress: OnProgress
+) -> Importance:
+    """The importance of each shard on the store that has just been built, unless it is given."""
+    if not isinstance(given, _HeldOut):
+        return given
 
     def on_part(done: int, total: int) -> None:
         on_progress("measuring importance", done, total)
 
-    with open_store(store) as opened:
-        tokenizer = open_tokenizer(store, opened.spec)
-        inputs = [Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in dev.examples]
-        if dev.method == "gradient":
-            found = first_order(opened, inputs, on_examples=on_part)
+    with _engine(store) as engine:
+        inputs = _labelled(engine, given)
+        if method == "gradient":
+            found = first_order(engine.store, inputs, on_examples=on_part)
         else:
-            with Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine:
-                found = ablate(engine, inputs, on_shard=on_part).importance
+            found = ablate(engine, inputs, on_shard=on_part).importance
     return tuple(tuple(row) for row in found.tolist())
+
+
+def _accuracy(store: Path, given: AccuracyTable | _HeldOut, on_progress: OnProgress) -> AccuracyTable:
+    """Every submodel's accuracy on the store that has just been built, unless it is given."""
+    if not isinstance(given, _HeldOut):
+        return given
+    with _engine(store) as engine:
+        inputs = _labelled(engine, given)
+        return measure_grid(engine, inputs, on_cell=lambda i, n: on_progress("measuring accuracy", i, n))
+
+
+@contextmanager
+def _engine(store: Path) -> Iterator[Engine]:
+    with (
+        open_store(store) as opened,
+        Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine,
+    ):
+        yield engine
+
+
+def _labelled(engine: Engine, given: _HeldOut) -> tuple[Labelled, ...]:
+    tokenizer = open_tokenizer(engine.store.path, engine.spec)
+    return tuple(Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in given.examples)
 
 
 def _join(values: tuple[int, ...]) -> str:

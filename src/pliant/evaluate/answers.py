@@ -22,10 +22,9 @@ class Labelled:
 
 
 def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
-    """All examples, or `limit` of them spread evenly over the whole."""
-    if limit is None or limit >= len(examples):
-        return tuple(examples)
-    return tuple(examples[int(i)] for i in np.linspace(0, len(examples) - 1, limit))
+    """All examples, or `limit` of them at even steps."""
+    step = 1 if limit is None else max(1, len(examples) // limit)
+    return tuple(examples[::step][:limit])
 
 
 def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:

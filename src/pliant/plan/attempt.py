@@ -84,14 +84,11 @@ class Problem:
         """False when `c` fits only as long as no IO slows its compute."""
         return c.n * self.costs.layer(c.m).busy_s <= self.usable_s + TOLERANCE_S
 
-    def attempt(self, c: Submodel, *, is_valued: bool = False) -> Attempt | None:
-        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits.
-
-        With `is_valued` that fidelity is there even if there was no choice.
-        """
+    def attempt(self, c: Submodel) -> Attempt | None:
+        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
         best: Attempt | None = None
         fitting = [a for a in self.attempts(c) if self.fits(a)]
-        if len(fitting) == 1 and not is_valued:
+        if len(fitting) == 1:
             return fitting[0]
         for a in fitting:
             trial = self._with_bonus(a)
@@ -100,6 +97,23 @@ class Problem:
             if best is None or value > best.uniform_fidelity + 1e-12:
                 best = replace(a, uniform_bits=bits, uniform_fidelity=value)
         return best
+
+    def fidelity_bound(self, a: Attempt) -> float:
+        """A fidelity that no allocation for `a` exceeds.
+
+        All of the last AIB, and what the preload buffer is worth, buys single planes in order of gain,
+        without latencies; the sixth plane counts as full fidelity.
+        """
+        ledger, errors = a.ledger, self.options.errors
+        bonus_s = sum(map(ledger.held_seconds, range(ledger.n)))
+        if a.rule == "first":
+            bonus_s = max(bonus_s, self.budget.preload_bytes / self.shape.plane_bytes * ledger.plane_s)
+        room_s = ledger.spare_s[-1] + sum(ledger.load_s) + bonus_s
+        planes = max(0.0, room_s / ledger.plane_s - a.weights.size * LOWEST_BITS)
+        drop = -np.diff([*errors[LOWEST_BITS:PLANES], 0.0])
+        gains = np.sort((a.weights[:, :, None] * drop).ravel())[::-1]
+        bought = gains[: int(np.ceil(planes))].sum()
+        return float(1 - errors[LOWEST_BITS] + bought / a.weights.sum())
 
     def attempts(self, c: Submodel) -> Iterator[Attempt]:
         """`c` with each preload set that its rule allows."""

@@ -12,6 +12,8 @@ from pliant.plan.preload import PreloadRule
 class PlanOptions:
     """How to plan. The defaults are ours; `PAPER` is STI as published.
 
+    `choose`: "accuracy" takes the submodel of the highest expected accuracy where a grid of it was
+    measured, "size" (the paper) the one with most shards.
     `similar`: numbers of shards within this fraction count as similar (STI 5.3).
     `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
     the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
@@ -24,6 +26,7 @@ class PlanOptions:
     `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 
+    choose: Literal["accuracy", "size"] = "accuracy"
     similar: float = 0.1
     slack: Literal["all", "none"] = "all"
     uses_lead: bool = True
@@ -46,6 +49,7 @@ class PlanOptions:
 
 OURS = PlanOptions()
 PAPER = PlanOptions(
+    choose="size",
     slack="none",
     uses_lead=False,
     preload="shards",

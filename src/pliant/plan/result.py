@@ -39,6 +39,7 @@ class Plan:
     then be late.
     `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
+    `expected_accuracy` is a fraction, None where nothing was measured.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Plan:
     fidelity: float
     meets_target: bool
     reasons: tuple[str, ...]
+    expected_accuracy: float | None = None
 
     @property
     def n(self) -> int:

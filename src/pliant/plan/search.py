@@ -1,24 +1,36 @@
 """The planner (STI 5): submodel, preload set and bits under a latency target. Pure; receives values only."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
+from pliant.plan.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.assemble import Draft, assemble
 from pliant.plan.attempt import Attempt, Problem
-from pliant.plan.load import TOLERANCE_S, Held, Ledger
+from pliant.plan.load import TOLERANCE_S, Held, Ledger, fidelity
 from pliant.plan.options import OURS as OURS
 from pliant.plan.options import PAPER as PAPER
 from pliant.plan.options import PlanOptions as PlanOptions
 from pliant.plan.result import Plan
-from pliant.plan.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.plan.shape import FULL_BITS, LOWEST_BITS, StoreShape
 from pliant.plan.submodel import Submodel, fitting, rank, submodels
 
-# Measured accuracy of a submodel at uniform bits: (n, m, bits) -> fraction.
-AccuracyGrid = Mapping[tuple[int, int, int], float]
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A submodel with the bits that its AIBs buy and the preload set that goes with them.
+
+    `accuracy` is what is expected of it at those bits, None where nothing was measured.
+    """
+
+    attempt: Attempt
+    ledger: Ledger
+    held: Held
+    accuracy: float | None
 
 
 def plan(
@@ -37,25 +49,27 @@ def plan(
 
     `costs` are what the target must hold at (95th percentile), `expected` what times are predicted
     with (medians). `held` says which planes are in memory already (back-to-back runs): they are then
-    the preload set, whatever `budget.preload_bytes` says. With `accuracy`, the submodel of the
-    highest measured accuracy at its reachable bits is taken instead of the largest.
+    the preload set, whatever `budget.preload_bytes` says. With `accuracy` (see `expected_grid`) the
+    submodel of the highest expected accuracy at the bits it can reach is taken instead of the largest,
+    unless `options.choose` is "size".
 
     Raises BudgetError naming the nearest feasible target, unless `options.best_effort`.
     """
     problem = Problem(shape, costs, budget, importance, options, held)
     every = submodels(shape.n_layers, shape.widths, costs)
     order = rank(fitting(every, problem.usable_s), options.similar)
-    if accuracy is None:
-        chosen = next((a for a in map(problem.attempt, order) if a), None)
+    known = curves(accuracy or {}, options.errors)
+    if accuracy and options.choose == "accuracy":
+        chosen = _most_accurate(problem, order, known)
     else:
-        chosen = _most_accurate(problem, order, accuracy)
+        first = next((a for a in map(problem.attempt, order) if a), None)
+        chosen = None if first is None else _allocated(problem, first, known)
     if chosen is None:
-        chosen = _smallest(problem, every)
+        chosen = _allocated(problem, _smallest(problem, every), known)
         order = ()
-    ledger, kept = problem.allocate(chosen)
-    reasons = tuple(_reasons(problem, chosen, ledger, kept, order, accuracy))
-    return assemble(
-        _draft(problem, chosen, ledger, kept, reasons),
+    reasons = tuple(_reasons(problem, chosen, order, known))
+    made = assemble(
+        _draft(problem, chosen, reasons),
         shape,
         costs,
         budget,
@@ -66,9 +80,11 @@ def plan(
         io_reserve=options.io_reserve if options.is_anytime else 1.0,
         arena_bytes=arena_bytes,
     )
+    return replace(made, expected_accuracy=chosen.accuracy)
 
 
-def _draft(problem: Problem, a: Attempt, ledger: Ledger, held: Held, reasons: tuple[str, ...]) -> Draft:
+def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...]) -> Draft:
+    a, ledger = chosen.attempt, chosen.ledger
     bonus_s = np.cumsum([ledger.held_seconds(k) for k in range(ledger.n)])
     budgets_s = np.asarray(ledger.spare_s) + np.cumsum(ledger.load_s)
     return Draft(
@@ -76,7 +92,7 @@ def _draft(problem: Problem, a: Attempt, ledger: Ledger, held: Held, reasons: tu
         layers=a.layers,
         width=a.submodel.m,
         bits=tuple(tuple(row) for row in ledger.bits),
-        held=held,
+        held=chosen.held,
         loads=tuple(ledger.load(k, layer) for k, layer in enumerate(a.layers)),
         weights=a.weights,
         slack_s=ledger.granted_s,
@@ -87,47 +103,47 @@ def _draft(problem: Problem, a: Attempt, ledger: Ledger, held: Held, reasons: tu
     )
 
 
-def _most_accurate(problem: Problem, order: Sequence[Submodel], accuracy: AccuracyGrid) -> Attempt | None:
-    """The submodel of the highest expected accuracy; those that could not win are not looked at."""
+def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
+    ledger, held = problem.allocate(a)
+    kept = fidelity(ledger.bits, a.weights, problem.options.errors)
+    return _Choice(a, ledger, held, known.at(a.submodel.n, a.submodel.m, kept))
 
-    def at_best(c: Submodel) -> float:
-        return max((a for (n, m, _), a in accuracy.items() if (n, m) == (c.n, c.m)), default=-1.0)
 
-    best: Attempt | None = None
-    best_accuracy = -2.0
-    for c in sorted(order, key=at_best, reverse=True):
-        if at_best(c) <= best_accuracy:
+def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+    """The submodel of the highest expected accuracy at the bits it can reach.
+
+    One that could not win at full fidelity, or at more than its IO time can buy, is not looked at any
+    closer. Where none in reach was measured it is the first of `order`.
+    """
+    best: _Choice | None = None
+    least = -1.0
+    for c in sorted(order, key=lambda c: _or_less(known.at(c.n, c.m, 1.0)), reverse=True):
+        if best is not None and _or_less(known.at(c.n, c.m, 1.0)) <= least:
             break
-        a = problem.attempt(c, is_valued=True)
-        if a is not None and (expected := _expected_accuracy(problem, a, accuracy)) > best_accuracy:
-            best, best_accuracy = a, expected
+        a = problem.attempt(c)
+        if a is None:
+            continue
+        if best is not None and _or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= least:
+            continue
+        choice = _allocated(problem, a, known)
+        if best is None or _or_less(choice.accuracy) > least:
+            best, least = choice, _or_less(choice.accuracy)
     return best
 
 
-def _expected_accuracy(problem: Problem, a: Attempt, accuracy: AccuracyGrid) -> float:
-    """Between the bits measured for this submodel, linear in fidelity; -1 where nothing was measured."""
-    errors = problem.options.errors
-    known = sorted(
-        (1 - (errors[bits] if bits <= PLANES else 0.0), value)
-        for (n, m, bits), value in accuracy.items()
-        if (n, m) == (a.submodel.n, a.submodel.m)
-    )
-    if not known:
-        return -1.0
-    return float(np.interp(a.uniform_fidelity, [x for x, _ in known], [y for _, y in known]))
+def _or_less(accuracy: float | None) -> float:
+    """What was not measured ranks below all that was."""
+    return -1.0 if accuracy is None else accuracy
 
 
-def _reasons(
-    problem: Problem, a: Attempt, ledger: Ledger, held: Held, order: Sequence[Submodel],
-    accuracy: AccuracyGrid | None,
-) -> Iterator[str]:  # fmt: skip
+def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
+    a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
     c, T = a.submodel, problem.budget.latency_s
     usable = f"{problem.usable_s * 1e3:.1f} ms of {T * 1e3:.1f} ms are left for layers"
     yield f"{usable}: {c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
-    if accuracy is not None and order:
-        at = _expected_accuracy(problem, a, accuracy)
-        yield f"{c.n}x{c.m} is expected to be {100 * at:.1f} % accurate, more than any other in reach"
-    elif c in order:
+    if chosen.accuracy is not None:
+        yield from _why_accurate(problem, chosen, order, known)
+    if c in order and (chosen.accuracy is None or problem.options.choose == "size"):
         yield from _why_not(problem, order[: order.index(c)])
     if not problem.fits(a):
         yield "the target cannot be met: this is the smallest submodel, at the lowest bits"
@@ -144,6 +160,22 @@ def _reasons(
         tight = int(np.argmin(ledger.spare_s))
         left = f"{ledger.spare_s[tight] * 1e3:.2f} ms"
         yield f"layer {a.layers[tight]} leaves least IO time unspent: {left}"
+
+
+def _why_accurate(
+    problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves
+) -> Iterator[str]:
+    """What is expected of the chosen submodel, and at most of the largest that computes in time."""
+    c = chosen.attempt.submodel
+    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * _or_less(chosen.accuracy):.1f} % accurate"
+    if problem.options.choose == "size" or not order:
+        yield expected
+        return
+    yield f"{expected}, more than any other in reach"
+    most = order[0]
+    at_best = known.at(most.n, most.m, 1.0)
+    if most != c and at_best is not None:
+        yield f"most slices would be {most.n}x{most.m}: {100 * at_best:.1f} % at full fidelity"
 
 
 def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:

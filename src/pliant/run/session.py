@@ -15,48 +15,21 @@ from typing import Self, final
 
 import numpy as np
 
-from pliant.compile.kernels import Precise
-from pliant.errors import BudgetError, InputError
-from pliant.ir.cost import Budget, DeviceProfile, Span, cost_table, latency, simulate
+from pliant.errors import BudgetError
+from pliant.ir.cost import DeviceProfile, Span, cost_table, latency, simulate
 from pliant.ir.program import FULL, Program, Run
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
-from pliant.plan.search import plan as make_plan
-from pliant.plan.shape import store_shape
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
 from pliant.run.pipeline import FULL_BITS, Pipeline, Ring
+from pliant.run.planning import SessionOptions as SessionOptions
+from pliant.run.planning import planner_of
 from pliant.run.preload import PreloadBuffer
 from pliant.run.pressure import PressureWatch
 from pliant.store.read import Store
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
-
-    `yields` lets go of half the preload buffer whenever the system reports that memory is short.
-    """
-
-    latency_s: float
-    preload_bytes: int = 0
-    length: int = 64
-    n_threads: int = 2
-    is_anytime: bool = True
-    best_effort: bool = False
-    compute: Precise = "fp32"
-    yields: bool = True
-    plan: PlanOptions = OURS
-
-    def __post_init__(self) -> None:
-        if self.length < 1 or self.n_threads < 1:
-            raise InputError(
-                f"a session needs a length and a number of threads of at least 1, not {self.length} and "
-                f"{self.n_threads}."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +92,7 @@ class Session:
         self._memory = memory
         self._fixed = fixed
         self._tokenizer = open_tokenizer(store.path, store.spec)
-        self._shape = store_shape(store.spec)
-        self._importance = _importance(store)
+        self._planner = planner_of(store.manifest, profile)
         self._preload = PreloadBuffer()
         self._ring = Ring()
         self._keep_bytes: int | None = None
@@ -197,7 +169,7 @@ class Session:
         self._lanes.dilation = {}
         short = self._tokenizer.encode("a")
         try:
-            for bucket in (n for n in self.profile.lengths if n <= self._bucket(self.options.length)):
+            for bucket in (n for n in self.profile.lengths if n <= self._planner.bucket(self.options.length)):
                 n = min(bucket, self.options.length, self.store.spec.max_tokens)
                 ids, types = np.resize(short.ids, n), np.resize(short.types, n)
                 self.engine.reserve(n)
@@ -271,7 +243,7 @@ class Session:
         self._preload.fill(self.store, plan.preload_runs)
         self._place_preload()
         self._ring = Ring()  # the window may be smaller than the one before
-        self._pipelines = {self._bucket(self.options.length): self._bind(plan)}
+        self._pipelines = {self._planner.bucket(self.options.length): self._bind(plan)}
 
     def _replan_held(self) -> None:
         """After a run of an engagement: the next plan counts on what was kept."""
@@ -283,14 +255,12 @@ class Session:
         for run in self._preload.runs:
             self.engine.encoder.place(run.layer, run.part, run.first, run.count, self._preload.address(run))
 
-    def _bucket(self, n_tokens: int) -> int:
-        lengths = self.profile.lengths
-        return next((n for n in lengths if n >= n_tokens), lengths[-1])
-
     def _pipeline(self, n_tokens: int) -> Pipeline:
-        bucket = self._bucket(n_tokens)
+        bucket = self._planner.bucket(n_tokens)
         if bucket not in self._pipelines:
-            plan = self._fixed or self._plan(bucket, held=_held(self._preload.runs, self._importance.shape))
+            plan = self._fixed or self._plan(
+                bucket, held=_held(self._preload.runs, self._planner.importance.shape)
+            )
             self._pipelines[bucket] = self._bind(plan)
         return self._pipelines[bucket]
 
@@ -300,7 +270,7 @@ class Session:
             self.store,
             self.engine.encoder,
             self._ring,
-            _held(self._preload.runs, self._importance.shape),
+            self._held(),
             io_slowdown=lambda: self.io_slowdown,
             keep=None if self._keep_bytes is None else self._keep,
         )
@@ -312,24 +282,11 @@ class Session:
         if self._keep_bytes is not None and self._preload.n_bytes + payload.nbytes <= self._keep_bytes:
             self._preload.keep(run, payload)
 
+    def _held(self) -> np.ndarray:
+        return _held(self._preload.runs, self._planner.importance.shape)
+
     def _plan(self, length: int, held: np.ndarray | None) -> Plan:
-        options = replace(
-            self.options.plan,
-            is_anytime=self.options.is_anytime,
-            # Only the length that was planned for is promised; longer inputs run as well as they can.
-            best_effort=self.options.best_effort or held is not None,
-        )
-        length = self._bucket(length)
-        return make_plan(
-            self._shape,
-            cost_table(self.profile, length, "p95"),
-            Budget(self.options.latency_s, self.options.preload_bytes),
-            self._importance,
-            options,
-            expected=cost_table(self.profile, length, "median"),
-            held=held,
-            arena_bytes=self.engine.arena_bytes,
-        )
+        return self._planner.plan(self.options, length, held=held, arena_bytes=self.engine.arena_bytes)
 
     def _reply(
         self,
@@ -367,13 +324,6 @@ class Session:
             predicted_spans=predicted,
             program=pipeline.program,
         )
-
-
-def _importance(store: Store) -> np.ndarray:
-    """Importance from the manifest; all shards alike when it was never measured."""
-    table = store.manifest.importance
-    shape = (store.spec.n_layers, store.spec.n_heads)
-    return np.ones(shape) if table is None else np.asarray(table, np.float64).reshape(shape)
 
 
 def _held(runs: tuple[Run, ...], shape: tuple[int, ...]) -> np.ndarray:

@@ -64,12 +64,57 @@ class LayerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AccuracyEntry:
+    """A submodel of n layers x m slices, all at `bits` (32: full fidelity), on labelled examples.
+
+    `accuracy` is the share of right answers, `log_likelihood` the mean logarithm of the right label's
+    probability.
+    """
+
+    n: int
+    m: int
+    bits: int
+    accuracy: float
+    log_likelihood: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyTable:
+    """What submodels of a store were measured to answer, all on the same `n_examples` examples."""
+
+    n_examples: int
+    entries: tuple[AccuracyEntry, ...]
+
+    def __post_init__(self) -> None:
+        places = {(e.n, e.m, e.bits) for e in self.entries}
+        if self.n_examples < 1 or not self.entries or len(places) < len(self.entries):
+            raise StoreError("a table of accuracy needs examples, and each submodel once at each bitwidth.")
+        for e in self.entries:
+            if not (0 <= e.accuracy <= 1 and e.log_likelihood <= 0):
+                raise StoreError(
+                    f"accuracy of {e.n}x{e.m} at {e.bits} bits: {e.accuracy} must lie in 0..1, and its "
+                    f"log-likelihood, {e.log_likelihood}, not above 0."
+                )
+
+    def check(self, spec: ModelSpec) -> None:
+        """Raise StoreError unless every entry is a submodel of `spec`."""
+        for e in self.entries:
+            known = e.bits == FULL_BITS or 1 <= e.bits <= BITS
+            if not (1 <= e.n <= spec.n_layers and e.m in spec.widths and known):
+                raise StoreError(
+                    f"accuracy of {e.n}x{e.m} at {e.bits} bits does not fit a model of {spec.n_layers} "
+                    f"layers and widths {','.join(map(str, spec.widths))}."
+                )
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """All that a planner needs to know of a store without opening its weights.
 
-    `identity` is the SHA-256 over the files' SHA-256, in order of name; importance is not part of it.
-    `bits` are the bitwidths offered, ascending, 32 being full fidelity. `importance[layer][slice]`
-    orders shards by what raising their fidelity brings (STI 5.2).
+    `identity` is the SHA-256 over the files' SHA-256, in order of name; importance and accuracy are not
+    part of it. `bits` are the bitwidths offered, ascending, 32 being full fidelity.
+    `importance[layer][slice]` orders shards by what raising their fidelity brings (STI 5.2); `accuracy`
+    is what submodels were measured to answer.
     """
 
     format: Literal["pliant-store"]
@@ -83,6 +128,7 @@ class Manifest:
     files: tuple[FileEntry, ...]
     layers: tuple[LayerEntry, ...]
     importance: tuple[tuple[float, ...], ...] | None = None
+    accuracy: AccuracyTable | None = None
     check: str = ""
 
     def __post_init__(self) -> None:
@@ -106,6 +152,8 @@ class Manifest:
             raise StoreError(
                 f"importance must be {self.spec.n_layers} rows of {self.spec.n_heads} numbers, one a shard."
             )
+        if self.accuracy is not None:
+            self.accuracy.check(self.spec)
 
     @property
     def n_bytes(self) -> int:
@@ -202,6 +250,13 @@ def put_importance(store: Path, importance: tuple[tuple[float, ...], ...]) -> Ma
     return manifest
 
 
+def put_accuracy(store: Path, accuracy: AccuracyTable) -> Manifest:
+    """Record what submodels were measured to answer; the weights' files stay as they are."""
+    manifest = replace(read_manifest(store), accuracy=accuracy)
+    write_manifest(store, manifest)
+    return manifest
+
+
 def sync_directory(directory: Path) -> None:
     """Make the names in `directory` survive a power cut."""
     fd = os.open(directory, os.O_RDONLY)
@@ -217,4 +272,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def _check(manifest: Manifest) -> str:
-    return sha256(msgspec.json.encode(replace(manifest, check=""))).hexdigest()
+    fields = msgspec.to_builtins(replace(manifest, check=""))
+    if manifest.accuracy is None:
+        del fields["accuracy"]  # manifests of before there was one
+    return sha256(msgspec.json.encode(fields)).hexdigest()

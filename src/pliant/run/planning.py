@@ -1,0 +1,115 @@
+"""What a session is asked for, and the plan that a store and a device give for it. Reads and runs nothing."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from pliant.compile.kernels import Precise
+from pliant.errors import InputError
+from pliant.ir.cost import Budget, cost_table
+from pliant.ir.device import DeviceProfile
+from pliant.plan.accuracy import AccuracyGrid, expected_grid
+from pliant.plan.options import OURS, PlanOptions
+from pliant.plan.result import Plan
+from pliant.plan.search import plan as make_plan
+from pliant.plan.shape import StoreShape, store_shape
+from pliant.store.manifest import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
+
+    `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
+    place of the plan's own. `yields` lets go of half the preload buffer whenever the system reports that
+    memory is short.
+    """
+
+    latency_s: float
+    preload_bytes: int = 0
+    length: int = 64
+    n_threads: int = 2
+    is_anytime: bool = True
+    best_effort: bool = False
+    compute: Precise = "fp32"
+    yields: bool = True
+    plan: PlanOptions = OURS
+    margin: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.n_threads < 1:
+            raise InputError(
+                f"a session needs a length and a number of threads of at least 1, not {self.length} and "
+                f"{self.n_threads}."
+            )
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.latency_s, self.preload_bytes)
+
+    @property
+    def planning(self) -> PlanOptions:
+        """How such a session plans."""
+        return replace(
+            self.plan,
+            is_anytime=self.is_anytime,
+            best_effort=self.best_effort or self.plan.best_effort,
+            margin=self.margin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """All that planning needs of one store on one device.
+
+    Without measured importance all shards are alike; without measured accuracy the largest submodel wins.
+    """
+
+    shape: StoreShape
+    profile: DeviceProfile
+    importance: Float[np.ndarray, "N M"]
+    accuracy: AccuracyGrid | None
+
+    def bucket(self, n_tokens: int) -> int:
+        """The profiled length that inputs of `n_tokens` are planned with."""
+        lengths = self.profile.lengths
+        return next((n for n in lengths if n >= n_tokens), lengths[-1])
+
+    def plan(
+        self,
+        options: SessionOptions,
+        n_tokens: int,
+        *,
+        held: Int[np.ndarray, "N M"] | None = None,
+        arena_bytes: int = 0,
+    ) -> Plan:
+        """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
+
+        Raises BudgetError naming the nearest feasible target.
+        """
+        length, how = self.bucket(n_tokens), options.planning
+        return make_plan(
+            self.shape,
+            cost_table(self.profile, length, "p95"),
+            options.budget,
+            self.importance,
+            # Only the length that was planned for is promised; longer inputs run as well as they can.
+            replace(how, best_effort=how.best_effort or held is not None),
+            expected=cost_table(self.profile, length, "median"),
+            held=held,
+            accuracy=self.accuracy,
+            arena_bytes=arena_bytes,
+        )
+
+
+def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
+    """The planner for a store of `manifest` on the device of `profile`."""
+    spec = manifest.spec
+    table = manifest.importance
+    return Planner(
+        shape=store_shape(spec),
+        profile=profile,
+        importance=np.asarray(table or np.ones((spec.n_layers, spec.n_heads)), np.float64),
+        accuracy=None if manifest.accuracy is None else expected_grid(manifest.accuracy),
+    )
