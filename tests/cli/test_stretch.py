@@ -16,8 +16,22 @@ def test_a_stretched_model_runs_under_a_target(
     made = as_json(
         "stretch", model, "--train", tmp_path / "t.tsv", "--dev", tmp_path / "t.tsv", "-o", tmp_path / "out",
         "--labels", "no,yes", "--widths", "2,4", "--batch", "4", "--tune-epochs", "1", "--distil-epochs", "1",
-        "--final-epochs", "0", "--max-tokens", "16", "--compact",
+        "--final-epochs", "0", "--max-tokens", "16", "--compact", "--plot", tmp_path / "grid.svg",
     )  # fmt: skip
     assert made["dev"]["widths"] == [2, 4]
+    assert "accuracy on t.tsv" in (tmp_path / "grid.svg").read_text()
     reply = as_json("run", tmp_path / "out", "--latency", "5s", "--text", "a good film")
     assert reply["label"] in ("no", "yes")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("grid.txt", "ends in .svg"), ("no/grid.svg", "does not exist")]
+)
+def test_a_picture_that_cannot_be_drawn_is_refused_before_training(
+    cli: Callable[..., Any], model: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    """Hours of training must not end in a spelling mistake."""
+    files = ("--train", tmp_path / "t.tsv", "--dev", tmp_path / "t.tsv", "-o", tmp_path / "out")
+    result = cli("stretch", model, *files, "--plot", tmp_path / name)
+    assert result.exit_code == 1
+    assert reason in result.stderr

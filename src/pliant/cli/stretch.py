@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pliant.cli.options import Json, numbers
 from pliant.cli.show import console, print_json
+from pliant.elastic.heatmap import check_picture, draw_grid
 from pliant.elastic.options import StretchOptions
 from pliant.errors import InputError
 from pliant.models.hub import resolve
@@ -39,6 +40,9 @@ def stretch(
     compact: Annotated[
         bool, typer.Option("--compact", help="Write half precision with 6-bit word embeddings.")
     ] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw accuracy over layers and slices: .svg, .png or .pdf.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Tune, reorder by importance, distil into submodels, tune again; resumes what was interrupted."""
@@ -61,6 +65,8 @@ def stretch(
         workers=workers,
         is_compact=compact,
     )
+    if plot is not None:
+        check_picture(plot)
     try:
         from pliant.elastic.grid import as_json, as_table
         from pliant.elastic.progress import shown_progress
@@ -69,8 +75,12 @@ def stretch(
         raise InputError(f"stretching needs torch ({error}): pip install 'pliant[train]'.") from error
     with shown_progress(Console(stderr=True)) as watch:
         report = run_stretch(options, watch)
+    if plot is not None:
+        draw_grid(report.grid, plot, f"{output.name}: accuracy on {dev.name}")
     if json:
         print_json({"out": str(report.out), "teacher_accuracy": report.teacher, "dev": as_json(report.grid)})
         return
     console().print(as_table(report.grid, "accuracy on dev, %"))
     typer.echo(f"unstretched: {100 * report.teacher:.2f} %; the model is at {report.out}")
+    if plot is not None:
+        typer.echo(f"drawn as {plot}")

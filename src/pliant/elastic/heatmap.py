@@ -1,21 +1,36 @@
 """Draw the accuracy grid as a heat map. The one elastic module that needs matplotlib."""
 
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pliant.elastic.grid import Grid
 from pliant.errors import InputError
 
+if TYPE_CHECKING:  # the command line checks a picture's name without loading torch
+    from pliant.elastic.grid import Grid
 
-def draw_grid(grid: Grid, path: Path, title: str) -> Path:
+ENDINGS = (".svg", ".png", ".pdf")
+
+
+def check_picture(path: Path) -> None:
+    """Raise InputError when `draw_grid` could not write `path`: to be asked before hours of training."""
+    if path.suffix not in ENDINGS:
+        raise InputError(f"a picture ends in {', '.join(ENDINGS)}, not {path.name!r}.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path} cannot be written: the folder {path.parent} does not exist.")
+    if find_spec("matplotlib") is None:
+        raise InputError("a heat map needs matplotlib: pip install 'pliant[plot]'.")
+
+
+def draw_grid(grid: "Grid", path: Path, title: str) -> Path:
     """Write accuracy in per cent over layers (rows) and slices (columns) as the picture `path` names.
 
-    The ending decides the format (.png, .svg, .pdf). Raises InputError without the extra `[plot]`.
+    The ending decides the format. Raises InputError as `check_picture` does.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as e:
-        raise InputError("a heat map needs matplotlib: pip install 'pliant[plot]'.") from e
+    check_picture(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     depths = range(1, len(grid.correct) + 1)
     cells = [[100 * grid.accuracy(n, m) for m in grid.widths] for n in depths]
     figure = Figure(figsize=(1.2 + 0.9 * len(grid.widths), 1.4 + 0.5 * len(cells)), layout="constrained")
