@@ -1,0 +1,205 @@
+"""Ahead of time: a compiled graph as objects, a weights file and C source that needs no Python to run.
+
+The directory holds `kernels/*.o` for the target, `NAME.c` (the table), `NAME.h`, `NAME.map` (what is
+exported), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMakeLists.txt`, and
+`libNAME.so` where a C compiler for the target is at hand. Knows no session and no pool.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from ctypes import sizeof
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+import numpy as np
+
+from pliant.compile.encode import Encoded, encode, kernels
+from pliant.compile.image import Image
+from pliant.errors import GraphError, InputError
+from pliant.ir.graph import TensorType
+from pliant.kernels.isa import Isa
+from pliant.kernels.jit import compile_modules
+from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.walker import Context, walker_ir
+from pliant.store.container import Field, Layout, lay_out, write_file
+
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
+_MAX_RANK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What was written: the directory, and the shared library or why there is none."""
+
+    directory: Path
+    library: Path | None
+    reason: str = ""
+
+
+def write_c(image: Image, name: str, out: Path) -> Emitted:
+    """Write `image` as a C library called `name` into the new directory `out`, whole or not at all.
+
+    Raises InputError when `out` holds something else or `name` is no C identifier; GraphError for a tensor
+    of more than eight dimensions.
+    """
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
+    if out.exists() and any(out.iterdir()) and not (out / f"{name}.map").is_file():
+        raise InputError(f"{out} is not empty and holds no library {name}; choose another directory.")
+    draft = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        _write(image, name, draft)
+        library, reason = _link(draft, name, image.target.isa)
+        shutil.rmtree(out, ignore_errors=True)
+        draft.rename(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}.") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Emitted(out, out / library if library else None, reason)
+
+
+def _write(image: Image, name: str, out: Path) -> None:
+    isa = image.target.isa
+    program = encode(image)
+    texts = {"walker": walker_ir(isa)} | {k: kernel.ir(isa) for k, kernel in kernels(image).items()}
+    (out / "kernels").mkdir()
+    for kernel, data in zip(texts, compile_modules(list(texts.values()), isa), strict=True):
+        (out / "kernels" / f"{kernel}.o").write_bytes(data)
+    layout = lay_out([_field(image, weight) for weight in program.weights])
+    write_file(out / f"{name}.safetensors", layout, _weights(image), lambda path: path.open("wb"))
+    known = {
+        "name": name,
+        "NAME": name.upper(),
+        "title": name,
+        "n_inputs": len(program.inputs),
+        "n_outputs": len(program.outputs),
+        "triple": (isa.triple or "x86_64-linux-gnu").replace("-unknown", ""),
+        "context_bytes": sizeof(Context),
+        "tables": _tables(program, layout, name),
+    }
+    for template, target in (
+        ("runtime.c", f"{name}.c"),
+        ("model.h", f"{name}.h"),
+        ("example.c", "example.c"),
+        ("CMakeLists.txt", "CMakeLists.txt"),
+    ):
+        text = (files("pliant.compile") / "c" / template).read_text(encoding="utf-8")
+        if template == "runtime.c":
+            text = f'#define _GNU_SOURCE\n#include "{name}.h"\n' + text
+        (out / target).write_text(Template(text).substitute(known), encoding="utf-8")
+    exported = "; ".join(f"{name}_{x}" for x in ("open", "run", "close", "inputs", "outputs"))
+    (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
+
+
+def _field(image: Image, weight: str) -> Field:
+    if weight in image.packed:
+        return Field(weight, "U8", (image.packed[weight].n_bytes,))
+    array = image.constants[weight]
+    kind = _SAFETENSORS.get(str(array.dtype))
+    return Field(weight, kind, array.shape) if kind else Field(weight, "U8", (array.nbytes,))
+
+
+def _weights(image: Image) -> Iterator[np.ndarray]:
+    """The constants as they are, then what is packed, one at a time."""
+    yield from image.constants.values()
+    for packed in image.packed.values():
+        memory = aligned_bytes(packed.n_bytes)
+        packed.fill(memory)
+        yield memory
+
+
+def _tables(program: Encoded, layout: Layout, name: str) -> str:
+    """The model's own part of the C source."""
+    weights = dict(zip(program.weights, layout.offsets, strict=True))
+    indices = {x: i for i, x in enumerate(program.inputs)} | {y: i for i, y in enumerate(program.outputs)}
+    kernels_used = list(dict.fromkeys(row.kernel for row in program.rows))
+
+    def where(space: str, offset: int) -> str:
+        """space, index, offset"""
+        if space == "arena":
+            return f"ARENA, 0, {offset}u"
+        if space in weights:
+            return f"WEIGHTS, 0, {weights[space] + offset}u"
+        kind = "INPUT" if space in program.inputs else "OUTPUT"
+        return f"{kind}, {indices[space]}, {offset}u"
+
+    addresses = [f"{{{a.at}u, {where(a.space, a.offset)}}}" for a in program.addresses]
+    rows = [
+        f"{{{kernels_used.index(r.kernel)}u, {r.arguments}u, {r.n_units}, {r.grain}}}"
+        f" /* {_comment(r.label)} */"
+        for r in program.rows
+    ]
+    copies = [f"{{{indices[c.output]}, {where(c.space, c.offset)}}}" for c in program.copies]
+    numbers = {
+        "ARENA_BYTES": program.arena_bytes,
+        "SCRATCH_BYTES": program.scratch_bytes,
+        "WEIGHTS_BYTES": layout.n_bytes,
+        "HEADER_BYTES": len(layout.header),
+        "HEADER_HASH": _fnv1a(layout.header),
+        "N_ROWS": len(rows),
+        "N_ADDRESSES": len(addresses),
+        "N_COPIES": len(copies),
+    }
+    lines = [f"#define {key} UINT64_C({number})" for key, number in numbers.items()]
+    lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]
+    used = ", ".join(kernels_used) or "0"
+    lines.append(f"static void (*const KERNELS[])(void *, int64_t, int64_t, void *) = {{{used}}};")
+    lines.append("static const unsigned char ARGUMENTS[] = {" + _bytes(program.arguments or b"\0") + "};")
+    lines.append(_array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
+    lines.append(_array("struct row ROWS", rows, "{0, 0, 0, 0}"))
+    lines.append(_array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
+    for kind, tensors in (("inputs", program.inputs), ("outputs", program.outputs)):
+        described = [_described(x, t) for x, t in tensors.items()] or ['{"", "", 0, {0}, 0}']
+        lines.append(f"const struct {name}_tensor {name}_{kind}[] = {{{', '.join(described)}}};")
+    return "\n".join(lines)
+
+
+def _array(declaration: str, entries: list[str], nothing: str) -> str:
+    body = ",\n    ".join(entries or [nothing])
+    return f"static const {declaration}[] = {{\n    {body}}};"
+
+
+def _described(tensor: str, type_: TensorType) -> str:
+    if len(type_.shape) > _MAX_RANK:
+        raise GraphError(f"{tensor!r} has {len(type_.shape)} dimensions; C output takes at most {_MAX_RANK}.")
+    shape = ", ".join(map(str, type_.shape)) or "0"
+    quoted = tensor.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{{"{quoted}", "{type_.dtype}", {len(type_.shape)}, {{{shape}}}, {type_.n_bytes}u}}'
+
+
+def _bytes(data: bytes) -> str:
+    lines = (",".join(map(str, data[i : i + 32])) for i in range(0, len(data), 32))
+    return ",\n".join(lines)
+
+
+def _comment(label: str) -> str:
+    return label.replace("*/", "* /").replace("\n", " ")
+
+
+def _fnv1a(data: bytes) -> int:
+    value = 14695981039346656037
+    for byte in data:
+        value = (value ^ byte) * 1099511628211 % (1 << 64)
+    return value
+
+
+def _link(directory: Path, name: str, isa: Isa) -> tuple[str | None, str]:
+    """The shared library's file name, or None and why it was not made."""
+    compiler = f"{isa.triple.replace('-unknown', '')}-gcc" if isa.triple else "cc"
+    if shutil.which(compiler) is None:
+        return None, f"no {compiler} here: build it with CMakeLists.txt where there is one"
+    library = f"lib{name}.so"
+    command = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-pthread", f"{name}.c"]
+    command += [f"kernels/{path.name}" for path in sorted((directory / "kernels").iterdir())]
+    command += [f"-Wl,--version-script={name}.map", "-o", library]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None, f"{compiler} failed: {done.stderr.strip().splitlines()[-1] if done.stderr else ''}"
+    return library, ""

@@ -1,0 +1,37 @@
+/* Run $name on files of raw input bytes, or on zeros: ./example WEIGHTS [INPUT...] > outputs.bin */
+#include <stdio.h>
+#include <stdlib.h>
+#include "$name.h"
+
+int main(int n, char **words) {
+    if (n < 2) {
+        fprintf(stderr, "usage: %s WEIGHTS [INPUT...] (raw bytes, one file an input; zeros where missing)\n", words[0]);
+        return 2;
+    }
+    struct $name *model = ${name}_open(words[1], 2);
+    if (!model) {
+        perror(words[1]);
+        return 1;
+    }
+    const void *inputs[${NAME}_INPUTS + 1];
+    void *outputs[${NAME}_OUTPUTS + 1];
+    for (int i = 0; i < ${NAME}_INPUTS; i++) {
+        void *data = calloc(1, ${name}_inputs[i].n_bytes + 1);
+        FILE *file = i + 2 < n ? fopen(words[i + 2], "rb") : NULL;
+        if (i + 2 < n && (!file || fread(data, 1, ${name}_inputs[i].n_bytes, file) != ${name}_inputs[i].n_bytes)) {
+            fprintf(stderr, "%s does not hold the %llu bytes of input %s\n", words[i + 2],
+                    (unsigned long long)${name}_inputs[i].n_bytes, ${name}_inputs[i].name);
+            return 1;
+        }
+        if (file)
+            fclose(file);
+        inputs[i] = data;
+    }
+    for (int i = 0; i < ${NAME}_OUTPUTS; i++)
+        outputs[i] = calloc(1, ${name}_outputs[i].n_bytes + 1);
+    ${name}_run(model, inputs, outputs);
+    for (int i = 0; i < ${NAME}_OUTPUTS; i++)
+        fwrite(outputs[i], 1, ${name}_outputs[i].n_bytes, stdout);
+    ${name}_close(model);
+    return 0;
+}

@@ -1,0 +1,131 @@
+"""An image as plain numbers: argument bytes, the places in them that hold addresses, and table rows.
+
+A session fills the addresses in, a directory keeps them, and C source prints them. Knows no address.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pliant.compile.call import Call, Kernel, Ref
+from pliant.compile.image import Image
+from pliant.ir.graph import TensorType
+
+ARENA = "arena"
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Bytes `at`..`at + 7` of the arguments hold the address of byte `offset` of `space`."""
+
+    at: int
+    space: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry of the native table; its arguments begin at byte `arguments`."""
+
+    kernel: str
+    arguments: int
+    n_units: int
+    grain: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """After the table: `output` is a copy of what stands at byte `offset` of `space`."""
+
+    output: str
+    space: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name."""
+
+    arguments: bytes
+    addresses: tuple[Address, ...]
+    rows: tuple[Row, ...]
+    copies: tuple[Copy, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    weights: tuple[str, ...]
+    arena_bytes: int
+    scratch_bytes: int
+    n_threads: int
+
+
+def encode(image: Image) -> Encoded:
+    """The image's calls as bytes and rows, in order."""
+    blob = bytearray()
+    addresses: list[Address] = []
+    rows: list[Row] = []
+    for call in image.calls:
+        blob += bytes(-len(blob) % _ALIGNMENT)
+        start = len(blob)
+        data, refs = arguments(call)
+        blob += data
+        for at, ref in refs:
+            place = image.places[ref.tensor]
+            addresses.append(Address(start + at, place.space, place.offset + ref.offset))
+        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, call.label))
+    copies = []
+    for output, source in image.copies:
+        place = image.places[source]
+        copies.append(Copy(output, place.space, place.offset))
+    return Encoded(
+        arguments=bytes(blob),
+        addresses=tuple(addresses),
+        rows=tuple(rows),
+        copies=tuple(copies),
+        inputs=image.inputs,
+        outputs=image.outputs,
+        weights=(*image.constants, *image.packed),
+        arena_bytes=image.arena_bytes,
+        scratch_bytes=image.scratch_bytes,
+        n_threads=image.target.n_threads,
+    )
+
+
+def kernels(image: Image) -> dict[str, Kernel]:
+    """Every kernel the image calls, once."""
+    return {call.kernel.name: call.kernel for call in image.calls}
+
+
+def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
+    """The bytes of a call's argument structure, zero where an address comes, and which comes where."""
+    structure = call.layout()
+    base = ctypes.addressof(structure)
+    refs: list[tuple[int, Ref]] = []
+    for name, value in call.fields.items():
+        owner, last = _owner(structure, name)
+        at = ctypes.addressof(owner) - base + getattr(type(owner), last).offset
+        if isinstance(value, tuple):
+            array = getattr(owner, last)
+            for i, number in _numbered(value):
+                if isinstance(number, Ref):
+                    refs.append((at + i * ctypes.sizeof(ctypes.c_void_p), number))
+                else:
+                    array[i] = number
+        elif isinstance(value, Ref):
+            refs.append((at, value))
+        else:
+            setattr(owner, last, value)
+    return bytes(structure), refs
+
+
+def _numbered(values: tuple[object, ...]) -> Iterator[tuple[int, object]]:
+    yield from enumerate(values)
+
+
+def _owner(structure: ctypes.Structure, name: str) -> tuple[ctypes.Structure, str]:
+    """The structure that has the last part of a dotted field name."""
+    *path, last = name.split(".")
+    for part in path:
+        structure = getattr(structure, part)
+    return structure, last

@@ -1,0 +1,177 @@
+"""Ahead-of-time output: built, run without Python, compared with the session; for this CPU and for Arm."""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.compile.ahead import write_c
+from pliant.compile.call import Target
+from pliant.compile.image import make_image
+from pliant.errors import InputError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.isa import NEON, Isa, host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.run.compiled import CompiledSession
+
+FEEDS = {"x": np.linspace(-2, 2, 5 * 7, dtype=np.float32).reshape(5, 7)}
+MALLOC_COUNTER = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+static long n;
+void *malloc(size_t size) {
+    static void *(*real)(size_t);
+    if (!real) real = dlsym(RTLD_NEXT, "malloc");
+    n++;
+    return real(size);
+}
+long allocations(void) { return n; }
+"""
+COUNTED = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "small.h"
+extern long allocations(void);
+int main(int n, char **words) {
+    static float x[35], y[35], z[7];
+    const void *inputs[] = {x};
+    void *outputs[] = {y, z};
+    struct small *model = small_open(words[1], 2);
+    long before = allocations();
+    for (int i = 0; i < 100; i++) small_run(model, inputs, outputs);
+    long after = allocations();
+    small_close(model);
+    printf("%ld %ld\\n", before, after - before);
+    return 0;
+}
+"""
+
+
+def a_graph() -> Graph:
+    """Arithmetic with a constant, a transpose, and an output that is an alias: every kind of place."""
+    f = "float32"
+    types = {
+        "x": TensorType(f, (5, 7)),
+        "w": TensorType(f, (7,)),
+        "a": TensorType(f, (5, 7)),
+        "b": TensorType(f, (7, 5)),
+        "y": TensorType(f, (7, 5)),
+        "z": TensorType(f, (1, 7)),
+        "s": TensorType("int64", (2,)),
+    }
+    nodes = (
+        Node("Add", ("x", "w"), ("a",)),
+        Node("Transpose", ("a",), ("b",), {"perm": (1, 0)}),
+        Node("Tanh", ("b",), ("y",)),
+        Node("Reshape", ("w", "s"), ("z",)),
+    )
+    constants = {"w": np.arange(7, dtype=np.float32), "s": np.array([1, 7])}
+    return Graph(nodes, ("x",), ("y", "z"), types, constants)
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder of its own; libraries are loaded from it, so it outlives each test."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def expected() -> list[np.ndarray]:
+    """What a session on the same graph answers."""
+    isa = host_isa()
+    library = Library(isa)
+    with Pool(1, library) as pool:
+        session = CompiledSession(make_image(a_graph(), Target(isa)), pool, library)
+        return list(session.run(FEEDS).values())
+
+
+def run_example(folder: Path, compiler: str, runner: list[str]) -> list[np.ndarray]:
+    """Build the example by hand as the CMake file would, feed it, and split what it prints."""
+    program = folder / "example"
+    command = [
+        compiler,
+        "-std=gnu11",
+        "example.c",
+        "-L.",
+        "-lsmall",
+        "-Wl,-rpath,$ORIGIN",
+        "-o",
+        str(program),
+    ]
+    subprocess.run(command, cwd=folder, check=True)
+    (folder / "x.bin").write_bytes(FEEDS["x"].tobytes())
+    command = [*runner, str(program), str(folder / "small.safetensors"), str(folder / "x.bin")]
+    printed = subprocess.run(command, cwd=folder, check=True, capture_output=True).stdout
+    values = np.frombuffer(printed, np.float32)
+    return [values[:35].reshape(7, 5), values[35:].reshape(1, 7)]
+
+
+@pytest.mark.parametrize("isa", [host_isa(), NEON], ids=lambda isa: isa.name)
+def test_the_c_library_answers_as_the_session_does(isa: Isa, folder: Path) -> None:
+    """No Python at run time, on this CPU and on 64-bit Arm (emulated)."""
+    is_arm = isa.name == "neon"
+    compiler = "aarch64-linux-gnu-gcc" if is_arm else "cc"
+    runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"] if is_arm else []
+    for tool in (compiler, *runner[:1]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} here")
+    out = folder / isa.name
+    emitted = write_c(make_image(a_graph(), Target(isa, 2)), "small", out)
+    assert emitted.library == out / "libsmall.so", emitted.reason
+    for got, want in zip(run_example(out, compiler, runner), expected(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_nothing_is_allocated_after_opening(folder: Path) -> None:
+    """A hundred runs with every malloc counted (FluidML, Table 5)."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "counted"
+    write_c(make_image(a_graph(), Target(host_isa(), 2)), "small", out)
+    (out / "counter.c").write_text(MALLOC_COUNTER)
+    (out / "counted.c").write_text(COUNTED)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "counter.c", "-o", "libcounter.so", "-ldl"], cwd=out, check=True
+    )
+    link = ["-L.", "-lcounter", "-lsmall", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(["cc", "counted.c", *link, "-o", "counted"], cwd=out, check=True)
+    done = subprocess.run(
+        ["./counted", "small.safetensors"], cwd=out, check=True, capture_output=True, text=True
+    )
+    before, during = map(int, done.stdout.split())
+    assert before > 0, "the counter saw the opening"
+    assert during == 0
+
+
+def test_another_models_weights_are_refused(folder: Path) -> None:
+    """A file of the wrong size or header would be read as weights: open fails with EINVAL."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "refused"
+    write_c(make_image(a_graph(), Target(host_isa())), "small", out)
+    weights = out / "small.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[12] ^= 1
+    for broken in (bytes(data), bytes(data[:-1]), b""):
+        weights.write_bytes(broken)
+        with pytest.raises(subprocess.CalledProcessError):
+            run_example(out, "cc", [])
+
+
+def test_a_name_that_c_cannot_spell_and_a_foreign_directory_are_refused(folder: Path) -> None:
+    """Nothing of the user's is overwritten, and no source is written that cannot compile."""
+    image = make_image(a_graph(), Target(host_isa()))
+    with pytest.raises(InputError, match="letters"):
+        write_c(image, "a-b", folder / "x")
+    (folder / "mine").mkdir()
+    (folder / "mine" / "file").write_text("kept")
+    with pytest.raises(InputError, match="not empty"):
+        write_c(image, "small", folder / "mine")
+    assert (folder / "mine" / "file").read_text() == "kept"
