@@ -3,6 +3,7 @@
 PliantError
 ├── ModelError        a model directory or its weights cannot be used
 ├── GraphError        a graph's operators and tensors do not fit, or cannot be compiled
+│   └── ValueNeeded   a shape follows from the values of inputs that were given without
 ├── InputError        a request's text, label or option is invalid
 ├── StoreError        a store is missing, damaged, or of another version
 ├── BudgetError       no plan meets the latency or memory asked for
@@ -22,6 +23,14 @@ class ModelError(PliantError):
 
 class GraphError(PliantError):
     """A graph is malformed, or holds an operator, type or shape that cannot be compiled."""
+
+
+class ValueNeeded(GraphError):  # noqa: N818 - it asks, and is answered by values
+    """A graph's shapes follow from the values of the inputs `names`, which have to be known first."""
+
+    def __init__(self, message: str, names: frozenset[str]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class InputError(PliantError):

@@ -11,7 +11,14 @@ from pliant.errors import GraphError
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | np.ndarray
 
-_EXTENDED = {"bfloat16": ml_dtypes.bfloat16}
+# What ONNX has and numpy lacks; the names are the same.
+_EXTENDED = {
+    name: getattr(ml_dtypes, name)
+    for name in (
+        *("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
+        *("float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)

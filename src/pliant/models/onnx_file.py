@@ -1,0 +1,169 @@
+"""Open an ONNX model: bytes checked, weights mapped, inputs described. Knows no operator's meaning."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError, Message
+
+from pliant.errors import GraphError, InputError, ModelError
+from pliant.models.onnx_tensor import ExternalData, array_of, dtype_name, mapped
+from pliant.models.onnx_wire import outline
+
+OLDEST_OPSET = 7
+"""Before it, broadcasting was an attribute; exporters left such opsets in 2018."""
+
+_DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output: a dimension is a number, a symbol's name, or None; `dims` is None for any rank."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str | None, ...] | None
+
+    def __str__(self) -> str:
+        shape = "..." if self.dims is None else ",".join("?" if d is None else str(d) for d in self.dims)
+        return f"{self.dtype}[{shape}]"
+
+    @property
+    def is_static(self) -> bool:
+        return self.dims is not None and all(isinstance(d, int) for d in self.dims)
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """A checked model: `proto` without its initializers, which are arrays in `constants` (read-only).
+
+    `opsets` gives the version of each operator domain, `source` names the model in messages.
+    """
+
+    proto: Any
+    constants: Mapping[str, np.ndarray]
+    opsets: Mapping[str, int]
+    external: ExternalData
+    source: str
+
+    @cached_property
+    def inputs(self) -> tuple[Port, ...]:
+        """What must be fed; an input with an initializer is a constant."""
+        return tuple(_port(v) for v in self.proto.graph.input if v.name not in self.constants)
+
+    @cached_property
+    def outputs(self) -> tuple[Port, ...]:
+        return tuple(_port(v) for v in self.proto.graph.output)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Names of symbolic dimensions, in the inputs' order."""
+        named = (d for port in self.inputs for d in port.dims or () if isinstance(d, str))
+        return tuple(dict.fromkeys(named))
+
+
+def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
+    """A model from its file, its bytes, or a ModelProto.
+
+    Weights of a file are mapped, never read as a whole. Raises ModelError for a file that is missing,
+    damaged, or whose weights are; GraphError for a graph that breaks ONNX's rules or holds tensors of
+    types not supported; InputError for another kind of source.
+    """
+    if isinstance(source, Message):
+        return _open(memoryview(_serialised(source)), None, "the model")
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _open(memoryview(source), None, "the model")
+    if not isinstance(source, str | os.PathLike):
+        raise InputError(f"a model is a path, bytes or a ModelProto, not {type(source).__name__}.")
+    path = Path(source)
+    if "\0" in str(path) or not path.is_file():
+        raise ModelError(f"there is no file {str(path)!r}.")
+    return _open(mapped(path), path.parent, str(path))
+
+
+def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
+    proto = onnx.ModelProto()
+    try:
+        outlined = outline(data)
+        proto.ParseFromString(outlined.model)
+    except DecodeError as error:
+        raise ModelError(f"{source} is no ONNX model, or a damaged one: {error}.") from error
+    except ModelError as error:
+        raise ModelError(f"{source}: {error}") from error
+    if not proto.HasField("graph"):
+        raise ModelError(f"{source} holds no graph: it is empty, or no ONNX model.")
+    if proto.graph.sparse_initializer:
+        names = [t.values.name for t in proto.graph.sparse_initializer]
+        raise GraphError(f"{source} has sparse weights {names}, which are not supported; make them dense.")
+    external = ExternalData(directory)
+    constants = {}
+    for tensor, span in zip(proto.graph.initializer, outlined.weights, strict=True):
+        raw = None if span is None else data[span.start : span.start + span.n_bytes]
+        if tensor.name in constants:
+            raise GraphError(f"{source} has two initializers {tensor.name!r}.")
+        constants[tensor.name] = array_of(tensor, external, raw)
+    _check(proto, source)
+    del proto.graph.initializer[:]
+    opsets = {"" if o.domain in _DEFAULT_DOMAINS else o.domain: o.version for o in proto.opset_import}
+    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        raise GraphError(
+            f"{source} is of opset {opsets['']}; the oldest supported is {OLDEST_OPSET}. Export it anew, or "
+            "convert it with onnx.version_converter."
+        )
+    return OnnxModel(proto, constants, opsets, external, source)
+
+
+def _check(proto: Any, source: str) -> None:
+    """ONNX's own checker, on the model without weights: those become inputs."""
+    checked = onnx.ModelProto()
+    checked.CopyFrom(proto)
+    inputs = {value.name for value in checked.graph.input}
+    for tensor in proto.graph.initializer:
+        if tensor.name not in inputs:
+            shape = list(tensor.dims)
+            checked.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape)
+            )
+    del checked.graph.initializer[:]
+    try:
+        onnx.checker.check_model(checked)
+    except (onnx.checker.ValidationError, RuntimeError, ValueError, IndexError) as error:
+        raise GraphError(f"{source} breaks ONNX's rules: {_first_lines(error)}") from error
+
+
+def _serialised(proto: Any) -> bytes:
+    try:
+        return bytes(proto.SerializeToString())
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(
+            f"the ModelProto cannot be serialised ({error}): save it with external data and give its path."
+        ) from error
+
+
+def _port(value: Any) -> Port:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        what = "has no type" if kind is None else f"is a {kind.removesuffix('_type')}"
+        raise GraphError(f"{value.name!r} {what}; only dense tensors are supported.")
+    tensor = value.type.tensor_type
+    dtype = dtype_name(tensor.elem_type, value.name)
+    if not tensor.HasField("shape"):
+        return Port(value.name, dtype, None)
+    return Port(value.name, dtype, tuple(_dim(d) for d in tensor.shape.dim))
+
+
+def _dim(dim: Any) -> int | str | None:
+    kind = dim.WhichOneof("value")
+    if kind == "dim_value":
+        # Older exporters wrote 0 or -1 for "any".
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
+    return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
+
+
+def _first_lines(error: BaseException) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]

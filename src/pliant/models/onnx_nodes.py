@@ -1,0 +1,178 @@
+"""ONNX nodes read against their schemas: attributes, types of inputs and outputs, function bodies.
+
+Knows ONNX's declarations; nothing of a whole graph, and no kernel.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto
+
+from pliant.errors import GraphError
+from pliant.ir.graph import Attribute, TensorType
+from pliant.models.onnx_tensor import ELEMENT_TYPES, ExternalData, array_of, as_proto, dtype_name
+
+# Longer arrays decide no shape.
+_LONGEST_SHAPE_DATA = 4096
+
+
+def operator_key(domain: str, op: str) -> str:
+    """An operator's name in an ir graph: bare in ONNX's own domain."""
+    return op if domain in ("", "ai.onnx") else f"{domain}.{op}"
+
+
+@cache
+def schema_of(domain: str, op: str, version: int) -> Any | None:
+    """The declaration in force at an opset version; None where the installed onnx has none."""
+    try:
+        return onnx.defs.get_schema(op, version, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def attribute(proto: Any, external: ExternalData) -> Attribute:
+    """An attribute's value. Raises GraphError for graphs, types and lists of tensors."""
+    match proto.type:
+        case AttributeProto.INT:
+            return int(proto.i)
+        case AttributeProto.FLOAT:
+            return float(proto.f)
+        case AttributeProto.STRING:
+            return str(proto.s.decode("utf-8", "replace"))
+        case AttributeProto.INTS:
+            return tuple(int(i) for i in proto.ints)
+        case AttributeProto.FLOATS:
+            return tuple(float(f) for f in proto.floats)
+        case AttributeProto.STRINGS:
+            return tuple(s.decode("utf-8", "replace") for s in proto.strings)
+        case AttributeProto.TENSOR:
+            return array_of(proto.t, external)
+    kind = AttributeProto.AttributeType.Name(proto.type).lower()
+    raise GraphError(f"attribute {proto.name!r} is of kind {kind}, which is not supported.")
+
+
+def type_proto(type_: TensorType) -> Any:
+    return onnx.helper.make_tensor_type_proto(ELEMENT_TYPES[type_.dtype], type_.shape)
+
+
+def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: str) -> None:
+    """Raises GraphError naming node and tensor when an input's element type breaks the schema."""
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    chosen: dict[str, tuple[str, str]] = {}
+    for i, x in enumerate(node.input):
+        if not x:
+            continue
+        if not schema.inputs:
+            raise GraphError(f"{where} has inputs, but {node.op_type} takes none.")
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        variable = formal.type_str
+        name = _onnx_type_name(types[x].dtype)
+        if name not in allowed.get(variable, [variable]):
+            raise GraphError(f"{where}: input {x!r} is {types[x]}, which {node.op_type} does not take there.")
+        if not formal.is_homogeneous or variable not in allowed:
+            continue
+        first, dtype = chosen.setdefault(variable, (x, types[x].dtype))
+        if dtype != types[x].dtype:
+            raise GraphError(f"{where}: input {x!r} is {types[x]}, but {first!r} is {types[first]}.")
+
+
+def infer(
+    schema: Any,
+    node: Any,
+    types: Mapping[str, TensorType],
+    values: Mapping[str, np.ndarray],
+    opsets: Mapping[str, int],
+    where: str,
+) -> dict[str, TensorType | None]:
+    """The types of a node's outputs from its inputs' types and known values; None where a size is unknown.
+
+    Raises GraphError naming the node when ONNX's own inference finds that something does not fit, and
+    naming the tensor when an output is no tensor.
+    """
+    data = {
+        x: as_proto(x, values[x]) for x in node.input if x in values and values[x].size <= _LONGEST_SHAPE_DATA
+    }
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    given = {x: type_proto(types[x]) for x in node.input if x}
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=imports)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError) as error:
+        shown = ", ".join(f"{x}: {types[x]}" for x in node.input if x)
+        raise GraphError(f"{where} does not fit its inputs ({shown}): {_one_line(error)}") from error
+    return {y: _static(inferred.get(y), y) for y in node.output if y}
+
+
+def _static(proto: Any, name: str) -> TensorType | None:
+    kind = None if proto is None else proto.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind != "tensor_type":
+        raise GraphError(f"tensor {name!r} is a {kind.removesuffix('_type')}, which is not supported.")
+    tensor = proto.tensor_type
+    if not tensor.elem_type:
+        return None
+    dtype = dtype_name(tensor.elem_type, name)
+    if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    shape = tuple(d.dim_value for d in tensor.shape.dim)
+    if any(d < 0 for d in shape):
+        raise GraphError(f"tensor {name!r} would have the shape {list(shape)}.")
+    return TensorType(dtype, shape)
+
+
+def function_of(schema: Any, node: Any, types: Mapping[str, TensorType]) -> Any | None:
+    """The body ONNX itself gives for an operator with these inputs, as a FunctionProto; None without one."""
+    function = FunctionProto()
+    if schema.has_function:
+        found = schema.get_function_with_opset_version(max(schema.function_opset_versions))
+    elif schema.has_context_dependent_function:
+        given = [(type_proto(types[x]) if x else TypeProto()).SerializeToString() for x in node.input]
+        version = max(schema.context_dependent_function_opset_versions)
+        try:
+            found = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), given
+            )
+        except (RuntimeError, ValueError):
+            return None
+    else:
+        return None
+    if not found:
+        return None
+    function.ParseFromString(found if isinstance(found, bytes) else found.SerializeToString())
+    return function
+
+
+def renamed(
+    node: Any, rename: Callable[[str], str], outputs: Sequence[str], attributes: Mapping[str, Any]
+) -> Any:
+    """A copy with other tensor names, and attributes that refer to a function's taken from `attributes`.
+
+    A reference to an attribute that the function's caller did not give is left out.
+    """
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(rename(x) if x else "" for x in node.input)
+    del copy.output[:]
+    copy.output.extend(outputs)
+    if any(a.ref_attr_name for a in node.attribute):
+        del copy.attribute[:]
+        for a in node.attribute:
+            if not a.ref_attr_name:
+                copy.attribute.append(a)
+            elif a.ref_attr_name in attributes:
+                copy.attribute.append(attributes[a.ref_attr_name])
+                copy.attribute[-1].name = a.name
+    return copy
+
+
+def _onnx_type_name(dtype: str) -> str:
+    name = TensorProto.DataType.Name(ELEMENT_TYPES[dtype]).lower()
+    return f"tensor({name})"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]

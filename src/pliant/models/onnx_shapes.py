@@ -1,0 +1,55 @@
+"""Shapes that follow from values: which inputs must be known, and rules where ONNX's inference has none."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pliant.ir.graph import TensorType
+
+_AXES = (1,)
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "ConstantOfShape": (0,),
+    "Tile": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "TopK": (1,),
+    "Squeeze": _AXES,
+    "Unsqueeze": _AXES,
+    "Split": (1,),
+    "OneHot": (1,),
+    "CumSum": (1,),
+    "CumProd": (1,),
+    "Trilu": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "AffineGrid": (1,),
+    "DFT": (1, 2),
+    "STFT": (1, 3),
+    "MaxUnpool": (2,),
+    "BlackmanWindow": (0,),
+    "HammingWindow": (0,),
+    "HannWindow": (0,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "Dropout": (2,),
+    **{f"Reduce{name}": _AXES for name in _REDUCTIONS},
+}
+"""Inputs, by position, that shapes or kernels follow from: they are compiled in."""
+
+
+def known_shape(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> TensorType | None:
+    """An output's type where ONNX's inference gives none; None where it depends on data."""
+    rule = _RULES.get(node.op_type)
+    return None if rule is None else rule(node, types, values)
+
+
+_RULES: Mapping[str, Any] = {}
