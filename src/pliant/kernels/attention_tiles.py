@@ -87,8 +87,8 @@ def fill_queries(
         starts = [f.at(q, row * ld) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
         with f.each(0, strip.head_dim, QUAD) as column:
             parts = [f.load(f.at(start, column), _FOUR_FLOATS) for start in starts]
-            wide = [_concatenate(f, parts[i::QUAD]) for i in range(QUAD)]
-            for i, lanes in enumerate(_transpose(f, wide)):
+            wide = [concatenate(f, parts[i::QUAD]) for i in range(QUAD)]
+            for i, lanes in enumerate(transpose(f, wide)):
                 f.store(lanes * factor, f.at(to, (column + i) * strip.rows + v * f.lanes))
 
 
@@ -185,14 +185,14 @@ def _score_tile(
 
 def _store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
     """Four columns, rows in lanes, to [row][column]."""
-    for i, wide in enumerate(_transpose(f, four)):
+    for i, wide in enumerate(transpose(f, four)):
         for part in range(f.lanes // QUAD):
             row = v * f.lanes + part * QUAD + i
             values = f.shuffle(wide, None, range(part * QUAD, (part + 1) * QUAD)) if f.lanes > QUAD else wide
             f.store(values, f.at(to, column + row * strip.head_dim))
 
 
-def _transpose(f: Function, four: Sequence[Value]) -> list[Value]:
+def transpose(f: Function, four: Sequence[Value]) -> list[Value]:
     """Transpose the 4 x 4 block in each 128-bit part of four vectors; its own inverse."""
     n, parts = f.lanes, range(0, f.lanes, QUAD)
 
@@ -206,7 +206,7 @@ def _transpose(f: Function, four: Sequence[Value]) -> list[Value]:
     return [pick(a, b, first), pick(a, b, second), pick(c, d, first), pick(c, d, second)]
 
 
-def _concatenate(f: Function, parts: Sequence[Value]) -> Value:
+def concatenate(f: Function, parts: Sequence[Value]) -> Value:
     """1, 2 or 4 vectors of four floats as one."""
     while len(parts) > 1:
         n = 2 * int(parts[0].type[1:].split(" ")[0])

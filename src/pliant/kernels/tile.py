@@ -27,6 +27,8 @@ def tiling(isa: Isa) -> Tiling:
             return Tiling(8, 3)
         case "avx2":
             return Tiling(6, 1)
+        case "neon":
+            return Tiling(6, 1)
         case "x86-64":
             return Tiling(3, 1)
 
@@ -50,7 +52,7 @@ class TileArgs:
 
 
 def write_tiles(module: Module, groups: int) -> None:
-    """Define the tiles of 1 .. full rows by `groups` column groups; `depth` must be a multiple of 4."""
+    """Define the tiles of 1 .. full rows by `groups` column groups, for any depth."""
     for rows in range(1, tiling(module.isa).rows + 1):
         _write_tile(module, rows, groups)
 
@@ -108,7 +110,8 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
         # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
         chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
         zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
-        with f.loop(0, depth, UNROLL, carry=[*sums, *zeros]) as k:
+        whole = depth & -UNROLL
+        with f.loop(0, whole, UNROLL, carry=[*sums, *zeros]) as k:
             now = list(k.carried)
             for step in range(UNROLL):
                 _multiply(f, a_rows, b, k.index + step, now, step % chains * len(sums))
@@ -116,6 +119,11 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
         total = k.carried[: len(sums)]
         for chain in range(1, chains):
             total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
+        with f.loop(whole, depth, carry=total) as k:
+            now = list(k.carried)
+            _multiply(f, a_rows, b, k.index, now, 0)
+            k.carry(now)
+        total = k.carried
         places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
         results = _plus_added(f, total, places, added, added_stride)
         for x, (i, v) in zip(results, places, strict=True):
