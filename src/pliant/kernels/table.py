@@ -23,10 +23,11 @@ class Table:
     def __init__(self) -> None:
         self._rows = np.zeros(16, ENTRY_DTYPE)
         self._args: list[ctypes.Structure] = []
+        self._n = 0
         self._address = self._rows.ctypes.data
 
     def __len__(self) -> int:
-        return len(self._args)
+        return self._n
 
     @property
     def address(self) -> int:
@@ -35,13 +36,18 @@ class Table:
 
     def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
         """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table."""
+        self._args.append(args)
+        return self.append(kernel, ctypes.addressof(args), n_units, grain)
+
+    def append(self, kernel: int, args: int, n_units: int, grain: int = 1) -> int:
+        """As `add`, with arguments at an address that the caller keeps alive."""
         _check(n_units, grain)
-        if len(self) == len(self._rows):
+        if self._n == len(self._rows):
             self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
             self._address = self._rows.ctypes.data
-        self._rows[len(self)] = (kernel, ctypes.addressof(args), n_units, grain)
-        self._args.append(args)
-        return len(self) - 1
+        self._rows[self._n] = (kernel, args, n_units, grain)
+        self._n += 1
+        return self._n - 1
 
     def resize(self, entry: int, n_units: int, grain: int = 1) -> None:
         """Give an entry another number of units, such as for another sequence length."""
