@@ -81,7 +81,7 @@ def conv_ir(isa: Isa, form: ConvForm) -> str:
 def _write_unit(module: Module, form: ConvForm) -> None:
     params = (("args", "ptr"), ("unit", "i64"), ("scratch", "ptr"))
     with module.function("unit", params, attributes="noinline", is_exported=False) as f:
-        args, unit, scratch = f.params
+        args, unit, _ = f.params
         unit_panels, panel_blocks, unit_pixels, pixel_blocks, groups, panels, pixels = f.fields(
             args,
             ConvArgs,

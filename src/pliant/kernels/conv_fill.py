@@ -211,7 +211,7 @@ def _inside(f: Function, tap: Value, width: Value, stride: Value) -> tuple[Value
 
 
 def _each(f: Function, n: Value, visit: Callable[[Value, int], None]) -> None:
-    """`visit(first, lanes)` over n values: vectors, the last one overlapping, or single ones if n is small."""
+    """`visit(first, lanes)` over n values: vectors, the last overlapping, or single ones if n is small."""
 
     def vectors() -> list[Value]:
         with f.each(0, n - (f.lanes - 1), f.lanes) as j:

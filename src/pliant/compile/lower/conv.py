@@ -15,7 +15,7 @@ from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Targe
 from pliant.compile.lower.window import Window, along, integer, real, text, window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels import conv, conv_weights
+from pliant.kernels import conv, conv_tile, conv_weights
 from pliant.kernels.conv_args import ConvArgs, ConvForm, Layout
 
 
@@ -92,7 +92,7 @@ def _products(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape
         "runs_w": 1 if is_merged else s.window.kernel[-1],
         "depth": depth,
         "padded_depth": conv_weights.padded(depth),
-        "is_direct": int(is_point and depth % conv_weights.UNROLL == 0),
+        "is_direct": int(is_point and depth % conv_tile.UNROLL == 0),
         "low": real(node.attributes, "low", 0.0),
         "high": real(node.attributes, "high", 0.0),
     }

@@ -3,13 +3,26 @@
 from collections.abc import Callable, Mapping
 
 from pliant.compile.call import Lowered, Target
-from pliant.compile.lower import alias, conv, move
+from pliant.compile.lower import (
+    alias,
+    conv,
+    elementwise,
+    extremum,
+    index,
+    matmul,
+    move,
+    norm,
+    pad,
+    pool,
+    reduce,
+    select,
+)
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 
 Rule = Callable[[Node, Graph, Target], Lowered]
 
-_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES, move.RULES, conv.RULES)
+_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES, elementwise.RULES, reduce.RULES, extremum.RULES, norm.RULES, move.RULES, index.RULES, pad.RULES, select.RULES, conv.RULES, matmul.RULES, pool.RULES)
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 
 
