@@ -8,7 +8,7 @@ from typing import Any
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
 from pliant.compile.lower.move import axis_of
-from pliant.compile.lower.view import row_major, whole
+from pliant.compile.lower.view import View, row_major, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import index, move, scatter
@@ -137,34 +137,61 @@ def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
     first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
     if update_type.size == 0 or data.size == 0:
         return Lowered(calls=first)
-    kind, size, reduction = index_dtype(node, graph.types[indices]), data.itemsize, _reduction(node)
-    strides = [0 if i == axis else s * size for i, s in enumerate(data.strides)]
-    shape = update_type.shape
-    dims = [Dim(n, s * size, t) for n, s, t in zip(shape, row_major(shape), strides, strict=True)]
+    strides = tuple(0 if i == axis else s for i, s in enumerate(data.strides))
+    places = View(y, data.itemsize, update_type.shape, strides)
+    call = place(
+        node,
+        graph,
+        (indices, updates),
+        places,
+        data.shape[axis],
+        data.strides[axis],
+        data.dtype,
+        _reduction(node),
+    )
+    return Lowered(calls=(*first, call))
+
+
+def place(
+    node: Node,
+    graph: Graph,
+    sources: tuple[str, str],
+    places: View,
+    dim: int,
+    stride: int,
+    dtype: str,
+    reduction: str = "none",
+) -> Call:
+    """Write each update where its index says: at its element of `places`, and `stride` elements per index.
+
+    `sources` are indices and updates, dense, of the shape of `places`; indices are below `dim`.
+    """
+    kind, size = index_dtype(node, graph.types[sources[0]]), places.size
+    shape = places.shape
+    dims = [
+        Dim(n, s * size, t * size) for n, s, t in zip(shape, row_major(shape), places.strides, strict=True)
+    ]
     outer, m, n, block = two_inner(node, collapsed(dims), size)
-    dtype = _UNSIGNED[size] if reduction == "none" else data.dtype
-    name = f"place_{reduction}_{kind}_{dtype}"
+    row = _UNSIGNED[size] if reduction == "none" else dtype
+    name = f"place_{reduction}_{kind}_{row}"
     n_units = prod(d.n for d in outer) * -(-m.n // block)
-    call = Call(
-        kernel=Kernel(
-            name, partial(scatter.place_ir, name=name, index=kind, dtype=dtype, reduction=reduction)
-        ),
+    return Call(
+        kernel=Kernel(name, partial(scatter.place_ir, name=name, index=kind, dtype=row, reduction=reduction)),
         layout=scatter.PlaceArgs,
         fields={
-            "indices": Ref(indices),
-            "updates": Ref(updates),
-            "target": Ref(y),
-            "dim": data.shape[axis],
-            "axis_stride": data.strides[axis] * size,
+            "indices": Ref(sources[0]),
+            "updates": Ref(sources[1]),
+            "target": Ref(places.tensor, places.offset * size),
+            "dim": dim,
+            "axis_stride": stride * size,
             **nest_fields(outer, m, n, block),
         },
         n_units=n_units,
-        reads=(indices, updates, y),
-        writes=(y,),
+        reads=(*sources, places.tensor),
+        writes=(places.tensor,),
         grain=n_units,
         label=node.name,
     )
-    return Lowered(calls=(*first, call))
 
 
 def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:

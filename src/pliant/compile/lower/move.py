@@ -83,6 +83,9 @@ def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
 def _concat(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     result = whole(y, graph.types[y])
+    full = [x for x in node.inputs if graph.types[x].size]
+    if len(full) == 1:
+        return Lowered(aliases=(Alias(y, full[0]),))
     axis = axis_of(node, len(result.shape))
     calls: list[Call] = []
     at = 0
@@ -132,7 +135,8 @@ def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
     b = _blocksize(node)
     _, _, height, width = view.shape
     parts = view.split(3, (width // b, b)).split(2, (height // b, b))
-    return moved(node, parts.transposed((0, 3, 5, 1, 2, 4)), graph)
+    order = (0, 1, 3, 5, 2, 4) if node.attributes.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return moved(node, parts.transposed(order), graph)
 
 
 def _blocksize(node: Node) -> int:

@@ -1,0 +1,248 @@
+"""Operators that choose, mark or number elements: top k, one-hot, triangles, constants known from shapes."""
+
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from pliant.compile.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.lower.copy import copies, grain_of
+from pliant.compile.lower.index import place
+from pliant.compile.lower.move import axis_of, static
+from pliant.compile.lower.pad import filled, framed, zero_for
+from pliant.compile.lower.view import View, whole
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels import mark, topk, triangle
+
+
+def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, type_ = node.inputs[0], graph.types[node.inputs[0]]
+    values, indices = (*node.outputs, "")[:2]
+    axis = axis_of(node, len(type_.shape), -1)
+    k = graph.types[values or indices].shape[axis]
+    inner = prod(type_.shape[axis + 1 :])
+    n_rows = prod(type_.shape[:axis]) * inner
+    if n_rows * k == 0:
+        return Lowered()
+    name = f"topk_{type_.dtype}"
+    call = Call(
+        kernel=Kernel(name, partial(topk.topk_ir, name=name, dtype=type_.dtype)),
+        layout=topk.TopKArgs,
+        fields={
+            "source": Ref(x),
+            "values": Ref(values) if values else None,
+            "indices": Ref(indices) if indices else None,
+            "n": type_.shape[axis],
+            "k": k,
+            "inner": inner,
+            "flip": 0 if node.attributes.get("largest", 1) else -1,
+        },
+        n_units=n_rows,
+        reads=(x,),
+        writes=tuple(y for y in (values, indices) if y),
+        grain=grain_of(n_rows, 8 * type_.n_bytes),
+        scratch_bytes=topk.PAIR_BYTES * k,
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
+    indices, _, values = node.inputs
+    y = node.outputs[0]
+    result, index_type = graph.types[y], graph.types[indices]
+    axis = axis_of(node, len(result.shape), -1)
+    if result.size == 0:
+        return Lowered()
+    size = result.itemsize
+    off = filled(View(values, size, (), ()), whole(y, result), node.name)
+    name = f"one_hot_{index_type.dtype}_{size}"
+    on = Call(
+        kernel=Kernel(name, partial(mark.one_hot_ir, name=name, index=index_type.dtype, size=size)),
+        layout=mark.OneHotArgs,
+        fields={
+            "indices": Ref(indices),
+            "value": Ref(values, size),
+            "target": Ref(y),
+            "depth": result.shape[axis],
+            "inner": prod(result.shape[axis + 1 :]),
+        },
+        n_units=index_type.size,
+        reads=(indices, values, y),
+        writes=(y,),
+        grain=grain_of(index_type.size, 64 * index_type.size),
+        label=node.name,
+    )
+    return Lowered(calls=(*off, on))
+
+
+def _trilu(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, y = node.inputs[0], node.outputs[0]
+    k = node.inputs[1] if len(node.inputs) > 1 else ""
+    type_ = graph.types[x]
+    if type_.size == 0:
+        return Lowered()
+    is_upper = bool(node.attributes.get("upper", 1))
+    name = "triangle_upper" if is_upper else "triangle_lower"
+    n_rows = type_.size // type_.shape[-1]
+    call = Call(
+        kernel=Kernel(name, partial(triangle.triangle_ir, name=name, is_upper=is_upper)),
+        layout=triangle.TriangleArgs,
+        fields={
+            "source": Ref(x),
+            "target": Ref(y),
+            "k": Ref(k) if k else None,
+            "rows": type_.shape[-2],
+            "columns": type_.shape[-1],
+            "size": type_.itemsize,
+        },
+        n_units=n_rows,
+        reads=(x, k) if k else (x,),
+        writes=(y,),
+        grain=grain_of(n_rows, type_.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
+    cache, updates, first = (*node.inputs, "")[:3]
+    y = node.outputs[0]
+    type_, update_type = graph.types[cache], graph.types[updates]
+    axis = axis_of(node, len(type_.shape), -2)
+    copy = copies(whole(cache, type_), whole(y, type_), node.name)
+    if type_.size == 0 or update_type.size == 0:
+        return Lowered(calls=copy)
+    is_circular = node.attributes.get("mode", "linear") == "circular"
+    name = "cache_circular" if is_circular else "cache_linear"
+    n_units = prod(type_.shape[:axis])
+    call = Call(
+        kernel=Kernel(name, partial(mark.cache_ir, name=name, is_circular=is_circular)),
+        layout=mark.CacheArgs,
+        fields={
+            "updates": Ref(updates),
+            "first": Ref(first) if first else None,
+            "target": Ref(y),
+            "outer": prod(type_.shape[1:axis]),
+            "length": type_.shape[axis],
+            "n": update_type.shape[axis],
+            "row_bytes": prod(type_.shape[axis + 1 :]) * type_.itemsize,
+        },
+        n_units=n_units,
+        reads=(updates, first, y) if first else (updates, y),
+        writes=(y,),
+        grain=grain_of(n_units, update_type.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(*copy, call))
+
+
+def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
+    """Only under a condition known before the run: one slice for each run of kept positions."""
+    x, y = node.inputs[0], node.outputs[0]
+    condition = static(node, graph, 1)
+    assert condition is not None, "Compress has a condition"
+    type_ = graph.types[x]
+    if "axis" in node.attributes:
+        axis, source, result = axis_of(node, len(type_.shape)), whole(x, type_), whole(y, graph.types[y])
+    else:
+        axis, source, result = 0, whole(x, type_, (type_.size,)), whole(y, graph.types[y])
+    kept = np.flatnonzero(condition.ravel()[: source.shape[axis]])
+    calls: list[Call] = []
+    for run in np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1):
+        if run.size:
+            at = int(np.searchsorted(kept, run[0]))
+            piece = result.sliced(axis, at, run.size)
+            calls += copies(source.sliced(axis, int(run[0]), run.size), piece, node.name)
+    return Lowered(calls=tuple(calls))
+
+
+def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
+    """Values at flat indices of the unpooled shape, zeros elsewhere; a larger output shape frames that."""
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    type_, result = graph.types[x], whole(y, graph.types[y])
+    zero, packed = zero_for(node, graph)
+    kernel, strides, pads = (node.attributes.get(k) for k in ("kernel_shape", "strides", "pads"))
+    rank = len(type_.shape) - 2
+    assert isinstance(kernel, tuple), "MaxUnpool has a kernel shape"
+    steps: Any = strides or (1,) * rank
+    cut: Any = pads or (0,) * (2 * rank)
+    spatial = tuple(
+        (n - 1) * steps[i] + int(kernel[i]) - cut[i] - cut[i + rank] for i, n in enumerate(type_.shape[2:])
+    )
+    shape = (*type_.shape[:2], *spatial)
+    is_framed = shape != result.shape
+    name = f"{y}.unpooled" if is_framed else y
+    n = prod(shape)
+    flat = View(name, type_.itemsize, (n,), (1,))
+    calls = list(filled(zero, flat, node.name))
+    places = View(name, type_.itemsize, (type_.size,), (0,))
+    calls.append(place(node, graph, (indices, x), places, n, 1, type_.dtype))
+    if is_framed:
+        at = [0] * len(shape)
+        kept = whole(name, TensorType(type_.dtype, shape))
+        calls += framed(kept, at, result, zero, node.name)
+    return Lowered(
+        calls=tuple(calls), packed=packed, temporaries={name: n * type_.itemsize} if is_framed else {}
+    )
+
+
+def _constant(node: Node, graph: Graph, value: np.ndarray) -> Lowered:
+    y = node.outputs[0]
+    type_ = graph.types[y]
+    data = np.ascontiguousarray(np.broadcast_to(value, type_.shape), type_.numpy)
+    name = f"{y}.value"
+
+    def fill(memory: np.ndarray) -> None:
+        memory[: data.nbytes] = data.reshape(-1).view(np.uint8)
+
+    return Lowered(aliases=(Alias(y, name),), packed={name: Packed(data.nbytes, fill)})
+
+
+def _eye_like(node: Node, graph: Graph, target: Target) -> Lowered:
+    k = node.attributes.get("k", 0)
+    assert isinstance(k, int), k
+    rows, columns = graph.types[node.outputs[0]].shape
+    return _constant(node, graph, np.eye(rows, columns, k))
+
+
+def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
+    value = node.attributes.get("value", np.float32(0))
+    return _constant(node, graph, np.asarray(value).reshape(-1)[0])
+
+
+def _shape(node: Node, graph: Graph, target: Target) -> Lowered:
+    shape = graph.types[node.inputs[0]].shape
+    start, end = node.attributes.get("start", 0), node.attributes.get("end", len(shape))
+    assert isinstance(start, int), start
+    assert isinstance(end, int), end
+    return _constant(node, graph, np.array(shape[start:end], np.int64))
+
+
+def _size(node: Node, graph: Graph, target: Target) -> Lowered:
+    return _constant(node, graph, np.array(graph.types[node.inputs[0]].size))
+
+
+def _range(node: Node, graph: Graph, target: Target) -> Lowered:
+    start, delta = static(node, graph, 0), static(node, graph, 2)
+    assert start is not None, "Range has a start"
+    assert delta is not None, "Range has a step"
+    n = graph.types[node.outputs[0]].size
+    return _constant(node, graph, start + np.arange(n).astype(start.dtype) * delta)
+
+
+RULES: Mapping[str, Any] = {
+    "TopK": _topk,
+    "OneHot": _one_hot,
+    "Trilu": _trilu,
+    "TensorScatter": _tensor_scatter,
+    "Compress": _compress,
+    "MaxUnpool": _max_unpool,
+    "EyeLike": _eye_like,
+    "ConstantOfShape": _constant_of_shape,
+    "Shape": _shape,
+    "Size": _size,
+    "Range": _range,
+}
