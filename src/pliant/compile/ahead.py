@@ -8,26 +8,21 @@ exported), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMake
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from ctypes import sizeof
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-import numpy as np
-
-from pliant.compile.encode import Encoded, encode, kernels
+from pliant.compile.encode import Encoded, encode
 from pliant.compile.image import Image
+from pliant.compile.parts import draft_of, write_objects, write_weights
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.isa import Isa
-from pliant.kernels.jit import compile_modules
-from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.walker import Context, walker_ir
-from pliant.store.container import Field, Layout, lay_out, write_file
+from pliant.store.container import Layout
 
-_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
 _MAX_RANK = 8
 
 
@@ -50,30 +45,17 @@ def write_c(image: Image, name: str, out: Path) -> Emitted:
         raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
     if out.exists() and any(out.iterdir()) and not (out / f"{name}.map").is_file():
         raise InputError(f"{out} is not empty and holds no library {name}; choose another directory.")
-    draft = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.mkdir(parents=True)
+    with draft_of(out) as draft:
         _write(image, name, draft)
         library, reason = _link(draft, name, image.target.isa)
-        shutil.rmtree(out, ignore_errors=True)
-        draft.rename(out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror}.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return Emitted(out, out / library if library else None, reason)
 
 
 def _write(image: Image, name: str, out: Path) -> None:
     isa = image.target.isa
     program = encode(image)
-    texts = {"walker": walker_ir(isa)} | {k: kernel.ir(isa) for k, kernel in kernels(image).items()}
-    (out / "kernels").mkdir()
-    for kernel, data in zip(texts, compile_modules(list(texts.values()), isa), strict=True):
-        (out / "kernels" / f"{kernel}.o").write_bytes(data)
-    layout = lay_out([_field(image, weight) for weight in program.weights])
-    write_file(out / f"{name}.safetensors", layout, _weights(image), lambda path: path.open("wb"))
+    write_objects(image, out, {"walker": walker_ir(isa)})
+    layout, _ = write_weights(image, out / f"{name}.safetensors")
     known = {
         "name": name,
         "NAME": name.upper(),
@@ -96,23 +78,6 @@ def _write(image: Image, name: str, out: Path) -> None:
         (out / target).write_text(Template(text).substitute(known), encoding="utf-8")
     exported = "; ".join(f"{name}_{x}" for x in ("open", "run", "close", "inputs", "outputs"))
     (out / f"{name}.map").write_text(f"{{ global: {exported}; local: *; }};\n", encoding="utf-8")
-
-
-def _field(image: Image, weight: str) -> Field:
-    if weight in image.packed:
-        return Field(weight, "U8", (image.packed[weight].n_bytes,))
-    array = image.constants[weight]
-    kind = _SAFETENSORS.get(str(array.dtype))
-    return Field(weight, kind, array.shape) if kind else Field(weight, "U8", (array.nbytes,))
-
-
-def _weights(image: Image) -> Iterator[np.ndarray]:
-    """The constants as they are, then what is packed, one at a time."""
-    yield from image.constants.values()
-    for packed in image.packed.values():
-        memory = aligned_bytes(packed.n_bytes)
-        packed.fill(memory)
-        yield memory
 
 
 def _tables(program: Encoded, layout: Layout, name: str) -> str:

@@ -1,0 +1,74 @@
+"""What every compiled form on disk shares: kernel objects, the weights file, and a draft that is renamed.
+
+Knows no table and no format around them.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from pliant.compile.encode import kernels
+from pliant.compile.image import Image
+from pliant.errors import InputError
+from pliant.kernels.jit import compile_modules
+from pliant.kernels.memory import aligned_bytes
+from pliant.store.container import Field, Layout, Written, lay_out, write_file
+
+_SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
+OBJECTS = "kernels"
+
+
+@contextmanager
+def draft_of(out: Path) -> Iterator[Path]:
+    """A directory that becomes `out` when the block ends well, and nothing when it does not.
+
+    Raises InputError when it cannot be written.
+    """
+    draft = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        shutil.rmtree(out, ignore_errors=True)
+        draft.rename(out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}.") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_objects(image: Image, out: Path, others: Mapping[str, str] | None = None) -> dict[str, bytes]:
+    """Compile every kernel of the image, and the IR texts of `others`, to `kernels/NAME.o`."""
+    isa = image.target.isa
+    texts = dict(others or {}) | {name: kernel.ir(isa) for name, kernel in kernels(image).items()}
+    objects = dict(zip(texts, compile_modules(list(texts.values()), isa), strict=True))
+    (out / OBJECTS).mkdir()
+    for name, data in objects.items():
+        (out / OBJECTS / f"{name}.o").write_bytes(data)
+    return objects
+
+
+def write_weights(image: Image, path: Path) -> tuple[Layout, Written]:
+    """Constants and packed weights, in the order of `Encoded.weights`, one in memory at a time."""
+    layout = lay_out([_field(image, weight) for weight in (*image.constants, *image.packed)])
+    return layout, write_file(path, layout, _weights(image), lambda path: path.open("wb"))
+
+
+def _field(image: Image, weight: str) -> Field:
+    if weight in image.packed:
+        return Field(weight, "U8", (image.packed[weight].n_bytes,))
+    array = image.constants[weight]
+    kind = _SAFETENSORS.get(str(array.dtype))
+    return Field(weight, kind, array.shape) if kind else Field(weight, "U8", (array.nbytes,))
+
+
+def _weights(image: Image) -> Iterator[np.ndarray]:
+    """The constants as they are, then what is packed, one at a time."""
+    yield from image.constants.values()
+    for packed in image.packed.values():
+        memory = aligned_bytes(packed.n_bytes)
+        packed.fill(memory)
+        yield memory

@@ -1,0 +1,122 @@
+"""A compiled graph as a directory: `program.json`, `weights.safetensors`, `kernels/*.o`. Knows no session.
+
+Weights are memory-mapped when it is opened; kernels and weights are checked against their hashes.
+"""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from pliant.compile.encode import Encoded, encode
+from pliant.compile.image import Image
+from pliant.compile.parts import OBJECTS, draft_of, write_objects, write_weights
+from pliant.errors import InputError, KernelError, StoreError
+from pliant.kernels.isa import ISAS, runnable
+from pliant.kernels.loader import load
+
+PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
+VERSION = 1
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    version: int
+    isa: str
+    features: str
+    program: Encoded
+    offsets: dict[str, int]
+    sizes: dict[str, int]
+    weights_bytes: int
+    weights_xxh3: int
+    objects: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory."""
+
+    program: Encoded
+    weights: Mapping[str, np.ndarray]
+    addresses: Mapping[str, int]
+
+
+def save(image: Image, out: Path) -> None:
+    """Write `image` into the directory `out`, whole or not at all; a compiled graph there is replaced.
+
+    Raises InputError when `out` holds something else or cannot be written.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / PROGRAM).is_file():
+        raise InputError(f"{out} is not empty and holds no compiled graph; choose another directory.")
+    with draft_of(out) as draft:
+        objects = write_objects(image, draft)
+        layout, written = write_weights(image, draft / WEIGHTS)
+        manifest = _Manifest(
+            version=VERSION,
+            isa=image.target.isa.name,
+            features=image.target.isa.features,
+            program=encode(image),
+            offsets={f.name: at for f, at in zip(layout.fields, layout.offsets, strict=True)},
+            sizes={f.name: f.n_bytes for f in layout.fields},
+            weights_bytes=written.n_bytes,
+            weights_xxh3=written.xxh3,
+            objects={name: xxhash.xxh3_64_intdigest(data) for name, data in objects.items()},
+        )
+        (draft / PROGRAM).write_bytes(msgspec.json.encode(manifest))
+
+
+def open_saved(directory: Path) -> Saved:
+    """Map the weights and load the kernels of a directory that `save` wrote.
+
+    Raises StoreError naming the file that is missing, cut or changed, or the version that is not known;
+    KernelError when this CPU cannot run what it was compiled for.
+    """
+    try:
+        manifest = msgspec.json.decode((directory / PROGRAM).read_bytes(), type=_Manifest)
+    except OSError as error:
+        raise StoreError(f"{directory} holds no compiled graph: {PROGRAM} cannot be read.") from error
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{directory / PROGRAM} is damaged ({error}); compile the model again.") from error
+    if manifest.version != VERSION:
+        raise StoreError(f"{directory} has version {manifest.version}, this pliant reads version {VERSION}; "
+                         "compile the model again.")  # fmt: skip
+    rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
+    if not rows or not runnable(rows[0]):
+        raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
+    return Saved(manifest.program, _weights(directory, manifest), _kernels(directory, manifest))
+
+
+def _weights(directory: Path, manifest: _Manifest) -> dict[str, np.ndarray]:
+    path = directory / WEIGHTS
+    digest = xxhash.xxh3_64()
+    try:
+        with path.open("rb") as file:
+            # Read, not mapped: checking must not make pages resident that no run needs.
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            if file.tell() != manifest.weights_bytes or digest.intdigest() != manifest.weights_xxh3:
+                raise StoreError(f"{path} is cut or changed; compile the model again.")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    whole = np.frombuffer(data, np.uint8)
+    return {x: whole[at : at + manifest.sizes[x]] for x, at in manifest.offsets.items()}
+
+
+def _kernels(directory: Path, manifest: _Manifest) -> dict[str, int]:
+    addresses: dict[str, int] = {}
+    for name, digest in manifest.objects.items():
+        path = directory / OBJECTS / f"{name}.o"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+        if xxhash.xxh3_64_intdigest(data) != digest:
+            raise StoreError(f"{path} is cut or changed; compile the model again.")
+        addresses[name] = load(data)[name]
+    return addresses
