@@ -9,6 +9,7 @@ import pytest
 
 from pliant import api
 from pliant.errors import BudgetError, InputError, ModelError
+from pliant.models.checkpoint import open_checkpoint
 from pliant.run.memory import MemoryBudget
 
 
@@ -159,3 +160,32 @@ def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], t
     (copy / "importance.json").write_text("[[1, 2, 3, 4]]")
     with pytest.raises(InputError, match=r"importance\.json needs 2 rows of 4"):
         api.open_source(copy, tmp_path / "cache")
+
+
+def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """The shipped model does: its plans choose the most accurate submodel from the first run on."""
+    import shutil
+
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    entry = '{"n": 2, "m": 4, "bits": %d, "accuracy": 0.75, "log_likelihood": -0.5}'
+    (copy / "accuracy.json").write_text(f'{{"n_examples": 8, "entries": [{entry % 6}]}}')
+    with api.open_source(copy, tmp_path / "cache") as store:
+        assert store.manifest.accuracy is not None
+        assert store.manifest.accuracy.entries[0].accuracy == 0.75
+    for text in ("[]", f'{{"n_examples": 8, "entries": [{entry % 7}]}}'):
+        (copy / "accuracy.json").write_text(text)
+        with pytest.raises(InputError, match=r"accuracy\.json is no table of accuracy"):
+            api.open_source(copy, tmp_path / "cache")
+
+
+def test_the_shipped_models_accuracy_covers_every_submodel() -> None:
+    """A submodel that is not in the grid is chosen only when nothing else is in reach."""
+    if "sst2" not in api.shipped_models():
+        pytest.skip("this tree holds no shipped model")
+    directory = api.model_directory("sst2")
+    spec = open_checkpoint(directory).spec
+    table = api.read_accuracy(directory / "accuracy.json", spec)
+    bits = {e.bits for e in table.entries}
+    assert {2, 6, 32} <= bits
+    assert len(table.entries) == spec.n_layers * len(spec.widths) * len(bits)

@@ -80,3 +80,34 @@ def test_importance_is_measured_on_labelled_examples(
     words = ("pack", model, "-o", tmp_path / "t", "--importance", tmp_path / "dev.tsv", "--bits", "2,6")
     assert cli(*words).exit_code == 1
     assert not (tmp_path / "t").exists()
+
+
+def test_accuracy_is_measured_on_labelled_examples_and_plans_choose_by_it(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """From held-out examples to the chosen submodel: what `plan` says comes from what `pack` measured."""
+    (tmp_path / "held.tsv").write_text("sentence\tlabel\na good film\t1\nthe plot is bad\t0\n")
+    made = as_json("pack", model, "-o", tmp_path / "s", "--accuracy", tmp_path / "held.tsv")
+    assert made["accuracy"]["n_examples"] == 2
+    places = {(e["n"], e["m"], e["bits"]) for e in made["accuracy"]["entries"]}
+    assert places == {(n, m, b) for n in (1, 2) for m in (2, 4) for b in (2, 3, 4, 6, 32)}
+    words = ("plan", tmp_path / "s", "--latency", "5s")
+    chosen, largest = as_json(*words), as_json(*words, "--choose", "size")
+    assert chosen["expected_accuracy"] >= largest["expected_accuracy"]
+    assert (len(largest["layers"]), largest["width"]) == (2, 4)
+    assert "% accurate, more than any other in reach" in cli(*words).stdout
+
+
+def test_a_table_of_accuracy_may_be_given(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """Measuring takes minutes: what was measured once can be packed again, and another model's is refused."""
+    entry = {"n": 2, "m": 4, "bits": 6, "accuracy": 0.75, "log_likelihood": -0.5}
+    (tmp_path / "a.json").write_text(json.dumps({"n_examples": 9, "entries": [entry]}))
+    made = as_json("pack", model, "-o", tmp_path / "s", "--accuracy", tmp_path / "a.json")
+    assert made["accuracy"] == {"n_examples": 9, "entries": [entry]}
+    (tmp_path / "a.json").write_text(json.dumps({"n_examples": 9, "entries": [entry | {"n": 3}]}))
+    result = cli("pack", model, "-o", tmp_path / "t", "--accuracy", tmp_path / "a.json")
+    assert result.exit_code == 1
+    assert "3x4 at 6 bits does not fit" in result.stderr
+    assert not (tmp_path / "t").exists()

@@ -12,6 +12,7 @@ from pliant.cli.options import (
     Anytime,
     Asked,
     BestEffort,
+    Choose,
     DilateCompute,
     DilateIo,
     Json,
@@ -43,6 +44,7 @@ def evaluate(
     best_effort: BestEffort = False,
     anytime: Anytime = True,
     compute: Precise = "fp32",
+    choose: Choose = "accuracy",
     dilate_compute: DilateCompute = 1.0,
     dilate_io: DilateIo = 1.0,
     json: Json = False,
@@ -50,7 +52,7 @@ def evaluate(
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
     asked = Asked(
         source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        baseline,
+        baseline, choose,
     )  # fmt: skip
     with progress_bar() as on_progress:
         session = asked.open(on_progress)

@@ -12,6 +12,7 @@ from pliant.api import Baseline, Compute, OnProgress
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.models.examples import read_examples as read_examples
+from pliant.plan.options import Choice, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.session import Session, SessionOptions
 from pliant.store.read import Store
@@ -28,6 +29,9 @@ BestEffort = Annotated[
 ]
 Anytime = Annotated[bool, typer.Option(help="Do without refinements that are late.")]
 Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
+Choose = Annotated[
+    Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
+]
 DilateCompute = Annotated[float, typer.Option(help="Emulate a device that computes this many times slower.")]
 DilateIo = Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -48,6 +52,7 @@ class Asked:
     dilate_compute: float
     dilate_io: float
     baseline: Baseline | None = None
+    choose: Choice = "accuracy"
 
     @property
     def dilation(self) -> Dilation:
@@ -63,7 +68,12 @@ class Asked:
             is_anytime=self.anytime,
             best_effort=self.best_effort,
             compute=self.compute,
+            plan=self.plan,
         )
+
+    @property
+    def plan(self) -> PlanOptions:
+        return PlanOptions(choose=self.choose)
 
     def open(self, on_progress: OnProgress) -> Session:
         """The session; packs and profiles first where that was never done."""
@@ -77,6 +87,7 @@ class Asked:
             best_effort=self.best_effort,
             compute=self.compute,
             dilation=self.dilation,
+            plan=self.plan,
             baseline=self.baseline,
             on_progress=on_progress,
         )

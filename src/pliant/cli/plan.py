@@ -11,6 +11,7 @@ from pliant.cli.options import (
     Anytime,
     Asked,
     BestEffort,
+    Choose,
     DilateCompute,
     DilateIo,
     Json,
@@ -43,14 +44,16 @@ def plan(
     best_effort: BestEffort = False,
     anytime: Anytime = True,
     compute: Precise = "fp32",
+    choose: Choose = "accuracy",
     dilate_compute: DilateCompute = 1.0,
     dilate_io: DilateIo = 1.0,
     json: Json = False,
 ) -> None:
     """Choose submodel, preload set and bits, and predict when everything happens."""
     asked = Asked(
-        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io
-    )
+        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
+        choose=choose,
+    )  # fmt: skip
     options = asked.options
     with progress_bar() as on_progress, api.open_source(source, api.cache_directory(), on_progress) as store:
         made = api.plan_of(store, asked.profile(store, on_progress), options, baseline)

@@ -9,6 +9,7 @@ from pliant.cli.options import (
     Anytime,
     Asked,
     BestEffort,
+    Choose,
     DilateCompute,
     DilateIo,
     Json,
@@ -40,6 +41,7 @@ def run(
     best_effort: BestEffort = False,
     anytime: Anytime = True,
     compute: Precise = "fp32",
+    choose: Choose = "accuracy",
     dilate_compute: DilateCompute = 1.0,
     dilate_io: DilateIo = 1.0,
     json: Json = False,
@@ -49,8 +51,9 @@ def run(
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     texts = (text,) if text is not None else text_lines(input or Path())
     asked = Asked(
-        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io
-    )
+        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
+        choose=choose,
+    )  # fmt: skip
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:

@@ -7,6 +7,8 @@ from pliant.errors import BudgetError
 from pliant.plan.load import EQUAL_POPULATION_ERRORS, LLOYD_ERRORS
 from pliant.plan.preload import PreloadRule
 
+Choice = Literal["accuracy", "size"]
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
@@ -26,7 +28,7 @@ class PlanOptions:
     `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 
-    choose: Literal["accuracy", "size"] = "accuracy"
+    choose: Choice = "accuracy"
     similar: float = 0.1
     slack: Literal["all", "none"] = "all"
     uses_lead: bool = True

@@ -182,9 +182,10 @@ def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
     """Why submodels that compute in time, and would be preferred, do not run."""
     slowed = [s for s in skipped if not problem.may_read(s)]
     starved = [s for s in skipped if problem.may_read(s)]
+    within = "" if problem.budget.working_bytes is None else " within the working memory"
     for those, why in (
         (slowed, "take too long to compute while IO runs"),
-        (starved, f"cannot read even {LOWEST_BITS}-bit shards in time"),
+        (starved, f"cannot read even {LOWEST_BITS}-bit shards in time{within}"),
     ):
         if those:
             names = ", ".join(f"{s.n}x{s.m}" for s in those[:3]) + (" ..." if those[3:] else "")
@@ -194,7 +195,13 @@ def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
 def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
     """The submodel that needs the least time; raises BudgetError unless best effort is asked for."""
     shallow = [c for c in candidates if c.n == 1]
-    attempts = [a for c in shallow for a in problem.attempts(c)]
+    attempts = [a for c in shallow for a in problem.attempts(c) if problem.holds(a)]
+    if not attempts:
+        least = min(c.m for c in shallow) * LOWEST_BITS * problem.shape.plane_bytes
+        raise BudgetError(
+            f"a working buffer of {problem.budget.working_bytes} bytes does not hold the {LOWEST_BITS}-bit "
+            f"planes of one layer: give about {least} bytes, or a larger preload buffer."
+        )
     best = min(attempts, key=lambda a: a.needs_s)
     if problem.options.best_effort:
         return best
