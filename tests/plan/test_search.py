@@ -15,7 +15,7 @@ from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, SpanState, latenc
 from pliant.ir.program import Compute, Load
 from pliant.plan.lower import lower_plan
 from pliant.plan.preload import PreloadRule, held_bytes
-from pliant.plan.result import Plan
+from pliant.plan.result import Plan, plan_text
 from pliant.plan.search import OURS, PAPER, PlanOptions, plan
 from pliant.plan.shape import FULL_BITS, StoreShape
 
@@ -246,3 +246,43 @@ def test_an_importance_of_another_shape_is_refused() -> None:
     """A manifest's importance that does not fit the store must not be silently cut."""
     with pytest.raises(BudgetError, match="importance has shape"):
         plan(SHAPE, COSTS, Budget(0.02, 0), np.ones((5, 12)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(rng=rngs, choices=options, share=st.floats(0.02, 1.0))
+def test_no_plan_reads_more_at_once_than_the_working_memory_holds(
+    rng: np.random.Generator, choices: Choices, share: float
+) -> None:
+    """A window of layers at full fidelity is megabytes; with a bound it stays under it and in time."""
+    how = PlanOptions(**choices)
+    shape, costs, budget, importance = random_problem(rng)
+    free = planned((shape, costs, budget, importance), how)
+    limit = max(4096, int(share * free.memory.working_bytes))
+    bounded = planned((shape, costs, replace(budget, working_bytes=limit), importance), how)
+    assert bounded.memory.working_bytes <= limit
+    assert bounded.meets_target
+    assert costs.tokenise_s + latency(simulate(lower_plan(bounded), costs, {"tokens": 8})) <= (
+        budget.latency_s * (1 - how.margin) + 1e-9
+    )
+    if limit >= free.memory.working_bytes:
+        assert replace(bounded, budget=budget, reasons=()) == replace(free, reasons=())
+
+
+def test_a_working_memory_lowers_bits_and_the_plan_says_so() -> None:
+    """Full fidelity needs megabytes in flight; at most 500 kB leave planes, not a smaller submodel."""
+    free = plan(SHAPE, COSTS, Budget(0.0165, 200_000), IMPORTANCE)
+    bounded = plan(SHAPE, COSTS, Budget(0.0165, 200_000, 800_000), IMPORTANCE)
+    assert free.memory.working_bytes > 1_500_000
+    assert bounded.memory.working_bytes <= 800_000
+    assert (bounded.n, bounded.width) == (free.n, free.width)
+    assert 0.9 < bounded.fidelity < free.fidelity
+    assert "at most 800000 B" in plan_text(bounded)
+
+
+def test_a_working_memory_too_small_for_one_layer_is_refused() -> None:
+    """Even best effort must not take memory that was not granted."""
+    for how in (OURS, replace(OURS, best_effort=True)):
+        with pytest.raises(BudgetError, match="working buffer of 50000 bytes does not hold"):
+            plan(SHAPE, COSTS, Budget(0.02, 0, 50_000), IMPORTANCE, how)
+    with pytest.raises(BudgetError, match="holds no read"):
+        Budget(0.02, 0, 100)

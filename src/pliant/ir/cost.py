@@ -27,16 +27,24 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|)."""
+    """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|).
+
+    `working_bytes` bounds the memory that layers in flight are read into; None is no bound.
+    """
 
     latency_s: float
     preload_bytes: int
+    working_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.latency_s < float("inf"):
             raise BudgetError(f"a latency target of {self.latency_s} s cannot be met; give a positive time.")
         if self.preload_bytes < 0:
             raise BudgetError(f"a preload buffer of {self.preload_bytes} bytes cannot be; give 0 or more.")
+        if self.working_bytes is not None and self.working_bytes < 4096:
+            raise BudgetError(
+                f"a working buffer of {self.working_bytes} bytes holds no read: give 4096 or more, or none."
+            )
 
 
 class SpanState(Enum):

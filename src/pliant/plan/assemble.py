@@ -14,8 +14,7 @@ from pliant.plan.lower import lower
 from pliant.plan.preload import held_bytes
 from pliant.plan.result import Grid, Plan, PlanMemory, run_bytes
 from pliant.plan.shape import StoreShape
-
-BLOCK = 4096  # reads go outward to whole blocks
+from pliant.store.order import block_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +58,16 @@ def assemble(
     refinement is begun when the base planes of later layers, read `io_reserve` times slower than
     planned, would then be late.
     """
-    load_s = [
-        sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
-        for load in draft.loads
-    ]
+    load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
     layer = costs.layer(draft.width)
     layer_s = layer.busy_s if any(load_s) else layer.alone_s
-    # Counted from the end of tokenising, as the program is.
-    deadline_s = budget.latency_s * (1 - margin) - costs.tokenise_s - costs.head_s
-    start_by_s = [deadline_s - (len(load_s) - k) * layer_s for k in range(len(load_s))]
-    read_by_s = _read_by(shape, costs, draft, start_by_s, io_reserve)
+    start_by_s = _start_by(costs, budget, draft.loads, draft.width, margin)
+    read_by_s = _read_by(shape, costs, draft.loads, draft.width, start_by_s, io_reserve)
     window = len(draft.layers)
     if draft.is_pipelined:
-        base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
-        window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+        window = needed_window(
+            shape, costs, budget, draft.loads, draft.width, margin=margin, io_reserve=io_reserve
+        )
     starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
     bound_s = costs.tokenise_s + end_s + costs.head_s
     latest: tuple[float | None, ...] = (None,) * len(load_s)
@@ -160,13 +155,39 @@ def pipeline(
     return starts_s, free_s, read_s
 
 
+def needed_window(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    loads: Sequence[LayerLoad],
+    width: int,
+    *,
+    margin: float,
+    io_reserve: float,
+) -> int:
+    """How many layers' loads must be in memory at once, so that none has to wait for room."""
+    load_s = [_load_seconds(shape, costs, load) for load in loads]
+    base_s = [io_reserve * _seconds(shape, costs, load.base) for load in loads]
+    layer = costs.layer(width)
+    layer_s = layer.busy_s if any(load_s) else layer.alone_s
+    start_by_s = _start_by(costs, budget, loads, width, margin)
+    read_by_s = _read_by(shape, costs, loads, width, start_by_s, io_reserve)
+    return _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+
+
 def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) -> int:
     """Memory for what `window` layers read, each read outward to whole blocks."""
-    layers = [
-        sum(-(-run.count * run_bytes(shape, run.part) // BLOCK) * BLOCK + BLOCK for run in load.runs)
-        for load in loads
-    ]
+    layers = [sum(_block_bytes(shape, runs) for runs in (load.base, *load.refinements)) for load in loads]
     return max(layers, default=0) * min(window, sum(1 for n in layers if n))
+
+
+def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
+    offsets = shape.offsets
+    return block_bytes(
+        (at, at + run_bytes(shape, run.part))
+        for run in runs
+        for at in offsets[run.part][run.first : run.first + run.count]
+    )
 
 
 def waiting(spans: Sequence[Span]) -> float:
@@ -180,12 +201,27 @@ def granule_s(shape: StoreShape, disk: Disk, width: int) -> float:
     return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
 
 
+def _start_by(
+    costs: CostTable, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
+) -> list[float]:
+    """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
+    layer = costs.layer(width)
+    layer_s = layer.busy_s if any(load.runs for load in loads) else layer.alone_s
+    deadline_s = budget.latency_s * (1 - margin) - costs.tokenise_s - costs.head_s
+    return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
+
+
 def _read_by(
-    shape: StoreShape, costs: CostTable, draft: Draft, start_by_s: Sequence[float], io_reserve: float
+    shape: StoreShape,
+    costs: CostTable,
+    loads: Sequence[LayerLoad],
+    width: int,
+    start_by_s: Sequence[float],
+    io_reserve: float,
 ) -> list[float]:
     """When refinements of each layer must have ended, so that all later base planes are in time."""
-    base_s = [_seconds(shape, costs, load.base) for load in draft.loads]
-    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk.times(costs.io_slowdown), draft.width)
+    base_s = [_seconds(shape, costs, load.base) for load in loads]
+    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk.times(costs.io_slowdown), width)
     by_s = [float("inf")] * len(base_s)
     for k in range(len(base_s) - 2, -1, -1):
         by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
@@ -228,6 +264,10 @@ def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[fl
         if io_s > by + 1e-12:
             return False
     return True
+
+
+def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float:
+    return sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
 
 
 def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:

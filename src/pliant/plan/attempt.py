@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers
-from pliant.plan.assemble import granule_s
+from pliant.plan.assemble import granule_s, needed_window, working_bytes
 from pliant.plan.load import (
     TOLERANCE_S,
     Held,
@@ -78,7 +78,12 @@ class Problem:
         return self.options.is_anytime and self.options.io_reserve > 1
 
     def fits(self, a: Attempt) -> bool:
-        return a.needs_s <= self.usable_s + TOLERANCE_S
+        return a.needs_s <= self.usable_s + TOLERANCE_S and self.holds(a)
+
+    def holds(self, a: Attempt) -> bool:
+        """True when the working memory is enough for `a` at the lowest bits."""
+        limit = self.budget.working_bytes
+        return limit is None or self._working(a, a.ledger) <= limit
 
     def may_read(self, c: Submodel) -> bool:
         """False when `c` fits only as long as no IO slows its compute."""
@@ -126,9 +131,42 @@ class Problem:
         """The bits that the AIBs of `a` buy, and the preload set that goes with them."""
         if not (self.fits(a) and self.may_read(a.submodel) and a.ledger.is_valid):
             return a.ledger, a.held
+        made = self._allocate(a)
+        limit = self.budget.working_bytes
+        if limit is None or self._working(a, made[0]) <= limit:
+            return made
+        windows = sorted({min(w, len(a.layers)) for w in (2, 3, 4, len(a.layers))})
+        choices = [(a.ledger, a.held), *(c for w in windows for c in self._within(a, w, limit))]
+        return max(choices, key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors))
+
+    def _allocate(self, a: Attempt) -> tuple[Ledger, Held]:
         if a.rule != "first":
             return self._spend(a.ledger, a.weights), a.held
         return self._allocate_first(a)
+
+    def _within(self, a: Attempt, window: int, limit: int) -> Iterator[tuple[Ledger, Held]]:
+        """What the AIBs buy when `window` layers share `limit` bytes of working memory, if anything does."""
+        layer_bytes = limit // window
+        for _ in range(3):
+            ledger = a.ledger.copy()
+            ledger.limit_bytes = layer_bytes
+            if not ledger.is_valid:
+                return
+            made = self._allocate(replace(a, ledger=ledger))
+            over = self._working(a, made[0]) - limit
+            if over <= 0:
+                yield made
+                return
+            layer_bytes -= -(-over // window)  # whole blocks, or a window of more layers, take more
+
+    def _working(self, a: Attempt, ledger: Ledger) -> int:
+        loads = [ledger.load(k, layer) for k, layer in enumerate(a.layers)]
+        options = self.options
+        window = needed_window(
+            self.shape, self.costs, self.budget, loads, a.submodel.m, margin=options.margin,
+            io_reserve=options.io_reserve if options.is_anytime else 1.0,
+        )  # fmt: skip
+        return working_bytes(self.shape, loads, window)
 
     def _preload_sets(self, c: Submodel, layers: tuple[int, ...]) -> Iterator[tuple[Held, str]]:
         if self.held is not None:
@@ -147,7 +185,7 @@ class Problem:
                 seen.add(held.tobytes())
                 yield held, "base" if rule == "first" else rule
 
-    def _ledger(self, c: Submodel, held: Held) -> Ledger:
+    def _ledger(self, c: Submodel, held: Held, limit_bytes: int | None = None) -> Ledger:
         """AIBs of `c` without slack, nothing debited."""
         layer_s = self.costs.layer(c.m).busy_s
         lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
@@ -159,6 +197,7 @@ class Problem:
         return Ledger(
             self.shape, c.m, disk, [lead_s + k * layer_s for k in range(c.n)], held,
             is_anytime=self.options.is_anytime, full_chunk=chunk, planes_per_load=planes,
+            limit_bytes=limit_bytes,
         )  # fmt: skip
 
     def _floor(
@@ -206,7 +245,7 @@ class Problem:
         reads.force_bits(wanted.bits)
         left = self.budget.preload_bytes - held_bytes(self.shape, start)
         held = hold_first(self.shape, start, reads.need, left)
-        ledger = self._ledger(a.submodel, held)
+        ledger = self._ledger(a.submodel, held, a.ledger.limit_bytes)
         fill_floor(ledger)
         self._grant(ledger, a.ledger.granted_s)
         exact = ledger.copy()

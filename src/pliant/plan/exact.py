@@ -110,6 +110,15 @@ class _Model:
                     spent[self._r(k, part, s)] = ledger.latency_s
             total_s += ledger.load_s[k]
             self.rows.append((dict(spent), -highspy.kHighsInf, ledger.spare_s[k] + total_s))
+        if ledger.limit_bytes is not None:
+            for k in range(ledger.n):
+                row = {i: self._bytes(*option) for i, option in enumerate(self.options) if option[0] == k}
+                self.rows.append((row, -highspy.kHighsInf, float(ledger.limit_bytes)))
+
+    def _bytes(self, k: int, s: int, bits: int) -> float:
+        ledger = self.ledger
+        needs = self._needs(k, s, bits)
+        return float(sum(ledger.full_bytes if part == PLANES else ledger.plane_bytes for part in needs))
 
     def _r(self, k: int, part: int, s: int) -> int:
         return self.n_x + (k * (PLANES + 1) + part) * self.ledger.m + s

@@ -42,12 +42,13 @@ class Ledger:
     """The accumulated IO budgets of one submodel while bits are chosen (STI 5.4.2).
 
     `budget_s[k]` is the IO time there is to load layers 0..k; a load at layer k is debited there and
-    at all later layers, for the planes not held only. `need[k][part]` is a bit mask over slices.
+    at all later layers, for the planes not held only. `need[k][part]` is a bit mask over slices. No
+    layer may read more than `limit_bytes`, where given.
     """
 
     def __init__(
         self, shape: StoreShape, m: int, disk: Disk, budget_s: Sequence[float], held: Held,
-        *, is_anytime: bool, full_chunk: int, planes_per_load: int = 1,
+        *, is_anytime: bool, full_chunk: int, planes_per_load: int = 1, limit_bytes: int | None = None,
     ) -> None:  # fmt: skip
         n = len(budget_s)
         self.n, self.m = n, m
@@ -59,6 +60,8 @@ class Ledger:
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
+        self.plane_bytes, self.full_bytes = shape.plane_bytes, shape.full_bytes
+        self.limit_bytes = limit_bytes
         self.held = held
         self.held_masks = [_held_masks(row) for row in held.tolist()]
         self.need = [[0] * (PLANES + 1) for _ in range(n)]
@@ -107,8 +110,8 @@ class Ledger:
 
     @property
     def is_valid(self) -> bool:
-        """True when every AIB is non-negative."""
-        return min(self.spare_s) >= -TOLERANCE_S
+        """True when every AIB is non-negative and no layer reads too much."""
+        return min(self.spare_s) >= -TOLERANCE_S and all(map(self._is_within, self.need))
 
     def room_s(self, k: int) -> float:
         """What a load at layer k may cost."""
@@ -132,7 +135,7 @@ class Ledger:
     def raise_to(self, k: int, slices: int, bits: int) -> bool:
         """Raise `slices` of layer k to `bits` if the budgets allow; False and unchanged if not."""
         extra_s, need = self.price(k, slices, bits)
-        if extra_s > self.room_s(k) + TOLERANCE_S:
+        if extra_s > self.room_s(k) + TOLERANCE_S or not self._is_within(need):
             return False
         self._debit(k, extra_s, need, slices, bits)
         return True
@@ -145,7 +148,7 @@ class Ledger:
         for other, t in self.beside[part][s]:
             neighbours += need[other] >> t & 1
         extra_s = self.plane_s + (1 - neighbours) * self.latency_s
-        if extra_s > self.room_s(k) + TOLERANCE_S:
+        if extra_s > self.room_s(k) + TOLERANCE_S or not self._is_within(need, self.plane_bytes):
             return False
         self.need[k][part] |= 1 << s
         self.load_s[k] += extra_s
@@ -174,7 +177,7 @@ class Ledger:
         for k, mask in enumerate(slices):
             extra_s, need = self.price(k, mask, bits)
             spent_s += extra_s
-            if spent_s > self.spare_s[k] + TOLERANCE_S:
+            if spent_s > self.spare_s[k] + TOLERANCE_S or not self._is_within(need):
                 return False
             prices.append((extra_s, need))
         for k, (extra_s, need) in enumerate(prices):
@@ -207,6 +210,13 @@ class Ledger:
             low = slices & -slices
             slices ^= low
             row[low.bit_length() - 1] = max(bits, row[low.bit_length() - 1])
+
+    def _is_within(self, need: list[int], more_bytes: int = 0) -> bool:
+        if self.limit_bytes is None:
+            return True
+        planes = sum(mask.bit_count() for mask in need[:PLANES])
+        n_bytes = planes * self.plane_bytes + need[FULL].bit_count() * self.full_bytes
+        return n_bytes + more_bytes <= self.limit_bytes
 
     def _seconds(self, need: list[int]) -> float:
         key = tuple(need)

@@ -114,12 +114,14 @@ def run_bytes(shape: StoreShape, part: int) -> int:
 def plan_text(plan: Plan) -> str:
     """The plan for people, the same text for the same plan: why, the bits of every shard, AIBs, memory."""
     target = f"target {plan.budget.latency_s * 1e3:.1f} ms, preload {plan.budget.preload_bytes} B"
+    limit = plan.budget.working_bytes
+    most = "" if limit is None else f"at most {limit} B, "
     lines = [
         f"{plan.name}: {plan.n}x{plan.width} of {plan.shape.n_layers}x{plan.shape.n_slices}, {target}",
         f"  predicted {plan.latency_s * 1e3:.2f} ms (95 % under {plan.latency_p95_s * 1e3:.2f} ms): compute "
         f"{plan.compute_s * 1e3:.2f} ms, IO {plan.io_s * 1e3:.2f} ms, waits {plan.wait_s * 1e3:.2f} ms",
         f"  weights {plan.memory.preload_bytes} B preloaded + {plan.memory.working_bytes} B working "
-        f"(window of {plan.window} layers)",
+        f"({most}window of {plan.window} layers)",
         "  layer  bits of each slice (held before the run)       reads [B]  AIB before  after [ms]",
     ]
     for k, layer in enumerate(plan.layers):

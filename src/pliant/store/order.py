@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
+from pliant.store.container import BLOCK
 from pliant.store.quantize import BITS
 
 BASE_PLANES = 2  # no plan runs a shard with fewer, so these are always read together
@@ -53,6 +54,32 @@ def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...]
             places[cell.part][s] = at
             at += 1
     return tuple(map(tuple, places))
+
+
+@cache
+def file_offsets(
+    n_slices: int, widths: tuple[int, ...], plane_bytes: int, full_bytes: int
+) -> tuple[tuple[int, ...], ...]:
+    """[part][slice]: the byte where it begins, from the first tensor on; every cell begins on a block."""
+    offsets = [[0] * n_slices for _ in range(BITS + 1)]
+    at = 0
+    for cell in file_order(n_slices, widths):
+        size = full_bytes if cell.part == FULL else plane_bytes
+        for s in range(cell.first, cell.first + cell.count):
+            offsets[cell.part][s] = at
+            at += size
+        at += -at % BLOCK
+    return tuple(map(tuple, offsets))
+
+
+def block_bytes(spans: Iterable[tuple[int, int]]) -> int:
+    """Bytes of all blocks that the spans (first byte, end) touch: what reads of them take in memory."""
+    total = end = 0
+    for start, stop in sorted(spans):
+        stop += -stop % BLOCK
+        total += max(0, stop - max(start - start % BLOCK, end))
+        end = max(end, stop)
+    return total
 
 
 def count_runs(places: Iterable[int]) -> int:
