@@ -5,12 +5,15 @@
 2
 """
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from pliant import compile
 
 if TYPE_CHECKING:
     from pliant.api import open as open
 
-__all__ = ["__version__", "open"]
+__all__ = ["__version__", "compile", "open"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,3 +27,15 @@ def __getattr__(name: str) -> Any:
 
         return version("pliant")
     raise AttributeError(f"module 'pliant' has no attribute {name!r}")
+
+
+class _Verb(ModuleType):
+    """The package `pliant.compile`, which users also call: `pliant.compile("model.onnx")`."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from pliant.compiled import compile as compile_model
+
+        return compile_model(*args, **options)
+
+
+compile.__class__ = _Verb

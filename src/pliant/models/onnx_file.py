@@ -1,5 +1,6 @@
 """Open an ONNX model: bytes checked, weights mapped, inputs described. Knows no operator's meaning."""
 
+import mmap
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,7 +50,14 @@ class OnnxModel:
     constants: Mapping[str, np.ndarray]
     opsets: Mapping[str, int]
     external: ExternalData
+    data: memoryview
     source: str
+
+    def drop_pages(self) -> None:
+        """Let the system take back memory that mapped weights were read into; they are read again at need."""
+        for memory in (self.data, *self.external.files):
+            if isinstance(memory.obj, mmap.mmap):
+                memory.obj.madvise(mmap.MADV_DONTNEED)
 
     @cached_property
     def inputs(self) -> tuple[Port, ...]:
@@ -115,7 +123,7 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
             f"{source} is of opset {opsets['']}; the oldest supported is {OLDEST_OPSET}. Export it anew, or "
             "convert it with onnx.version_converter."
         )
-    return OnnxModel(proto, constants, opsets, external, source)
+    return OnnxModel(proto, constants, opsets, external, data, source)
 
 
 def _check(proto: Any, source: str) -> None:

@@ -116,6 +116,11 @@ class ExternalData:
         self._directory = directory
         self._files: dict[str, memoryview] = {}
 
+    @property
+    def files(self) -> tuple[memoryview, ...]:
+        """What is mapped."""
+        return tuple(self._files.values())
+
     def read(self, proto: Any, n_bytes: int) -> memoryview:
         """The bytes of an external tensor. Raises ModelError naming tensor and file where they lack."""
         about = {entry.key: entry.value for entry in proto.external_data}

@@ -1,0 +1,55 @@
+"""The list of passes and how they are run. Knows their names and order, none of their rules.
+
+A pass is a function `Graph -> Graph` in a file of its own: the graph it returns is valid, computes the same
+outputs, and is the same object when nothing was found. Passes can be switched off by name.
+"""
+
+from collections.abc import Callable, Collection
+
+from pliant.compile.simplify.common import merge_common
+from pliant.compile.simplify.dead import drop_dead
+from pliant.compile.simplify.identities import drop_identities
+from pliant.compile.simplify.reshapes import merge_reshapes
+from pliant.compile.simplify.transposes import merge_transposes
+from pliant.errors import InputError
+from pliant.ir.graph import Graph
+
+Pass = Callable[[Graph], Graph]
+
+CLEANING: dict[str, Pass] = {
+    "dead": drop_dead,
+    "identities": drop_identities,
+    "reshapes": merge_reshapes,
+    "transposes": merge_transposes,
+    "common": merge_common,
+}
+"""Repeated together until none finds anything; what one removes often shows another its pattern."""
+
+FUSING: dict[str, Pass] = {}
+"""Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""
+
+_MAX_ROUNDS = 20
+
+
+def simplify(graph: Graph, without: Collection[str] = ()) -> Graph:
+    """`graph` after all passes but those named. Raises InputError for a name that is no pass."""
+    names = [*CLEANING, *FUSING]
+    unknown = sorted(set(without) - set(names))
+    if unknown:
+        raise InputError(f"there are no passes {unknown}; the passes are {', '.join(names)}.")
+    graph = _clean(graph, without)
+    for name, fuse in FUSING.items():
+        if name not in without and (fused := fuse(graph)) is not graph:
+            graph = _clean(fused, without)
+    return graph
+
+
+def _clean(graph: Graph, without: Collection[str]) -> Graph:
+    for _ in range(_MAX_ROUNDS):
+        before = graph
+        for name, clean in CLEANING.items():
+            if name not in without:
+                graph = clean(graph)
+        if graph is before:
+            break
+    return graph

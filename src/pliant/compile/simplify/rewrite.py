@@ -1,0 +1,81 @@
+"""A graph with other nodes in it. Knows how to keep a graph valid, no reason to change one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from pliant.ir.graph import Graph, Node, TensorType
+
+
+def rebuilt(
+    graph: Graph,
+    nodes: Iterable[Node],
+    constants: Mapping[str, np.ndarray] | None = None,
+    types: Mapping[str, TensorType] | None = None,
+) -> Graph:
+    """`graph` with these nodes instead and further constants and tensors; what nobody reads is left out."""
+    kept = tuple(nodes)
+    more = constants or {}
+    known = {**graph.types, **(types or {}), **{x: constant_type(a) for x, a in more.items()}}
+    read = {x for node in kept for x in node.inputs} | set(graph.outputs)
+    held = {x: a for x, a in {**graph.constants, **more}.items() if x in read}
+    named = {y for node in kept for y in node.outputs} | set(held) | set(graph.inputs)
+    return replace(graph, nodes=kept, constants=held, types={x: t for x, t in known.items() if x in named})
+
+
+def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
+    """`graph` where tensor `instead[x]` is read in place of x, and the nodes that made x are gone.
+
+    A graph's output keeps its name: the node that makes the other tensor makes it under that name, or
+    where that cannot be (an input, a constant, another output) an Identity does.
+    """
+    if not instead:
+        return graph
+
+    def final(x: str) -> str:
+        while x in instead:
+            x = instead[x]
+        return x
+
+    makers = graph.producers
+    fixed = {*graph.inputs, *graph.constants, *graph.outputs}
+    renamed: dict[str, str] = {}
+    copied: dict[str, str] = {}
+    for y in graph.outputs:
+        if y in instead:
+            source = final(y)
+            if source in fixed or source in renamed or source not in makers:
+                copied[y] = renamed.get(source, source)
+            else:
+                renamed[source] = y
+
+    def new(x: str) -> str:
+        source = final(x)
+        return renamed.get(source, source)
+
+    nodes = []
+    for node in graph.nodes:
+        if any(y in instead for y in node.outputs):
+            # An output's maker that only passes its input on is replaced by what it passed on.
+            nodes += [
+                Node("Identity", (new(copied[y]),), (y,), {}, node.name) for y in node.outputs if y in copied
+            ]
+            continue
+        inputs = tuple(new(x) if x else "" for x in node.inputs)
+        outputs = tuple(renamed.get(y, y) for y in node.outputs)
+        nodes.append(
+            node if (inputs, outputs) == (node.inputs, node.outputs) else _with(node, inputs, outputs)
+        )
+    return rebuilt(graph, nodes, types={y: graph.types[y] for y in renamed.values()})
+
+
+def fresh(graph: Graph, near: str) -> str:
+    """A name like `near` that no tensor of the graph has."""
+    if near not in graph.types:
+        return near
+    return next(name for i in range(len(graph.types) + 1) if (name := f"{near}~{i}") not in graph.types)
+
+
+def constant_type(array: np.ndarray) -> TensorType:
+    return TensorType(str(array.dtype), array.shape)

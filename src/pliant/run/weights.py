@@ -1,0 +1,47 @@
+"""Constants in the form kernels want, made once and shared by all images of a model. Knows no kernel."""
+
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+
+from pliant.compile.image import Image
+from pliant.kernels.memory import aligned_bytes
+
+_DROP_EVERY_BYTES = 1 << 24
+
+
+@final
+class SharedWeights:
+    """Weights of several images, each held once.
+
+    A packed constant's name says its form, its source array whose values it holds: where both are equal,
+    so are the bytes. `drop_pages` tells the system that mapped sources need not stay in memory.
+    """
+
+    def __init__(self, drop_pages: Callable[[], None] = lambda: None) -> None:
+        self._drop_pages = drop_pages
+        # Sources are kept alive, so that an id stays the array's own.
+        self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
+
+    def of(self, image: Image, sources: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
+        weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
+        since = 0
+        for name, packed in image.packed.items():
+            source = sources.get(packed.source)
+            key = (name, packed.n_bytes, id(source) if source is not None else id(packed))
+            if source is None or key not in self._packed:
+                memory = aligned_bytes(packed.n_bytes)
+                packed.fill(memory)
+                since += packed.n_bytes
+                if source is None:
+                    weights[name] = memory
+                    continue
+                self._packed[key] = (memory, source)
+            weights[name] = self._packed[key][0]
+            if since >= _DROP_EVERY_BYTES:
+                self._drop_pages()
+                since = 0
+        self._drop_pages()
+        return weights
