@@ -97,7 +97,7 @@ def _through(engine: Engine, layer: int, hidden: Float[np.ndarray, "T d"]) -> Fl
 
 
 def _judge(
-    engine: Engine, inputs: Sequence[Float[np.ndarray, "T d"]], examples: Sequence[Labelled], first: int
+    engine: Engine, inputs: Sequence[Float[np.ndarray, "_ d"]], examples: Sequence[Labelled], first: int
 ) -> tuple[float, float]:
     """Accuracy and mean log-likelihood when layers `first` and above run on what enters layer `first`."""
     spec, arena = engine.spec, engine.encoder.arena

@@ -5,7 +5,6 @@ Knows where weights held whole lie (`hold`); what streams in while layers run is
 
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -50,7 +49,7 @@ class Engine:
         self._held = PreloadBuffer()
         self._bind_ends()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Engine":
         return self
 
     def __exit__(

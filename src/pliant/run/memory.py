@@ -6,7 +6,6 @@ import sys
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 from pliant.errors import BudgetError
 from pliant.quantities import format_bytes
@@ -59,7 +58,7 @@ class MemoryBudget:
         """Give `owner`'s share back; an owner without one is no error."""
         self._reserved.pop(id(owner), None)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "MemoryBudget":
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import final
 
 PSI = Path("/proc/pressure/memory")
 _TRIGGER = b"some 150000 1000000"  # tasks stalled on memory for 150 ms in a second
@@ -33,7 +33,7 @@ class PressureWatch:
     def is_watching(self) -> bool:
         return self._fd is not None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "PressureWatch":
         return self
 
     def __exit__(

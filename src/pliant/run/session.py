@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import final
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class Session:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Session":
         return self
 
     def __exit__(
@@ -219,7 +219,7 @@ class Session:
             return
 
     @contextmanager
-    def engagement(self, preload: str | int) -> Iterator[Self]:
+    def engagement(self, preload: str | int) -> Iterator["Session"]:
         """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
         layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began."""
         keep_bytes = parse_bytes(preload)
