@@ -1,6 +1,7 @@
 """Operators that read or write where integers say: the gather and scatter families, one-hot, reversal."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any
@@ -16,84 +17,87 @@ from pliant.kernels import index, move, scatter
 _UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
 
 
-def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
-    data, indices = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
-    axis = axis_of(node, len(data.shape))
-    row_bytes = prod(data.shape[axis + 1 :]) * data.itemsize
-    return _gather_rows(
-        node,
-        graph,
-        n_outer=prod(data.shape[:axis]),
-        n_rows=indices.size,
-        row_bytes=row_bytes,
-        outer_strides=(data.shape[axis] * row_bytes, 0),
-        dims=(data.shape[axis],),
-        strides=(row_bytes,),
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`n_outer` times `n_rows` rows of `row_bytes`, found by tuples of `index` integers below `dims`.
+
+    `strides` of the tuple's dimensions in the source, `outer_strides` of source and indices: in bytes.
+    """
+
+    index: str
+    n_outer: int
+    n_rows: int
+    row_bytes: int
+    outer_strides: tuple[int, int]
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> Rows:
+    """Rows of a dense tensor of `shape`, one index along `axis` each."""
+    row_bytes = prod(shape[axis + 1 :]) * itemsize
+    outer = shape[axis] * row_bytes, 0
+    return Rows(index, prod(shape[:axis]), n_rows, row_bytes, outer, (shape[axis],), (row_bytes,))
+
+
+def gather(node: Node, source: str, indices: str, made: str, rows: Rows) -> tuple[Call, ...]:
+    """Rows of `source` chosen by `indices`, one after another in `made`. Raises GraphError if it is empty."""
+    n_units = rows.n_outer * rows.n_rows
+    if n_units * rows.row_bytes == 0:
+        return ()
+    _check_not_empty(node, rows.dims)
+    size = rows.row_bytes if rows.row_bytes in move.SIZES else None
+    is_deep = len(rows.dims) != 1
+    name = f"gather_{rows.index}_{size or 'rows'}{'_nd' * is_deep}"
+    generate = partial(index.gather_ir, name=name, index=rows.index, size=size, is_deep=is_deep)
+    call = Call(
+        kernel=Kernel(name, generate),
+        layout=index.GatherArgs,
+        fields={
+            "source": Ref(source),
+            "indices": Ref(indices),
+            "target": Ref(made),
+            "n_rows": rows.n_rows,
+            "row_bytes": rows.row_bytes,
+            "source_outer": rows.outer_strides[0],
+            "indices_outer": rows.outer_strides[1],
+            "depth": len(rows.dims),
+            "dims": _deep(node, rows.dims),
+            "strides": _deep(node, rows.strides),
+        },
+        n_units=n_units,
+        reads=(source, indices),
+        writes=(made,),
+        grain=grain_of(n_units, n_units * (rows.row_bytes + 16)),
+        label=node.name,
     )
+    return (call,)
+
+
+def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices = node.inputs
+    data, index_type = graph.types[x], graph.types[indices]
+    axis = axis_of(node, len(data.shape))
+    rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
+    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
 
 
 def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
-    data, indices = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    x, indices = node.inputs
+    data, index_type = graph.types[x], graph.types[indices]
     batch = axis_of(node, len(data.shape), 0, "batch_dims")
-    depth = indices.shape[-1]
-    dims = data.shape[batch : batch + depth]
-    n_outer = prod(data.shape[:batch])
-    n_rows = prod(indices.shape[batch:-1])
-    return _gather_rows(
-        node,
-        graph,
-        n_outer=n_outer,
+    depth = index_type.shape[-1]
+    n_rows = prod(index_type.shape[batch:-1])
+    rows = Rows(
+        index=index_dtype(node, index_type),
+        n_outer=prod(data.shape[:batch]),
         n_rows=n_rows,
         row_bytes=prod(data.shape[batch + depth :]) * data.itemsize,
-        outer_strides=(prod(data.shape[batch:]) * data.itemsize, n_rows * depth * indices.itemsize),
-        dims=dims,
+        outer_strides=(prod(data.shape[batch:]) * data.itemsize, n_rows * depth * index_type.itemsize),
+        dims=data.shape[batch : batch + depth],
         strides=tuple(s * data.itemsize for s in data.strides[batch : batch + depth]),
     )
-
-
-def _gather_rows(
-    node: Node,
-    graph: Graph,
-    *,
-    n_outer: int,
-    n_rows: int,
-    row_bytes: int,
-    outer_strides: tuple[int, int],
-    dims: Sequence[int],
-    strides: Sequence[int],
-) -> Lowered:
-    """Rows (o, i) of a table by index tuples; `outer_strides` of source and indices in bytes."""
-    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
-    n_units = n_outer * n_rows
-    if n_units * row_bytes == 0:
-        return Lowered()
-    _check_not_empty(node, dims)
-    kind = index_dtype(node, graph.types[indices])
-    size = row_bytes if row_bytes in move.SIZES else None
-    is_deep = len(dims) != 1
-    name = f"gather_{kind}_{size or 'rows'}{'_nd' * is_deep}"
-    call = Call(
-        kernel=Kernel(name, partial(index.gather_ir, name=name, index=kind, size=size, is_deep=is_deep)),
-        layout=index.GatherArgs,
-        fields={
-            "source": Ref(x),
-            "indices": Ref(indices),
-            "target": Ref(y),
-            "n_rows": n_rows,
-            "row_bytes": row_bytes,
-            "source_outer": outer_strides[0],
-            "indices_outer": outer_strides[1],
-            "depth": len(dims),
-            "dims": _deep(node, dims),
-            "strides": _deep(node, strides),
-        },
-        n_units=n_units,
-        reads=(x, indices),
-        writes=(y,),
-        grain=grain_of(n_units, n_units * (row_bytes + 16)),
-        label=node.name,
-    )
-    return Lowered(calls=(call,))
+    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
 
 
 def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
