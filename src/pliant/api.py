@@ -56,6 +56,7 @@ def open(
     *,
     latency: str | float,
     preload: str | int = 0,
+    working: str | int | None = None,
     length: int = 64,
     threads: int | None = None,
     anytime: bool = True,
@@ -78,12 +79,14 @@ def open(
     `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
     measured accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")`
     takes the largest instead, as the paper does. `margin` is the fraction of the target kept for what no
-    plan knows of. `baseline` runs as one of the systems STI is compared with. Raises PliantError: see
+    plan knows of. `working` bounds the memory that layers in flight are read into: bits are lowered until
+    they fit. `baseline` runs as one of the systems STI is compared with. Raises PliantError: see
     errors.py for which.
     """
     options = SessionOptions(
         latency_s=parse_seconds(latency),
         preload_bytes=parse_bytes(preload),
+        working_bytes=None if working is None else parse_bytes(working),
         length=length,
         n_threads=threads or default_threads(),
         is_anytime=anytime,

@@ -22,6 +22,7 @@ from pliant.cli.options import (
     Preload,
     Source,
     Threads,
+    Working,
 )
 from pliant.cli.show import print_json, progress_bar
 from pliant.evaluate.intervals import accuracy
@@ -35,6 +36,7 @@ def evaluate(
     data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")],
     latency: Latency,
     preload: Preload = "0",
+    working: Working = None,
     baseline: Annotated[
         Baseline | None, typer.Option(help="Run as one of the systems STI is compared with.")
     ] = None,
@@ -52,7 +54,7 @@ def evaluate(
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
     asked = Asked(
         source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        baseline, choose,
+        baseline, choose, working,
     )  # fmt: skip
     with progress_bar() as on_progress:
         session = asked.open(on_progress)

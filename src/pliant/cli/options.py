@@ -22,6 +22,9 @@ Source = Annotated[
 ]
 Latency = Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
 Preload = Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")]
+Working = Annotated[
+    str | None, typer.Option(help="Bound of the memory that layers in flight are read into, such as 1MB.")
+]
 Length = Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")]
 Threads = Annotated[int | None, typer.Option(help="Compute threads [default: the physical cores].", min=1)]
 BestEffort = Annotated[
@@ -53,6 +56,7 @@ class Asked:
     dilate_io: float
     baseline: Baseline | None = None
     choose: Choice = "accuracy"
+    working: str | None = None
 
     @property
     def dilation(self) -> Dilation:
@@ -63,6 +67,7 @@ class Asked:
         return SessionOptions(
             latency_s=parse_seconds(self.latency),
             preload_bytes=parse_bytes(self.preload),
+            working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
             n_threads=self.threads or api.default_threads(),
             is_anytime=self.anytime,
@@ -81,6 +86,7 @@ class Asked:
             self.source,
             latency=self.latency,
             preload=self.preload,
+            working=self.working,
             length=self.length,
             threads=self.threads,
             anytime=self.anytime,

@@ -21,6 +21,7 @@ from pliant.cli.options import (
     Preload,
     Source,
     Threads,
+    Working,
 )
 from pliant.cli.show import print_json, progress_bar, show_plan
 from pliant.ir.text import program_text
@@ -32,6 +33,7 @@ def plan(
     source: Source,
     latency: Latency,
     preload: Preload = "0",
+    working: Working = None,
     length: Length = 64,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .svg, .png or .pdf.")] = None,
     explain: Annotated[
@@ -52,7 +54,7 @@ def plan(
     """Choose submodel, preload set and bits, and predict when everything happens."""
     asked = Asked(
         source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        choose=choose,
+        choose=choose, working=working,
     )  # fmt: skip
     options = asked.options
     with progress_bar() as on_progress, api.open_source(source, api.cache_directory(), on_progress) as store:

@@ -19,6 +19,7 @@ from pliant.cli.options import (
     Preload,
     Source,
     Threads,
+    Working,
     text_lines,
 )
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
@@ -30,6 +31,7 @@ def run(
     source: Source,
     latency: Latency,
     preload: Preload = "0",
+    working: Working = None,
     text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
     input: Annotated[Path | None, typer.Option(help="A file with one text a line.")] = None,
@@ -52,7 +54,7 @@ def run(
     texts = (text,) if text is not None else text_lines(input or Path())
     asked = Asked(
         source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        choose=choose,
+        choose=choose, working=working,
     )  # fmt: skip
     with progress_bar() as on_progress:
         session = asked.open(on_progress)

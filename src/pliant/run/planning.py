@@ -22,8 +22,8 @@ class SessionOptions:
     """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
 
     `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
-    place of the plan's own. `yields` lets go of half the preload buffer whenever the system reports that
-    memory is short.
+    place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into.
+    `yields` lets go of half the preload buffer whenever the system reports that memory is short.
     """
 
     latency_s: float
@@ -36,6 +36,7 @@ class SessionOptions:
     yields: bool = True
     plan: PlanOptions = OURS
     margin: float = 0.05
+    working_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.n_threads < 1:
@@ -46,7 +47,7 @@ class SessionOptions:
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.latency_s, self.preload_bytes)
+        return Budget(self.latency_s, self.preload_bytes, self.working_bytes)
 
     @property
     def planning(self) -> PlanOptions:
