@@ -9,7 +9,7 @@ from typing import Literal
 
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function
-from pliant.kernels.values import Value, vector
+from pliant.kernels.values import Number, Value, vector
 
 Kind = Literal["float", "int", "uint", "bool"]
 
@@ -29,12 +29,12 @@ class Dtype:
         return max(self.bits // 8, 1)
 
     @property
-    def lowest(self) -> float:
+    def lowest(self) -> Number:
         """The smallest value, -inf of floats."""
         return float("-inf") if self.kind == "float" else -(2 ** (self.bits - 1)) if self.kind == "int" else 0
 
     @property
-    def highest(self) -> float:
+    def highest(self) -> Number:
         """The largest value, inf of floats."""
         if self.kind == "float":
             return float("inf")

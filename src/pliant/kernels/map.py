@@ -17,6 +17,7 @@ from pliant.kernels.emit import Function, Module
 from pliant.kernels.expression import Expr, inputs
 from pliant.kernels.isa import Isa
 from pliant.kernels.operations import evaluate
+from pliant.kernels.outer import offsets
 from pliant.kernels.values import Value, vector
 
 MAX_INPUTS, MAX_OUTER = 16, 7
@@ -158,39 +159,23 @@ def _write_units(f: Function, tree: Expr, pattern: str) -> None:
     n_inputs = len(pattern)
     bases = [f.load(f.at(args, MapArgs.x.offset + 8 * i, "i8"), "ptr") for i in range(n_inputs)]
     memories = [DTYPES[dtype].memory for dtype in inputs(tree).values()]
+    sizes = f.at(args, MapArgs.sizes.offset, "i8")
+    strides = [f.at(args, MapArgs.strides.offset + 8 * MAX_OUTER * i, "i8") for i in range(n_inputs)]
     with f.each(lo, hi) as unit:
         block, chunk = unit // chunks, unit % chunks
         first = chunk * unit_inner
         n = f.least(inner - first, unit_inner)
         stop = f.least((block + 1) * unit_rows, rows)
         with f.each(block * unit_rows, stop) as row:
-            offsets = row_offsets(f, args, row, rank, n_inputs)
+            moved = offsets(f, row, rank, sizes, strides)
             x = []
-            for base, offset, memory, letter in zip(bases, offsets, memories, pattern, strict=True):
+            for base, offset, memory, letter in zip(bases, moved, memories, pattern, strict=True):
                 x.append(f.at(base, offset + first if letter == CONTIGUOUS else offset, memory))
             to = f.at(out, row * inner + first, tree.row.memory)
             whole = n & -f.lanes
             f.call("body", "void", *x, to, whole)
             with f.when(whole < n):
                 _write_rest(f, tree, pattern, x, to, whole, n - whole, scratch)
-
-
-def row_offsets(f: Function, args: Value, row: Value, rank: Value, n_inputs: int) -> list[Value]:
-    """Every operand's offset in elements of outer row `row`."""
-    sizes, strides = (f.at(args, at, "i8") for at in (MapArgs.sizes.offset, MapArgs.strides.offset))
-
-    def stride(i: int, d: Value) -> Value:
-        return f.load(f.at(strides, d + i * MAX_OUTER, "i64"), "i64")
-
-    last = rank - 1
-    with f.loop(0, last, carry=[row, *[f.const(0)] * n_inputs]) as turn:
-        left, *offsets = turn.carried
-        size = f.load(f.at(sizes, turn.index, "i64"), "i64")
-        index = left % size
-        moved = [offset + index * stride(i, turn.index) for i, offset in enumerate(offsets)]
-        turn.carry([left // size, *moved])
-    left, *offsets = turn.carried
-    return [offset + left * stride(i, last) for i, offset in enumerate(offsets)]
 
 
 def _write_rest(
