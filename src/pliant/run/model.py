@@ -51,11 +51,13 @@ class ModelSession:
     """Answers feeds with a model's outputs; threads may share it, and take turns.
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
-    compiled at once, others when a shape is first met; the least recently used image goes when there are
+    compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image goes when there are
     more than `options.images`. Weights are held once for all of them.
     """
 
-    def __init__(self, model: OnnxModel, pool: Pool, library: Library, options: ModelOptions) -> None:
+    def __init__(
+        self, model: OnnxModel, pool: Pool, library: Library, options: ModelOptions, *, ahead: bool = True
+    ) -> None:
         self._model = model
         self._pool = pool
         self._library = library
@@ -68,7 +70,7 @@ class ModelSession:
         _check_dims(model, options.dims)
         self.inputs = tuple(_fixed(port, options.dims) for port in model.inputs)
         self.outputs = tuple(_fixed(port, options.dims) for port in model.outputs)
-        if all(port.is_static for port in self.inputs):
+        if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
     def __enter__(self) -> Self:

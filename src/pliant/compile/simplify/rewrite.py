@@ -64,9 +64,8 @@ def redirected(graph: Graph, instead: Mapping[str, str]) -> Graph:
             continue
         inputs = tuple(new(x) if x else "" for x in node.inputs)
         outputs = tuple(renamed.get(y, y) for y in node.outputs)
-        nodes.append(
-            node if (inputs, outputs) == (node.inputs, node.outputs) else _with(node, inputs, outputs)
-        )
+        same = (inputs, outputs) == (node.inputs, node.outputs)
+        nodes.append(node if same else replace(node, inputs=inputs, outputs=outputs))
     return rebuilt(graph, nodes, types={y: graph.types[y] for y in renamed.values()})
 
 
