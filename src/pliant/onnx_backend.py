@@ -44,7 +44,7 @@ class PreparedModel:
 
 
 def prepare(model: Any, device: str = "CPU", **kwargs: Any) -> PreparedModel:
-    """Compile a ModelProto. Raises GraphError naming what cannot be compiled, InputError for other devices."""
+    """Compile a ModelProto. Raises GraphError naming what cannot be, InputError for other devices."""
     _none(kwargs)
     if not supports_device(device):
         raise InputError(f"there is no device {device!r}; pliant runs on the CPU.")

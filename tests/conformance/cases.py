@@ -15,6 +15,7 @@ from pliant.compile.encode import kernels
 from pliant.compiled import shared_pool
 from pliant.errors import PliantError
 from pliant.models.onnx_file import open_onnx
+from pliant.models.onnx_nodes import operator_key
 from pliant.run.model import ModelOptions, ModelSession
 
 

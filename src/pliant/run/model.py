@@ -51,8 +51,8 @@ class ModelSession:
     """Answers feeds with a model's outputs; threads may share it, and take turns.
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
-    compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image goes when there are
-    more than `options.images`. Weights are held once for all of them.
+    compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
+    goes when there are more than `options.images`. Weights are held once for all of them.
     """
 
     def __init__(
