@@ -35,9 +35,8 @@ class PreparedModel:
         ports = self.session.inputs
         if not isinstance(inputs, Mapping):
             if len(inputs) != len(ports):
-                raise InputError(
-                    f"{len(inputs)} inputs were given; the model takes {[p.name for p in ports]}."
-                )
+                names = [port.name for port in ports]
+                raise InputError(f"{len(inputs)} inputs were given; the model takes {names}.")
             inputs = {port.name: np.asarray(x) for port, x in zip(ports, inputs, strict=True)}
         results = self.session.run(inputs)
         return tuple(results[port.name] for port in self.session.outputs)

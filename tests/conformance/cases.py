@@ -32,9 +32,7 @@ class Case:
     @property
     def operators(self) -> set[str]:
         """Every operator of the model, its branches' and bodies' included."""
-        return {
-            f"{n.domain}.{n.op_type}".removeprefix("ai.onnx.").lstrip(".") for n in _nodes(self.model.graph)
-        }
+        return {operator_key(n.domain, n.op_type) for n in _nodes(self.model.graph)}
 
 
 @dataclass(frozen=True)
