@@ -10,6 +10,7 @@ from pliant.kernels.dtypes import DTYPES, Dtype, narrow, widen
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.index import DEPTH, INDEX_TYPES, clamped, load_index, tuple_offset
 from pliant.kernels.isa import Isa
+from pliant.kernels.move import MoveArgs
 from pliant.kernels.nest import Nest, unit
 from pliant.kernels.operations import OPERATIONS
 from pliant.kernels.values import Value
@@ -104,3 +105,23 @@ def _reduced(f: Function, row: Dtype, reduction: str, values: list[Value]) -> Va
     if row.kind == "bool":
         return values[0] | values[1] if reduction in ("add", "max") else values[0] & values[1]
     return OPERATIONS[reduction](f, row, values)
+
+
+def added_ir(isa: Isa, name: str, dtype: str) -> str:
+    """target[...] += source[...] with MoveArgs, over elements strided in both."""
+    row = DTYPES[dtype]
+    module = Module(isa)
+    with module.kernel(name) as f:
+        args, lo, hi, _ = f.params
+        source, target = f.fields(args, MoveArgs, "source", "target")
+        nest = f.at(args, MoveArgs.nest.offset, "i8")
+        n, source_m, target_m, source_n, target_n = f.fields(
+            nest, Nest, "n", "source_m", "target_m", "source_n", "target_n"
+        )
+        with f.each(lo, hi) as number:
+            source_at, target_at, first, stop = unit(f, nest, number)
+            with f.each(0, stop - first) as i, f.each(0, n) as j:
+                x = f.at(source, source_at + i * source_m + j * source_n, "i8")
+                y = f.at(target, target_at + i * target_m + j * target_n, "i8")
+                combine(f, row, "add", x, y)
+    return module.text()

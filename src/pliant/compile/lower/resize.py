@@ -110,7 +110,8 @@ def _rounded(x: np.ndarray, mode: str) -> np.ndarray:
 
 
 def _triangle(distance: np.ndarray) -> np.ndarray:
-    return np.clip(1 - np.abs(distance), 0, 1)
+    weights: np.ndarray = np.clip(1 - np.abs(distance), 0, 1)
+    return weights
 
 
 def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
