@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from pliant.compile.simplify.common import merge_common
 from pliant.compile.simplify.dead import drop_dead
+from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.identities import drop_identities
 from pliant.compile.simplify.reshapes import merge_reshapes
 from pliant.compile.simplify.transposes import merge_transposes
@@ -25,7 +26,9 @@ CLEANING: dict[str, Pass] = {
 }
 """Repeated together until none finds anything; what one removes often shows another its pattern."""
 
-FUSING: dict[str, Pass] = {}
+FUSING: dict[str, Pass] = {
+    "maps": fuse_maps,  # last: it swallows the operators that the others look for
+}
 """Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""
 
 _MAX_ROUNDS = 20
