@@ -65,9 +65,8 @@ def assemble(
     read_by_s = _read_by(shape, costs, draft.loads, draft.width, start_by_s, io_reserve)
     window = len(draft.layers)
     if draft.is_pipelined:
-        window = needed_window(
-            shape, costs, budget, draft.loads, draft.width, margin=margin, io_reserve=io_reserve
-        )
+        base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
+        window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
     starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
     bound_s = costs.tokenise_s + end_s + costs.head_s
     latest: tuple[float | None, ...] = (None,) * len(load_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,7 +10,6 @@ from jaxtyping import Float, Int
 from pliant.ir.cost import Disk
 from pliant.ir.program import FULL, Run
 from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
-from pliant.store.order import count_runs
 
 TOLERANCE_S = 1e-9  # sums of rounded seconds: a nanosecond is no overspending
 
@@ -55,8 +55,8 @@ class Ledger:
         self.is_anytime = is_anytime
         self.full_chunk = full_chunk if is_anytime else m
         self.groups = _groups(is_anytime, planes_per_load)
-        self.places = shape.places
-        self.before, self.beside = _neighbours(self.places, m, self.groups)
+        self.tiers = shape.tiers
+        self.before, self.beside = _neighbours(shape.places, m, tuple(self.groups))
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
@@ -70,7 +70,6 @@ class Ledger:
         self.spare_s = list(budget_s)  # AIB(k) after all debits so far
         self.granted_s = 0.0
         self._known: dict[tuple[int, ...], float] = {}
-        self._spread: dict[tuple[int, int], int] = {}
 
     def grant(self, slack_s: float) -> None:
         """Add `slack_s` to every AIB: so much later may every layer start."""
@@ -235,19 +234,11 @@ class Ledger:
             file = 0
             for part in group:
                 if need[part]:
-                    file |= self._in_file(part, need[part])
+                    for first, ones, place in self.tiers[part]:
+                        file |= (need[part] >> first & ones) << place
             reads += (file & ~(file << 1)).bit_count()
         n_full = need[FULL].bit_count()
         return planes * self.plane_s + n_full * self.full_s + reads * self.latency_s
-
-    def _in_file(self, part: int, slices: int) -> int:
-        """The slices of a part as a mask over the places of the layer's file."""
-        key = (part, slices)
-        mask = self._spread.get(key)
-        if mask is None:
-            places = self.places[part]
-            mask = self._spread[key] = sum(1 << places[s] for s in range(self.m) if slices >> s & 1)
-        return mask
 
     def load(self, k: int, layer: int) -> LayerLoad:
         """What layer k (the model's `layer`) reads, in the order it is to be read."""
@@ -267,8 +258,13 @@ class Ledger:
 
 def count_reads(shape: StoreShape, runs: Sequence[Run]) -> int:
     """How many reads bring in `runs` of one load: what stands together in the layer's file is one."""
-    places = shape.places
-    return count_runs(p for run in runs for p in places[run.part][run.first : run.first + run.count])
+    tiers = shape.tiers
+    file = 0
+    for run in runs:
+        slices = ((1 << run.count) - 1) << run.first
+        for first, ones, place in tiers[run.part]:
+            file |= (slices >> first & ones) << place
+    return (file & ~(file << 1)).bit_count()
 
 
 def fill_floor(ledger: Ledger) -> bool:
@@ -354,8 +350,9 @@ def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
     return [range(LOWEST_BITS), *refined, range(FULL, FULL + 1)]
 
 
+@cache
 def _neighbours(
-    places: Sequence[Sequence[int]], m: int, groups: Sequence[range]
+    places: tuple[tuple[int, ...], ...], m: int, groups: tuple[range, ...]
 ) -> tuple[dict[tuple[int, int], tuple[int, int]], list[list[list[tuple[int, int]]]]]:
     """Shards' parts (part, slice) that stand side by side in the file and may be read by one load.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pliant.errors import BudgetError
 from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
-from pliant.store.order import file_offsets, file_places
+from pliant.store.order import file_offsets, file_places, file_tiers
 
 FULL_BITS = 32  # a shard in the checkpoint's own precision, whatever that is
 PLANES = 6
@@ -37,6 +37,11 @@ class StoreShape:
     def places(self) -> tuple[tuple[int, ...], ...]:
         """[part][slice]: its place in the order of a layer's file; neighbours are one read."""
         return file_places(self.n_slices, self.widths)
+
+    @property
+    def tiers(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
+        return file_tiers(self.n_slices, self.widths)
 
     @property
     def offsets(self) -> tuple[tuple[int, ...], ...]:

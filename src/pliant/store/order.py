@@ -82,6 +82,16 @@ def block_bytes(spans: Iterable[tuple[int, int]]) -> int:
     return total
 
 
+@cache
+def file_tiers(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
+    places = file_places(n_slices, widths)
+    tiers: list[list[tuple[int, int, int]]] = [[] for _ in range(BITS + 1)]
+    for cell in file_order(n_slices, widths):
+        tiers[cell.part].append((cell.first, (1 << cell.count) - 1, places[cell.part][cell.first]))
+    return tuple(map(tuple, tiers))
+
+
 def count_runs(places: Iterable[int]) -> int:
     """How many runs of neighbours `places` make."""
     mask = 0
