@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pliant.kernels.attention import AttentionArgs, attention_ir, attention_name, grain, scratch_bytes, units
+from pliant.kernels.attention import attention_ir, attention_name, grain, of_qkv, scratch_bytes, units
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library, compile_modules
 from pliant.kernels.pool import Pool, Table
@@ -69,7 +69,8 @@ def _attention_row(pool: Pool, library: Library, head_dim: int, n: int, rounds: 
     isa, width = library.isa, HEADS * head_dim
     kernel = library.function(attention_name(head_dim), lambda: attention_ir(isa, head_dim))
     qkv, out = _random(n, 3 * width), np.zeros((n, width), np.float32)
-    args = AttentionArgs(qkv.ctypes.data, 3 * width, out.ctypes.data, width, n, head_dim**-0.5)
+    args = of_qkv(qkv.ctypes.data, 3 * width, out.ctypes.data, width, HEADS, head_dim, head_dim**-0.5)
+    args.n_rows = args.n_tokens = n
     table = Table()
     table.add(kernel, args, units(HEADS, n, isa), grain(HEADS, n, isa, pool.n_threads))
     q, k, v = torch.from_numpy(qkv.reshape(n, HEADS, 3, head_dim).transpose(2, 1, 0, 3).copy())[:, None]

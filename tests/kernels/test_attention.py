@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.errors import KernelError
 from pliant.kernels import reference
 from pliant.kernels.attention import (
     AttentionArgs,
@@ -14,10 +13,11 @@ from pliant.kernels.attention import (
     block_rows,
     blocks,
     grain,
+    of_qkv,
     scratch_bytes,
     units,
 )
-from pliant.kernels.isa import AVX2, host_isa
+from pliant.kernels.isa import AVX2
 from pliant.kernels.jit import Library
 from tests.kernels.calling import address, call, floats, guarded
 
@@ -30,7 +30,8 @@ def _attend(library: Library, qkv: np.ndarray, n_heads: int, scale: float) -> np
     strided[:, :width] = qkv
     columns = n_heads * head_dim
     out = guarded(tokens + 1, columns, columns + 4)
-    args = AttentionArgs(strided.ctypes.data, width + 8, out.ctypes.data, columns + 4, tokens, scale)
+    args = of_qkv(strided.ctypes.data, width + 8, out.ctypes.data, columns + 4, n_heads, head_dim, scale)
+    args.n_rows = args.n_tokens = tokens
     call(
         address(library, attention_name(head_dim), attention_ir, head_dim),
         args,
@@ -88,7 +89,8 @@ def test_units_may_come_in_any_portion(library: Library) -> None:
     qkv = floats(tokens, n_heads * 3 * 16)
     whole = _attend(library, qkv, n_heads, 0.25)
     pieces = np.full((tokens, n_heads * 16), 7, np.float32)
-    args = AttentionArgs(qkv.ctypes.data, n_heads * 48, pieces.ctypes.data, n_heads * 16, tokens, 0.25)
+    args = of_qkv(qkv.ctypes.data, n_heads * 48, pieces.ctypes.data, n_heads * 16, n_heads, 16, 0.25)
+    args.n_rows = args.n_tokens = tokens
     kernel = address(library, attention_name(16), attention_ir, 16)
     for unit in reversed(range(units(n_heads, tokens, isa))):
         call(kernel, args, unit + 1, scratch_bytes(16, tokens, isa), first=unit)
@@ -158,7 +160,82 @@ def test_both_threads_have_work_at_ten_tokens_and_at_512() -> None:
     assert grain(3, 512, AVX2, 2) == 1
 
 
-def test_a_width_that_is_no_multiple_of_16_is_refused() -> None:
-    """Column loops have no tails; slices are padded so that none is needed."""
-    with pytest.raises(KernelError, match="20"):
-        attention_ir(host_isa(), 20)
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+
+MASKS = {
+    "none": None,
+    "by key": (3, 1, 1),
+    "by row": (1, 1, 33),
+    "by head": (3, 4, 33),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("keys", "key_dim", "value_dim"), [(33, 20, 7), (50, 16, 32), (5, 3, 16), (70, 64, 64)]
+)
+def test_batches_masks_and_shapes_of_every_kind(
+    library: Library, mask: str, is_causal: bool, keys: int, key_dim: int, value_dim: int
+) -> None:
+    """Unequal lengths, shared key heads, heads of any width, masks that depend on what they like."""
+    batch, heads, group, rows = 3, 4, 2, 33
+    q = floats(batch, rows, heads, key_dim)
+    k = floats(batch, heads // group, keys, key_dim, seed=1)
+    v = floats(batch, keys, heads // group, value_dim, seed=2)
+    shape = MASKS[mask]
+    added = None if shape is None else floats(*shape, keys, seed=3, scale=2.0)
+    if added is not None:
+        added[added < -2] = -np.inf
+        added[added < -1] = np.finfo(np.float32).min
+    out = np.full((batch, rows, heads, value_dim), 7, np.float32)
+    shift = keys - rows if keys > rows else 0
+    args = AttentionArgs(
+        n_heads=heads, group=group, n_rows=rows, n_tokens=keys, is_causal=is_causal, shift=shift
+    )
+    args.scale, args.is_empty_zero = key_dim**-0.5, 1
+    views = {
+        "q": q.transpose(0, 2, 1, 3),
+        "k": k,
+        "v": v.transpose(0, 2, 1, 3),
+        "out": out.transpose(0, 2, 1, 3),
+    }
+    if added is not None:
+        views["mask"] = np.broadcast_to(added, (batch, heads, rows, keys))
+    for name, view in views.items():
+        setattr(args, name, view.ctypes.data)
+        for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
+            setattr(args, f"{name}_{axis}", stride // 4)
+    call(
+        address(library, attention_name(key_dim, value_dim), attention_ir, key_dim, value_dim),
+        args,
+        units(batch * heads, rows, library.isa),
+        scratch_bytes(key_dim, keys, library.isa, value_dim),
+    )
+    scores = views["q"].astype(np.float64) @ np.repeat(k, group, 1).transpose(0, 1, 3, 2) * key_dim**-0.5
+    if added is not None:
+        scores = scores + added
+    if is_causal:
+        scores[..., np.arange(keys)[None] > np.arange(rows)[:, None] + shift] = -np.inf
+    weights = np.nan_to_num(_softmax(scores))
+    expected = weights @ np.repeat(views["v"], group, 1)
+    np.testing.assert_allclose(views["out"], expected, atol=1e-5, rtol=0)
+
+
+def test_a_row_that_sees_nothing_is_nan_unless_zero_is_asked_for(library: Library) -> None:
+    """Softmax of nothing is NaN; torch's exporter asks for zero."""
+    qkv = floats(5, 3 * 16)
+    mask = np.full(5, -np.inf, np.float32)
+    out = np.zeros((5, 16), np.float32)
+    args = of_qkv(qkv.ctypes.data, 48, out.ctypes.data, 16, 1, 16, 0.25)
+    args.n_rows = args.n_tokens = 5
+    args.mask = mask.ctypes.data
+    for is_zero in (0, 1):
+        args.is_empty_zero = is_zero
+        kernel = address(library, attention_name(16), attention_ir, 16)
+        call(kernel, args, units(1, 5, library.isa), scratch_bytes(16, 5, library.isa))
+        assert (out == 0).all() if is_zero else np.isnan(out).all()

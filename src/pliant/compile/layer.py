@@ -9,7 +9,7 @@ from pliant.compile.arena import Arena
 from pliant.compile.kernels import Kernels, Precise
 from pliant.compile.weights import Weights
 from pliant.kernels import attention, gemm
-from pliant.kernels.attention import AttentionArgs
+from pliant.kernels.attention import AttentionArgs, of_qkv
 from pliant.kernels.gemm_args import ACTIVATIONS, GemmArgs
 from pliant.kernels.gemm_int8 import GemmInt8Args, QuantizeArgs, units_int8
 from pliant.kernels.rowwise import LayerNormArgs
@@ -66,7 +66,7 @@ class LayerTable:
         for entry in self._rows:
             self.table.resize(entry, n_tokens, max(1, n_tokens // (4 * self._threads)))
         entry, attend = self._attention
-        attend.n_tokens = n_tokens
+        attend.n_rows = attend.n_tokens = n_tokens
         n_units = attention.units(self._width, n_tokens, isa)
         self.table.resize(entry, n_units, attention.grain(self._width, n_tokens, isa, self._threads))
 
@@ -120,12 +120,14 @@ class LayerTable:
         self._gemms.append((self.table.add(self._kernels.gemm_int8, whole, 1), whole.gemm))
 
     def _attend(self, qkv_columns: int, columns: int) -> tuple[int, AttentionArgs]:
-        args = AttentionArgs(
-            qkv=self._arena.qkv.ctypes.data,
-            ld_qkv=qkv_columns,
-            out=self._arena.attended.ctypes.data,
-            ld_out=columns,
-            scale=1 / sqrt(self._spec.head_dim),
+        args = of_qkv(
+            self._arena.qkv.ctypes.data,
+            qkv_columns,
+            self._arena.attended.ctypes.data,
+            columns,
+            self._spec.n_heads,
+            self._geometry.head_dim,
+            1 / sqrt(self._spec.head_dim),
         )
         return self.table.add(self._kernels.attention, args, 1), args
 

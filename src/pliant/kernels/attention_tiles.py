@@ -1,12 +1,13 @@
 """The steps of attention for one head and one block of query rows. Knows scratch, nothing of heads or units.
 
-Scratch, in floats for T tokens, D columns a head, B rows in the largest block, R rows in this one:
+Scratch, in floats for T tokens, D columns of a key and E of a value (both filled up to a multiple of 16 with
+zeros), B rows in the largest block, R rows in this one:
 
     keys    [T][D]        the head's k
-    values  [D/4][T][4]   the head's v, by quads of columns
+    values  [E/4][T][4]   the head's v, by quads of columns
     scores  [T][R]        first scores, then their exponentials
     queries [D][R]        scale * log2(e) * q, rows in lanes
-    outputs [R][D]
+    outputs [R][E]
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,10 @@ _UNROLL = 4
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Sizes of one compiled variant: `vectors` of rows, `head_dim` columns, `block_rows` of the largest."""
+    """Sizes of one compiled variant: `vectors` of rows, `key_dim` and `value_dim` columns a head."""
 
-    head_dim: int
+    key_dim: int
+    value_dim: int
     vectors: int
     block_rows: int
     lanes: int
@@ -34,6 +36,16 @@ class Strip:
     @property
     def rows(self) -> int:
         return self.vectors * self.lanes
+
+    @property
+    def keys(self) -> int:
+        """Columns of a key in scratch."""
+        return padded(self.key_dim)
+
+    @property
+    def values(self) -> int:
+        """Columns of a value in scratch."""
+        return padded(self.value_dim)
 
     @property
     def quads(self) -> int:
@@ -53,29 +65,49 @@ class Scratch:
     outputs: Value
 
 
-def lay_out(f: Function, base: Value, n_tokens: Value, head_dim: int, block_rows: int) -> Scratch:
+def padded(columns: int) -> int:
+    """Columns a head has in scratch."""
+    return -(-columns // 16) * 16
+
+
+def lay_out(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Scratch:
     """Where the arrays lie in a thread's scratch; `scratch_floats` says how much they take."""
-    values = f.at(base, n_tokens * head_dim)
-    scores = f.at(values, n_tokens * head_dim)
-    queries = f.at(scores, n_tokens * block_rows)
-    return Scratch(base, values, scores, queries, f.at(queries, block_rows * head_dim))
+    values = f.at(base, n_tokens * strip.keys)
+    scores = f.at(values, n_tokens * strip.values)
+    queries = f.at(scores, n_tokens * strip.block_rows)
+    return Scratch(base, values, scores, queries, f.at(queries, strip.block_rows * strip.keys))
 
 
-def scratch_floats(head_dim: int, n_tokens: int, block_rows: int) -> int:
+def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
     """The size of what `lay_out` places."""
-    return 2 * head_dim * n_tokens + block_rows * n_tokens + 2 * block_rows * head_dim
+    columns = padded(key_dim) + padded(value_dim)
+    return columns * n_tokens + block_rows * n_tokens + columns * block_rows
 
 
-def copy_head(f: Function, qkv: Value, ld: Value, n_tokens: Value, to: Scratch, head_dim: int) -> None:
-    """Bring a head's keys and values into scratch; `qkv` is the head's first column in row 0."""
+def copy_head(
+    f: Function, k: tuple[Value, Value], v: tuple[Value, Value], n_tokens: Value, to: Scratch, strip: Strip
+) -> None:
+    """Bring a head's keys and values into scratch; each comes as its first row and the row stride."""
+    four = strip.value_dim // QUAD * QUAD
     with f.each(0, n_tokens) as token:
-        row = f.at(qkv, token * ld)
-        for column in range(0, head_dim, f.lanes):
-            key = f.load(f.at(row, head_dim + column), f.vec)
-            f.store(key, f.at(to.keys, token * head_dim + column))
-        for quad in range(head_dim // QUAD):
-            value = f.load(f.at(row, 2 * head_dim + quad * QUAD), _FOUR_FLOATS)
-            f.store(value, f.at(to.values, (n_tokens * quad + token) * QUAD))
+        _copy_row(f, f.at(k[0], token * k[1]), f.at(to.keys, token * strip.keys), strip.key_dim, strip.keys)
+        row = f.at(v[0], token * v[1])
+        for column in range(0, strip.values, QUAD):
+            place = f.at(to.values, (n_tokens * (column // QUAD) + token) * QUAD)
+            if column < four:
+                f.store(f.load(f.at(row, column), _FOUR_FLOATS), place)
+            else:
+                _copy_row(f, f.at(row, column), place, max(strip.value_dim - column, 0), QUAD)
+
+
+def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None:
+    """n floats, then zeros."""
+    whole = n // f.lanes * f.lanes
+    for column in range(0, whole, f.lanes):
+        f.store(f.load(f.at(row, column), f.vec), f.at(to, column))
+    for column in range(whole, n_padded):
+        x = f.load(f.at(row, column)) if column < n else f.const(0.0, "float")
+        f.store(x, f.at(to, column))
 
 
 def fill_queries(
@@ -83,13 +115,31 @@ def fill_queries(
 ) -> None:
     """Transpose `rows` of q, one a lane, into [column][lane], times `scale`."""
     factor = f.splat(scale)
+    whole = strip.key_dim // QUAD * QUAD
     for v in range(strip.vectors):
         starts = [f.at(q, row * ld) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
-        with f.each(0, strip.head_dim, QUAD) as column:
-            parts = [f.load(f.at(start, column), _FOUR_FLOATS) for start in starts]
-            wide = [concatenate(f, parts[i::QUAD]) for i in range(QUAD)]
-            for i, lanes in enumerate(transpose(f, wide)):
+        with f.each(0, whole, QUAD) as column:
+            for i, lanes in enumerate(quad_of_rows(f, starts, column)):
                 f.store(lanes * factor, f.at(to, (column + i) * strip.rows + v * f.lanes))
+        for column in range(whole, strip.keys):
+            lanes = f.const(0.0, f.vec)
+            if column < strip.key_dim:
+                lanes = rows_at(f, starts, f.const(column)) * factor
+            f.store(lanes, f.at(to, column * strip.rows + v * f.lanes))
+
+
+def quad_of_rows(f: Function, starts: Sequence[Value], column: Value) -> list[Value]:
+    """Four columns from `column` on of as many rows as a vector has lanes, rows in lanes."""
+    parts = [f.load(f.at(start, column), _FOUR_FLOATS) for start in starts]
+    return transpose(f, [concatenate(f, parts[i::QUAD]) for i in range(QUAD)])
+
+
+def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
+    """One column of as many rows as a vector has lanes."""
+    lanes = f.const(0.0, f.vec)
+    for i, start in enumerate(starts):
+        lanes = f.insert(lanes, f.load(f.at(start, column)), i)
+    return lanes
 
 
 def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value]:
@@ -127,11 +177,22 @@ def exponentiate(
     return [f.const(1.0, f.vec) / total for total in turn.carried]
 
 
-def weigh(f: Function, strip: Strip, n_tokens: Value, at: Scratch, shares: Sequence[Value]) -> None:
-    """outputs[row][column]: the values weighted by the exponentials, times the rows' shares."""
-    with f.each(0, strip.head_dim, QUAD * strip.quads) as column:
+def weigh(
+    f: Function,
+    strip: Strip,
+    n_tokens: Value,
+    n_keys: Value,
+    at: Scratch,
+    shares: Sequence[Value],
+    empty: Sequence[Value],
+) -> None:
+    """outputs[row][column]: the values weighted by the exponentials, times the rows' shares.
+
+    Rows whose `empty` bit is set are zero.
+    """
+    with f.each(0, strip.values, QUAD * strip.quads) as column:
         start = f.at(at.values, n_tokens * column)
-        with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * (QUAD * strip.quads * strip.vectors)) as turn:
+        with f.loop(0, n_keys, 1, [f.const(0, f.vec)] * (QUAD * strip.quads * strip.vectors)) as turn:
             weights = [
                 f.load(f.at(at.scores, turn.index * strip.rows + v * f.lanes), f.vec)
                 for v in range(strip.vectors)
@@ -144,25 +205,25 @@ def weigh(f: Function, strip: Strip, n_tokens: Value, at: Scratch, shares: Seque
                     i = c * strip.vectors + v
                     sums[i] = f.fma(weight, value, sums[i])
             turn.carry(sums)
+        zero = f.const(0.0, f.vec)
         for q in range(strip.quads):
             for v, share in enumerate(shares):
                 four = [turn.carried[(q * QUAD + i) * strip.vectors + v] * share for i in range(QUAD)]
+                four = [f.select(empty[v], zero, x) for x in four]
                 _store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
 
 
 def write_rows(f: Function, strip: Strip, count: Value, outputs: Value, out: Value, ld: Value) -> None:
     """Copy the first `count` rows of outputs to rows of `out`."""
     with f.each(0, count) as row:
-        for column in range(0, strip.head_dim, f.lanes):
-            part = f.load(f.at(outputs, row * strip.head_dim + column), f.vec)
-            f.store(part, f.at(out, row * ld + column))
+        _copy_row(f, f.at(outputs, row * strip.values), f.at(out, row * ld), strip.value_dim, strip.value_dim)
 
 
 def _score_tile(
     f: Function, strip: Strip, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
 ) -> list[Value]:
-    start = f.at(at.keys, first * strip.head_dim)
-    with f.loop(0, strip.head_dim, _UNROLL, [f.const(0, f.vec)] * (keys * strip.vectors)) as turn:
+    start = f.at(at.keys, first * strip.keys)
+    with f.loop(0, strip.keys, _UNROLL, [f.const(0, f.vec)] * (keys * strip.vectors)) as turn:
         sums = list(turn.carried)
         for u in range(_UNROLL):
             column = turn.index + u
@@ -171,7 +232,7 @@ def _score_tile(
                 for v in range(strip.vectors)
             ]
             for k in range(keys):
-                key = f.splat(f.load(f.at(start, column + k * strip.head_dim)))
+                key = f.splat(f.load(f.at(start, column + k * strip.keys)))
                 for v, query in enumerate(queries):
                     sums[k * strip.vectors + v] = f.fma(query, key, sums[k * strip.vectors + v])
         turn.carry(sums)
@@ -189,7 +250,7 @@ def _store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column
         for part in range(f.lanes // QUAD):
             row = v * f.lanes + part * QUAD + i
             values = f.shuffle(wide, None, range(part * QUAD, (part + 1) * QUAD)) if f.lanes > QUAD else wide
-            f.store(values, f.at(to, column + row * strip.head_dim))
+            f.store(values, f.at(to, column + row * strip.values))
 
 
 def transpose(f: Function, four: Sequence[Value]) -> list[Value]:
