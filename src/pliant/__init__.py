@@ -12,16 +12,21 @@ from pliant import compile
 
 if TYPE_CHECKING:
     from pliant.api import open as open
+    from pliant.compiled import load as load
 
-__all__ = ["__version__", "compile", "open"]
+__all__ = ["__version__", "compile", "load", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    """`open` and the version are looked up when first asked for (PEP 562): importing pliant stays cheap."""
+    """`open`, `load` and the version are looked up when asked for (PEP 562): importing pliant is cheap."""
     if name == "open":
         from pliant.api import open
 
         return open
+    if name == "load":
+        from pliant.compiled import load
+
+        return load
     if name == "__version__":
         from importlib.metadata import version
 

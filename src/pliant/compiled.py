@@ -1,21 +1,27 @@
 """`pliant.compile`: an ONNX model becomes a session. Knows defaults and what sessions share, no compiler."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache as remembered
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 
+from pliant.compile.call import Target
+from pliant.compile.image import Image, make_image
+from pliant.compile.saved import open_saved
 from pliant.errors import InputError
+from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
-from pliant.models.onnx_file import open_onnx
+from pliant.models.onnx_file import Port, open_onnx
+from pliant.run.compiled import CompiledSession
 from pliant.run.model import ModelOptions, ModelSession
 
-__all__ = ["compile", "shared_pool"]
+__all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
 
 def compile(
@@ -37,12 +43,62 @@ def compile(
     Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
     compiled, InputError for options that make no sense.
     """
-    n_threads = (psutil.cpu_count(logical=False) or 1) if threads is None else threads
-    if n_threads < 1:
-        raise InputError(f"{threads} threads cannot run anything; give at least 1.")
     model = open_onnx(source)
-    library, pool = shared_pool(n_threads, cache)
+    library, pool = shared_pool(n_threads(threads), cache)
     return ModelSession(model, pool, library, ModelOptions(dims or {}, without, images))
+
+
+def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
+    """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
+
+    Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
+    """
+    saved = open_saved(Path(directory))
+    _, pool = shared_pool(n_threads(threads))
+    return CompiledSession.of(saved.program, saved.weights, saved.addresses, pool)
+
+
+def whole(
+    source: str | os.PathLike[str] | bytes | Any,
+    target: Target,
+    *,
+    dims: Mapping[str, int] | None = None,
+    without: Collection[str] = (),
+) -> tuple[Graph, Image]:
+    """The graph after all passes and its image for `target`, which need not be this CPU; nothing is run.
+
+    Raises InputError naming the dimensions that are still open, and what `compile` raises.
+    """
+    library, pool = shared_pool(1)
+    model = ModelSession(open_onnx(source), pool, library, ModelOptions(dims or {}, without), ahead=False)
+    graph = model.graph(sample_feeds(model.inputs))
+    return graph, make_image(graph, target)
+
+
+def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
+    """Feeds to try a model with: ones for whole numbers (valid as token ids and masks), noise for others.
+
+    Raises InputError naming the dimensions that are not fixed.
+    """
+    open_dims = sorted({f"{p.name}: {p}" for p in inputs if not p.is_static})
+    if open_dims:
+        raise InputError(f"fix every dimension first, with dims or --dim: {'; '.join(open_dims)}.")
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for port in inputs:
+        shape = tuple(d for d in port.dims or () if isinstance(d, int))
+        kind = TensorType(port.dtype, shape).numpy
+        is_float = port.dtype in ("float16", "bfloat16", "float32", "float64")
+        feeds[port.name] = (rng.standard_normal(shape) if is_float else np.ones(shape)).astype(kind)
+    return feeds
+
+
+def n_threads(asked: int | None) -> int:
+    """`asked`, or the physical cores. Raises InputError below 1."""
+    n = (psutil.cpu_count(logical=False) or 1) if asked is None else asked
+    if n < 1:
+        raise InputError(f"{asked} threads cannot run anything; give at least 1.")
+    return n
 
 
 @remembered

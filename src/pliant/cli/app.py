@@ -5,6 +5,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from pliant.cli.bench import bench
+from pliant.cli.compile import compile
 from pliant.cli.demo import demo
 from pliant.cli.eval import evaluate
 from pliant.cli.inspect import inspect
@@ -43,6 +45,8 @@ app.command()(run)
 app.command("eval")(evaluate)
 app.command()(stretch)
 app.command()(inspect)
+app.command()(compile)
+app.command()(bench)
 app.command()(demo)
 
 

@@ -6,13 +6,14 @@ Most versions of an operator only took more types; those need nothing. Knows sin
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from pliant.ir.graph import Attribute, Node, TensorType
 
 
+@runtime_checkable
 class Around(Protocol):
     """What an adapter may see and add."""
 

@@ -1,0 +1,87 @@
+"""`pliant bench`: an ONNX model here and on other runtimes, in turns, on the same feeds."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from pliant import compiled
+from pliant.cli.compile import Dims, dims_of
+from pliant.cli.options import Json, Threads
+from pliant.cli.show import console, print_json
+from pliant.errors import InputError
+from pliant.evaluate.peers import PEERS, Run, open_peer
+from pliant.quantities import format_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One runtime: seconds a run, and the largest difference of its outputs from pliant's."""
+
+    runtime: str
+    median_s: float
+    p95_s: float
+    ratio: float
+    difference: float | None
+
+
+def bench(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    against: Annotated[
+        str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")
+    ] = "onnxruntime",
+    dim: Dims = None,
+    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Time a model in turns with other runtimes and compare what they answer."""
+    session = compiled.compile(model, dims=dims_of(dim), threads=threads)
+    feeds = compiled.sample_feeds(session.inputs)
+    n_threads = compiled.n_threads(threads)
+    names = [name for name in against.split(",") if name]
+    runners: dict[str, Run] = {"pliant": session.run}
+    runners |= {name: open_peer(name, model, n_threads) for name in names}
+    rows = measure(runners, feeds, runs)
+    if json:
+        print_json(rows)
+        return
+    table = Table("runtime", "median", "95th percentile", "pliant / this", "largest difference")
+    for row in rows:
+        difference = "" if row.difference is None else f"{row.difference:.2e}"
+        times = format_seconds(row.median_s), format_seconds(row.p95_s)
+        table.add_row(row.runtime, *times, f"{row.ratio:.2f}", difference)
+    console().print(table)
+    typer.echo(f"{runs} runs each, in turns, {n_threads} threads")
+
+
+def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) -> list[Measured]:
+    """Time all runners in turns; their outputs are compared with those of `runners["pliant"]`."""
+    ours = runners["pliant"](feeds)
+    differences: dict[str, float | None] = {"pliant": None}
+    for name, run in runners.items():
+        answers = run(feeds)
+        if name != "pliant":
+            differences[name] = max((_difference(ours[y], answers[y]) for y in ours), default=0.0)
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(runs):
+        for name, run in runners.items():
+            start = time.perf_counter()
+            run(feeds)
+            times[name].append(time.perf_counter() - start)
+    base = median(times["pliant"])
+    return [
+        Measured(name, median(t), float(np.quantile(t, 0.95)), base / median(t), differences[name])
+        for name, t in times.items()
+    ]
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+    if a.shape != b.shape:
+        raise InputError(f"an output has shape {a.shape} here and {b.shape} there; are the feeds the same?")
+    return float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)), initial=0.0))

@@ -1,0 +1,115 @@
+"""`pliant compile`: an ONNX model becomes a directory that is loaded, or linked, without compiling again."""
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.table import Table
+
+from pliant import compiled
+from pliant.cli.options import Json, Threads
+from pliant.cli.show import console, print_json
+from pliant.compile.ahead import write_c
+from pliant.compile.call import Target
+from pliant.compile.image import Image
+from pliant.compile.saved import save
+from pliant.errors import InputError
+from pliant.kernels.isa import AVX2, AVX512, NEON, X86_64, Isa, host_isa
+from pliant.quantities import format_bytes
+
+Emit = Literal["session", "c"]
+TargetName = Literal["native", "avx512", "avx2", "x86-64", "aarch64"]
+
+_ISAS: dict[str, Isa] = {"avx512": AVX512, "avx2": AVX2, "x86-64": X86_64, "aarch64": NEON}
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What `--json` says."""
+
+    nodes: int
+    calls: int
+    kernels: dict[str, int]
+    arena_bytes: int
+    weight_bytes: int
+    output: str | None
+    library: str | None
+
+
+def compile(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the result goes.")] = None,
+    dim: Dims = None,
+    emit: Annotated[
+        Emit, typer.Option(help="A directory for Python, or C source and a library.")
+    ] = "session",
+    target: Annotated[TargetName, typer.Option(help="The CPU to compile for.")] = "native",
+    without: Annotated[
+        list[str] | None, typer.Option("--without", help="Leave a pass out; repeatable.")
+    ] = None,
+    threads: Threads = None,
+    json: Json = False,
+) -> None:
+    """Compile an ONNX model and say what became of it."""
+    for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), compiled.n_threads(threads))
+    graph, image = compiled.whole(model, for_cpu, dims=dims_of(dim), without=without or ())
+    library, reason = None, ""
+    if output is not None and emit == "c":
+        emitted = write_c(image, identifier(model), output)
+        library, reason = emitted.library, emitted.reason
+    elif output is not None:
+        save(image, output)
+    said = Compiled(
+        nodes=len(graph.nodes),
+        calls=len(image.calls),
+        kernels=dict(Counter(call.kernel.name for call in image.calls)),
+        arena_bytes=image.arena_bytes,
+        weight_bytes=_weight_bytes(image),
+        output=None if output is None else str(output),
+        library=None if library is None else str(library),
+    )
+    if json:
+        print_json(said)
+        return
+    _show(said, reason)
+
+
+def dims_of(texts: list[str] | None) -> dict[str, int]:
+    """`["batch=1"]` -> {"batch": 1}; raises InputError naming what is no dimension."""
+    dims = {}
+    for text in texts or ():
+        name, _, size = text.rpartition("=")
+        if not name or not size.isdecimal():
+            raise InputError(f"--dim {text!r}: give name=number, such as batch=1.")
+        dims[name] = int(size)
+    return dims
+
+
+def identifier(model: Path) -> str:
+    """A C name for the model at `model`."""
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in model.stem)
+    return name if name[:1].isalpha() else f"model_{name}"
+
+
+def _weight_bytes(image: Image) -> int:
+    return sum(a.nbytes for a in image.constants.values()) + sum(p.n_bytes for p in image.packed.values())
+
+
+def _show(said: Compiled, reason: str) -> None:
+    table = Table("kernel", "calls", title=f"{said.nodes} operators, {said.calls} kernel calls")
+    table.columns[1].justify = "right"
+    for name, n in sorted(said.kernels.items(), key=lambda entry: -entry[1]):
+        table.add_row(name, str(n))
+    console().print(table)
+    typer.echo(f"arena {format_bytes(said.arena_bytes)}, weights {format_bytes(said.weight_bytes)}")
+    if said.output is not None:
+        typer.echo(f"written to {said.output}")
+    if said.library is not None:
+        typer.echo(f"linked as {said.library}")
+    elif reason:
+        typer.echo(f"not linked: {reason}")

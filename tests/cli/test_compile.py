@@ -1,0 +1,101 @@
+"""`pliant compile` and `pliant bench` on small ONNX models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+import pliant
+from pliant.cli.app import app
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """y = relu(x @ w), its batch symbolic."""
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of a command line."""
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_compiled_directory_answers_without_the_model(model: Path) -> None:
+    """Compile, delete the model, load: as an application that ships the directory would."""
+    out = model.with_name("out")
+    status, printed, _ = run("compile", str(model), "--dim", "batch=2", "-o", str(out), "--json")
+    assert status == 0
+    assert json.loads(printed)["output"] == str(out)
+    weights = numpy_helper.to_array(onnx.load(model).graph.initializer[0])
+    model.unlink()
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(pliant.load(out, threads=1).run({"x": x})["y"], np.maximum(x @ weights, 0))
+
+
+def test_the_table_names_kernels_and_memory(model: Path) -> None:
+    """What a user reads before deciding."""
+    status, printed, _ = run("compile", str(model), "--dim", "batch=2")
+    assert status == 0
+    for word in ("kernel", "arena", "weights"):
+        assert word in printed
+
+
+def test_an_open_dimension_is_named(model: Path) -> None:
+    """A directory is for one shape; which number is missing is said."""
+    status, _, said = run("compile", str(model))
+    assert status == 1
+    assert "batch" in said
+    assert "--dim" in said
+
+
+@pytest.mark.parametrize("dim", ["batch", "batch=x", "=3", "height=2"])
+def test_a_wrong_dimension_is_refused(model: Path, dim: str) -> None:
+    """No guessing at what was meant."""
+    status, _, said = run("compile", str(model), "--dim", dim)
+    assert status == 1
+    assert dim.split("=")[0] in said
+
+
+def test_c_for_another_cpu_is_written_with_or_without_a_compiler(model: Path) -> None:
+    """Objects and sources are there in any case; linking needs a compiler for Arm."""
+    out = model.with_name("c")
+    status, _, said = run(
+        "compile", str(model), "--dim", "batch=2", "-o", str(out), "--emit", "c", "--target", "aarch64"
+    )
+    assert status == 0, said
+    assert {"small.c", "small.h", "small.map", "CMakeLists.txt", "example.c"} <= {
+        p.name for p in out.iterdir()
+    }
+
+
+def test_the_bench_compares_answers_and_times(model: Path) -> None:
+    """Against onnxruntime on the same feeds; no claim about who is faster."""
+    pytest.importorskip("onnxruntime")
+    status, printed, said = run("bench", str(model), "--dim", "batch=2", "--runs", "3", "--json")
+    assert status == 0, said
+    ours, theirs = json.loads(printed)
+    assert (ours["runtime"], theirs["runtime"]) == ("pliant", "onnxruntime")
+    assert theirs["difference"] < 1e-5
+
+
+def test_an_unknown_runtime_is_named(model: Path) -> None:
+    """With the list of those that can be asked for."""
+    status, _, said = run("bench", str(model), "--dim", "batch=2", "--against", "abacus")
+    assert status == 1
+    assert "abacus" in said
+    assert "onnxruntime" in said
