@@ -14,7 +14,10 @@ from pliant.compile.lower import (
     norm,
     pad,
     pool,
+    recurrent,
     reduce,
+    resize,
+    sample,
     select,
 )
 from pliant.errors import GraphError
@@ -22,7 +25,23 @@ from pliant.ir.graph import Graph, Node
 
 Rule = Callable[[Node, Graph, Target], Lowered]
 
-_FAMILIES: tuple[Mapping[str, Rule], ...] = (alias.RULES, elementwise.RULES, reduce.RULES, extremum.RULES, norm.RULES, move.RULES, index.RULES, pad.RULES, select.RULES, conv.RULES, matmul.RULES, pool.RULES)
+_FAMILIES: tuple[Mapping[str, Rule], ...] = (
+    alias.RULES,
+    elementwise.RULES,
+    reduce.RULES,
+    extremum.RULES,
+    norm.RULES,
+    move.RULES,
+    index.RULES,
+    pad.RULES,
+    select.RULES,
+    resize.RULES,
+    sample.RULES,
+    conv.RULES,
+    matmul.RULES,
+    pool.RULES,
+    recurrent.RULES,
+)
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
 
 

@@ -1,0 +1,271 @@
+"""Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that has the time loop inside.
+
+Knows ONNX's attributes and the order of its gates; what a cell does is the kernel's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import numpy as np
+
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.lower.inputs_product import product
+from pliant.compile.lower.window import integer, real, text
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+from pliant.kernels import conv_weights, recurrent
+from pliant.kernels.recurrent_args import LANES, Cell, RecurrentArgs, RecurrentForm
+from pliant.kernels.recurrent_cells import ACTIVATIONS
+from pliant.kernels.recurrent_weights import (
+    INTERLEAVE,
+    InterleaveArgs,
+    Interleaving,
+    interleave,
+    interleave_ir,
+)
+
+_DEFAULTS = {"LSTM": ("sigmoid", "tanh", "tanh"), "GRU": ("sigmoid", "tanh"), "RNN": ("tanh",)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """The extents of one node, and its names for temporaries."""
+
+    node: Node
+    cell: Cell
+    directions: int
+    steps: int
+    batch: int
+    inputs: int
+    hidden: int
+    gates: int
+    is_batch_first: bool
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.hidden // LANES)
+
+    @property
+    def columns(self) -> int:
+        """Of the inputs' product, all directions side by side."""
+        return self.directions * self.blocks * self.gates * LANES
+
+    def input(self, n: int) -> str:
+        return self.node.inputs[n] if n < len(self.node.inputs) else ""
+
+    def temporary(self, what: str) -> str:
+        return f"{next(y for y in self.node.outputs if y)}:{what}"
+
+
+def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
+    layer = _layer(node, graph)
+    names, parts = _weights(layer, graph)
+    pre = layer.temporary("pre")
+    rows = layer.steps * layer.batch
+    first = product(
+        node.inputs[0],
+        names["inputs"],
+        names["bias"],
+        pre,
+        rows=rows,
+        depth=layer.inputs,
+        columns=layer.columns,
+        target=target,
+        label=node.name or node.op,
+    )
+    temporaries = {pre: 4 * rows * layer.columns}
+    calls = [call for part in parts for call in part.calls]
+    packed: dict[str, Packed] = {}
+    for part in parts:
+        temporaries |= part.temporaries
+        packed |= part.packed
+    return Lowered((*calls, first, *_cells(layer, names, pre, target)), (), temporaries, packed)
+
+
+def _layer(node: Node, graph: Graph) -> _Layer:
+    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    if x.dtype != "float32":
+        raise GraphError(f"node {node.name or node.op!r}: recurrent kernels are float32 only, not {x.dtype}.")
+    is_batch_first = integer(node.attributes, "layout", 0) == 1
+    steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
+    hidden = graph.types[node.inputs[2]].shape[-1]
+    resets_late = integer(node.attributes, "linear_before_reset", 0) != 0
+    cells: dict[str, Cell] = {
+        "LSTM": "lstm",
+        "RNN": "rnn",
+        "GRU": "gru" if resets_late else "gru_reset_before",
+    }
+    return _Layer(
+        node,
+        cells[node.op],
+        w.shape[0],
+        steps,
+        batch,
+        x.shape[2],
+        hidden,
+        w.shape[1] // hidden,
+        is_batch_first,
+    )
+
+
+def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[Lowered]]:
+    """Names of all interleaved constants ("" where there is none), and what makes them."""
+    w, r, b, p = (layer.input(n) for n in (1, 2, 3, 7))
+    H, G = layer.hidden, layer.gates
+    width = recurrent.padded_hidden(H)
+    inputs = Interleaving(H, layer.inputs, conv_weights.padded(layer.inputs), 0, G, G, is_apart=True)
+    form = RecurrentForm(layer.cell, ())
+    jobs: dict[str, tuple[str, list[Interleaving]]] = {"inputs": (w, [inputs])}
+    first = 0
+    for name, gates in zip(("weights", "late_weights"), form.passes, strict=False):
+        jobs[name] = (r, [Interleaving(H, H, width, first, gates, gates)])
+        first += gates
+    under_reset = layer.cell == "gru"
+    both = [Interleaving(H, 1, 1, 0, G, G), Interleaving(H, 1, 1, G, G - under_reset, G)]
+    jobs["bias"] = (b, both)
+    if under_reset:
+        jobs["hidden_bias"] = (b, [Interleaving(H, 1, 1, 2 * G - 1, 1, 1)])
+    if p:
+        jobs["peepholes"] = (p, [Interleaving(H, 1, 1, 0, 3, 3)])
+    names = dict.fromkeys(("late_weights", "hidden_bias", "peepholes"), "")
+    names |= {name: layer.temporary(name) for name in jobs}
+    return names, [_interleaved(layer, graph, names[name], *job) for name, job in jobs.items()]
+
+
+def _interleaved(layer: _Layer, graph: Graph, out: str, source: str, how: Sequence[Interleaving]) -> Lowered:
+    """A constant packed once, or a temporary written before each run."""
+    n_bytes = 4 * layer.directions * layer.blocks * how[0].block_floats
+    if not source or source in graph.constants:
+        fill = partial(_fill, source=graph.constants.get(source), how=tuple(how))
+        return Lowered(packed={out: Packed(n_bytes, fill, source)})
+    rows = graph.types[source].shape[1]
+    calls = [
+        Call(
+            Kernel(INTERLEAVE, interleave_ir),
+            InterleaveArgs,
+            {"w": Ref(source), "out": Ref(out), **part.fields(rows), "adds": int(n > 0)},
+            n_units=layer.directions * layer.blocks,
+            reads=(source,),
+            writes=(out,),
+            label=layer.node.name or layer.node.op,
+        )
+        for n, part in enumerate(how)
+    ]
+    return Lowered(tuple(calls), (), {out: n_bytes})
+
+
+def _fill(memory: np.ndarray, source: np.ndarray | None, how: Sequence[Interleaving]) -> None:
+    to = memory.view(np.float32)
+    to[:] = 0
+    if source is not None:
+        w = source.reshape(*source.shape[:2], -1)
+        for part in how:
+            to += interleave(w, part).reshape(-1)
+
+
+def _cells(layer: _Layer, names: dict[str, str], pre: str, target: Target) -> list[Call]:
+    """One call for all directions, or one for each where their activations differ."""
+    acts = _activations(layer)
+    is_reverse = text(layer.node.attributes, "direction", "forward") == "reverse"
+    if len(set(acts)) == 1:
+        return [_call(layer, names, pre, target, acts[0], 0, layer.directions, int(is_reverse))]
+    return [_call(layer, names, pre, target, a, d, 1, d) for d, a in enumerate(acts)]
+
+
+def _call(
+    layer: _Layer,
+    names: dict[str, str],
+    pre: str,
+    target: Target,
+    acts: tuple[tuple[str, float, float], ...],
+    first: int,
+    directions: int,
+    backward: int,
+) -> Call:
+    node, B, S, H, D = layer.node, layer.batch, layer.steps, layer.hidden, layer.directions
+    form = RecurrentForm(layer.cell, tuple(name for name, _, _ in acts))
+    threads = max(1, target.n_threads // directions)
+    unit_rows = max(1, -(-B // threads))
+    y, y_h, y_c = (*node.outputs, "", "")[:3]
+    states = [layer.input(n) for n in (4, 5, 6)]
+    tensors = {
+        "pre": pre,
+        **{name: names[name] for name in ("weights", "late_weights", "hidden_bias", "peepholes")},
+        **dict(zip(("lengths", "initial_h", "initial_c"), states, strict=True)),
+        **{"y": y, "y_h": y_h, "y_c": y_c},
+    }
+    first_of_batch = layer.is_batch_first
+    clip = real(node.attributes, "clip", 0.0)
+    fields: dict[str, Field] = {
+        **{name: Ref(tensor) for name, tensor in tensors.items() if tensor},
+        "steps": S,
+        "batch": B,
+        "hidden": H,
+        "blocks": layer.blocks,
+        "unit_rows": unit_rows,
+        "row_blocks": -(-B // unit_rows),
+        "first_direction": first,
+        "backward": backward,
+        "pre_t": layer.columns * (1 if first_of_batch else B),
+        "pre_b": layer.columns * (S if first_of_batch else 1),
+        "pre_d": layer.columns // D,
+        "y_t": D * H * (1 if first_of_batch else B),
+        "y_b": H * (S * D if first_of_batch else 1),
+        "y_d": H * (1 if first_of_batch else B),
+        "state_b": H * (D if first_of_batch else 1),
+        "state_d": H * (1 if first_of_batch else B),
+        "couples_gates": integer(node.attributes, "input_forget", 0),
+        "clip": clip if clip > 0 else inf,
+        **{f"alpha{i}": a for i, (_, a, _) in enumerate(acts)},
+        **{f"beta{i}": b for i, (_, _, b) in enumerate(acts)},
+    }
+    outputs = ("y", "y_h", "y_c")
+    return Call(
+        Kernel(form.name, partial(recurrent.recurrent_ir, form=form)),
+        RecurrentArgs,
+        fields,
+        n_units=directions * -(-B // unit_rows),
+        reads=tuple(t for name, t in tensors.items() if t and name not in outputs),
+        writes=tuple(tensors[name] for name in outputs if tensors[name]),
+        scratch_bytes=recurrent.scratch_bytes(form, H, unit_rows),
+        label=node.name or node.op,
+    )
+
+
+def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
+    """Name, alpha and beta of each direction's activations.
+
+    `activation_alpha` and `activation_beta` are lists of what the activations that have such a parameter
+    take, in order. Raises GraphError for an unknown name.
+    """
+    attributes, default = layer.node.attributes, _DEFAULTS[layer.node.op]
+    given = attributes.get("activations", default * layer.directions)
+    alphas, betas = (list(_floats(attributes.get(f"activation_{n}", ()))) for n in ("alpha", "beta"))
+    found = []
+    assert isinstance(given, tuple)
+    for name in (str(n).lower() for n in given):
+        if name not in ACTIVATIONS:
+            raise GraphError(
+                f"node {layer.node.name or layer.node.op!r}: no activation {name!r}; "
+                f"there are {', '.join(sorted(ACTIVATIONS))}."
+            )
+        _, alpha, beta = ACTIVATIONS[name]
+        alpha = alphas.pop(0) if alphas and name in _WITH_ALPHA else alpha
+        beta = betas.pop(0) if betas and name in _WITH_BETA else beta
+        found.append((name, alpha, beta))
+    n = len(default)
+    return [tuple(found[n * d : n * (d + 1)]) for d in range(layer.directions)]
+
+
+_WITH_ALPHA = frozenset(["affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"])
+_WITH_BETA = frozenset(["affine", "scaledtanh", "hardsigmoid"])
+
+
+def _floats(value: object) -> tuple[float, ...]:
+    assert isinstance(value, tuple)
+    return tuple(float(v) for v in value)
+
+
+RULES = dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)

@@ -1,0 +1,124 @@
+"""Put a recurrent layer's weights and biases gate beside gate: by numpy, or by a kernel while it runs.
+
+Knows blocks of 16 hidden units; nothing of what gates mean.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from pliant.kernels.emit import Module
+from pliant.kernels.isa import Isa
+from pliant.kernels.recurrent_args import LANES
+
+INTERLEAVE = "recurrent_interleave"
+
+
+class InterleaveArgs(ctypes.Structure):
+    """out[direction][block][gate][k][16] from w[direction][rows][depth], whose rows are gates of `hidden`.
+
+    Gates first_gate .. first_gate + gates - 1 are taken; a gate and a k are `gate_step` and `k_step` floats
+    apart in out, a block `block_step`. What has no source is zero. `adds` adds to what is there.
+    A unit is a block of a direction.
+    """
+
+    _fields_ = (
+        ("w", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        *[
+            (name, ctypes.c_int64)
+            for name in (
+                "rows",
+                "depth",
+                "padded_depth",
+                "hidden",
+                "blocks",
+                "first_gate",
+                "gates",
+                "gate_step",
+                "k_step",
+                "block_step",
+                "adds",
+            )
+        ],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaving:
+    """Which gates of a matrix go where: the first of `block_gates` of each block.
+
+    `is_apart` keeps each gate's panel to itself, as the inputs' product wants it.
+    """
+
+    hidden: int
+    depth: int
+    padded_depth: int
+    first_gate: int
+    gates: int
+    block_gates: int
+    is_apart: bool = False
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.hidden // LANES)
+
+    @property
+    def block_floats(self) -> int:
+        return self.block_gates * self.padded_depth * LANES
+
+    def fields(self, rows: int) -> dict[str, int]:
+        """InterleaveArgs but for addresses and `adds`; `rows` of w in one direction."""
+        return {
+            "rows": rows,
+            "depth": self.depth,
+            "padded_depth": self.padded_depth,
+            "hidden": self.hidden,
+            "blocks": self.blocks,
+            "first_gate": self.first_gate,
+            "gates": self.gates,
+            "gate_step": self.padded_depth * LANES if self.is_apart else LANES,
+            "k_step": LANES if self.is_apart else self.block_gates * LANES,
+            "block_step": self.block_floats,
+        }
+
+
+def interleave(w: Float[np.ndarray, "directions rows depth"], how: Interleaving) -> Float[np.ndarray, "..."]:
+    """The interleaved array, flat but for the directions."""
+    n, _, depth = w.shape
+    first = how.first_gate * how.hidden
+    taken = w[:, first : first + how.gates * how.hidden].reshape(n, how.gates, how.hidden, depth)
+    padded = np.zeros((n, how.block_gates, how.blocks * LANES, how.padded_depth), np.float32)
+    padded[:, : how.gates, : how.hidden, :depth] = taken
+    blocks = padded.reshape(n, how.block_gates, how.blocks, LANES, how.padded_depth)
+    order = (0, 2, 1, 4, 3) if how.is_apart else (0, 2, 4, 1, 3)
+    return np.ascontiguousarray(blocks.transpose(order)).reshape(n, -1)
+
+
+def interleave_ir(isa: Isa) -> str:
+    """`recurrent_interleave` with InterleaveArgs."""
+    module = Module(isa)
+    with module.kernel(INTERLEAVE) as f:
+        args, lo, hi, _ = f.params
+        w, out, rows, depth, padded_depth, hidden, blocks = f.fields(
+            args, InterleaveArgs, "w", "out", "rows", "depth", "padded_depth", "hidden", "blocks"
+        )
+        first_gate, gates, gate_step, k_step, block_step, adds = f.fields(
+            args, InterleaveArgs, "first_gate", "gates", "gate_step", "k_step", "block_step", "adds"
+        )
+        zero = f.const(0.0, "float")
+        with f.each(lo, hi) as unit:
+            source = f.at(w, unit // blocks * rows * depth)
+            to = f.at(out, unit * block_step)
+            with f.each(0, gates) as gate, f.each(0, LANES) as lane, f.each(0, padded_depth) as k:
+                cell = unit % blocks * LANES + lane
+                exists = (cell < hidden) & (k < depth)
+                row = (first_gate + gate) * hidden + cell
+                place = f.select(exists, row * depth + k, f.const(0))
+                value = f.select(exists, f.load(f.at(source, place)), zero)
+                at = f.at(to, gate * gate_step + k * k_step + lane)
+                before = f.choose(adds.compare("ne", 0), lambda at=at: [f.load(at)], lambda: [zero])[0]
+                f.store(before + value, at)
+    return module.text()
