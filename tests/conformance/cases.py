@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from pliant.compile.encode import kernels
+from pliant.compile.load import addresses
 from pliant.compiled import shared_pool
 from pliant.errors import PliantError
 from pliant.models.onnx_file import open_onnx
@@ -58,7 +58,8 @@ def load(kind: str) -> list[Case]:
     cases = []
     for case in found:
         if case.model is not None:
-            cases.append(Case(case.name, case.model, tuple(case.data_sets), case.rtol, case.atol))
+            sets = tuple((_arrays(inputs), _arrays(outputs)) for inputs, outputs in case.data_sets)
+            cases.append(Case(case.name, case.model, sets, case.rtol, case.atol))
         elif case.model_dir is not None:
             directory = Path(case.model_dir)
             model = onnx.load(directory / "model.onnx")
@@ -82,7 +83,7 @@ def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
                 wanted.update(kernels(session.image(_feeds(session, inputs))))
         except PliantError as error:
             refused[case.name] = str(error)
-    library.functions({name: partial(kernel.ir, library.isa) for name, kernel in wanted.items()})
+    addresses(wanted, library)
     for case in cases:
         if case.name in refused:
             yield Outcome(case, refused=refused[case.name])
@@ -118,6 +119,11 @@ def _difference(result: np.ndarray, right: np.ndarray, case: Case) -> str:
     except AssertionError as error:
         return " ".join(str(error).split())[:300]
     return ""
+
+
+def _arrays(values: Sequence[Any]) -> list[Any]:
+    """Some cases come as TensorProtos, where numpy has no such type."""
+    return [numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v for v in values]
 
 
 def _stored(directory: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -31,6 +31,8 @@ from pliant.models.onnx_shapes import VALUE_INPUTS, known_shape
 MAX_NODES = 1_000_000
 """Functions that call functions can grow without bound."""
 MAX_DEPTH = 64
+OLDEST_OPSET = 7
+"""Before it, broadcasting was an attribute; exporters left such opsets in 2018."""
 MAX_TENSOR_BYTES = 1 << 40
 MAX_VALUE_ELEMENTS = 4096
 """Longer inputs are never bound by value: each new value is another compilation."""
@@ -231,24 +233,41 @@ class _Walk:
         if key == "If" and node.input[0] in self._values:
             self._branch(node, bool(np.all(self._values[node.input[0]])), scope)
             return True
+        if key == "Dropout" and self._drops_nothing(node):
+            self._rename(node.input[0], node.output[0])
+            if len(node.output) > 1 and node.output[1]:
+                self._know(node.output[1], np.ones(self._types[node.input[0]].shape, np.bool_))
+            return True
         return False
+
+    def _drops_nothing(self, node: Any) -> bool:
+        """Whether a Dropout is one at inference, or drops with probability 0."""
+        ratio, training = (*node.input[1:], "", "")[:2]
+        known = self._values.get(training)
+        if not training or (known is not None and not known.any()):
+            return True
+        return ratio in self._values and not self._values[ratio].any()
 
     def _operator(self, node: Any, key: str, scope: _Scope, where: str) -> None:
         version = scope.opsets.get("" if node.domain == "ai.onnx" else node.domain)
         schema = None if version is None else schema_of(node.domain, node.op_type, version)
-        if schema is None or self._refused(key):
+        if schema is None or key in _CONTROL_FLOW or not _means_the_same(schema, node, scope.opsets):
             self._lose(node, key, where, is_cause=True)
             return
         check_types(schema, node, self._types, where)
         self._all_known(node, key, where)
-        inferred = infer(schema, node, self._types, self._values, scope.opsets, where)
-        types = {y: t or known_shape(node, self._types, self._values) for y, t in inferred.items()}
+        known = known_shape(node, self._types, self._values)
+        types: dict[str, TensorType | None] = (
+            {node.output[0]: known}
+            if known
+            else infer(schema, node, self._types, self._values, scope.opsets, where)
+        )
         for y, type_ in types.items():
             if type_ is not None:
                 self._fits(y, type_)
         if all(x in self._values for x in node.input if x) and self._fold(node, key, scope, types):
             return
-        if key not in self._supported or not self._keep(node, key, schema, types):
+        if not self._keep(node, key, schema, types):
             function = function_of(schema, node, self._types)
             if function is None:
                 self._lose(node, key, where, is_cause=True)
@@ -256,7 +275,12 @@ class _Walk:
                 self._expand(function, node, scope, where)
 
     def _keep(self, node: Any, key: str, schema: Any, types: Mapping[str, TensorType | None]) -> bool:
-        """Add the node as it is said in the newest opset; False where that has no word for it."""
+        """Add the node as it is said in the newest opset; False where there is no word or kernel."""
+        attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
+        kept = Node(key, tuple(node.input), tuple(node.output), attributes, node.name or node.output[0])
+        adapted = adapt(kept, schema.since_version, self)
+        if adapted is None or any(n.op not in self._supported for n in adapted):
+            return False
         unknown = [y for y, t in types.items() if t is None]
         if unknown:
             raise GraphError(
@@ -264,11 +288,6 @@ class _Walk:
                 "data: a static program cannot hold it."
             )
         self._types |= {y: t for y, t in types.items() if t is not None}
-        attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
-        kept = Node(key, tuple(node.input), tuple(node.output), attributes, node.name or node.output[0])
-        adapted = adapt(kept, schema.since_version, self)
-        if adapted is None or any(n.op not in self._supported for n in adapted):
-            return False
         for n in adapted:
             self._nodes.append(n)
             self._makers |= {y: n for y in n.outputs if y}
@@ -385,9 +404,6 @@ class _Walk:
                 found.add(x)
         return found
 
-    def _refused(self, key: str) -> bool:
-        return key in _CONTROL_FLOW
-
     def _is_unknown(self, node: Any, key: str, scope: _Scope) -> bool:
         """Whether an operator, whose inputs cannot be computed, could not be compiled itself."""
         if key in self._supported or key in ("Constant", "Shape", "Size"):
@@ -428,6 +444,14 @@ class _Inherited(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return self._outer[name]
+
+
+def _means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:
+    """Whether an operator of a very old opset is still the same one at the oldest that is translated."""
+    if node.domain not in ("", "ai.onnx") or opsets.get("", OLDEST_OPSET) >= OLDEST_OPSET:
+        return True
+    later = schema_of(node.domain, node.op_type, OLDEST_OPSET)
+    return later is not None and later.since_version == schema.since_version
 
 
 def _needed(graph: Any) -> set[int]:

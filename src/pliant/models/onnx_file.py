@@ -16,9 +16,6 @@ from pliant.errors import GraphError, InputError, ModelError
 from pliant.models.onnx_tensor import ExternalData, array_of, dtype_name, mapped
 from pliant.models.onnx_wire import outline
 
-OLDEST_OPSET = 7
-"""Before it, broadcasting was an attribute; exporters left such opsets in 2018."""
-
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
@@ -118,11 +115,6 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
     _check(proto, source)
     del proto.graph.initializer[:]
     opsets = {"" if o.domain in _DEFAULT_DOMAINS else o.domain: o.version for o in proto.opset_import}
-    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        raise GraphError(
-            f"{source} is of opset {opsets['']}; the oldest supported is {OLDEST_OPSET}. Export it anew, or "
-            "convert it with onnx.version_converter."
-        )
     return OnnxModel(proto, constants, opsets, external, data, source)
 
 

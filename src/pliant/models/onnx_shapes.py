@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 
 _AXES = (1,)
@@ -52,4 +53,37 @@ def known_shape(
     return None if rule is None else rule(node, types, values)
 
 
-_RULES: Mapping[str, Any] = {}
+def _like_first(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> TensorType | None:
+    return types[node.input[0]]
+
+
+def _range(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]) -> TensorType | None:
+    """Exporters also give vectors of one element, which ONNX's inference refuses."""
+    if any(x not in values or values[x].size != 1 for x in node.input):
+        return None
+    start, limit, delta = (values[x].item() for x in node.input)
+    if not delta:
+        raise GraphError(f"node {node.name or node.output[0]!r} (Range) has a step of 0.")
+    steps = (limit - start) / delta
+    return (
+        TensorType(types[node.input[0]].dtype, (max(int(np.ceil(steps)), 0),)) if np.isfinite(steps) else None
+    )
+
+
+def _max_unpool(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> TensorType | None:
+    shape = values.get(node.input[2]) if len(node.input) > 2 else None
+    if shape is None or np.any(shape < 0):
+        return None
+    return TensorType(types[node.input[0]].dtype, tuple(int(d) for d in shape))
+
+
+_RULES: Mapping[str, Any] = {
+    "GroupNormalization": _like_first,
+    "MeanVarianceNormalization": _like_first,
+    "Range": _range,
+    "MaxUnpool": _max_unpool,
+}

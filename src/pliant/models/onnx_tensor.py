@@ -32,12 +32,16 @@ DTYPES: dict[int, str] = {
     TensorProto.FLOAT4E2M1: "float4_e2m1fn",
     TensorProto.INT4: "int4",
     TensorProto.UINT4: "uint4",
+    # Older versions of onnx do not know these.
+    24: "float8_e8m0fnu",
+    25: "uint2",
+    26: "int2",
 }
 """ONNX's element types that have a numpy one, by its name. Strings and complex numbers are refused."""
 
 ELEMENT_TYPES = {name: code for code, name in DTYPES.items()}
 
-_BITS = {"float4_e2m1fn": 4, "int4": 4, "uint4": 4}
+_BITS = {"float4_e2m1fn": 4, "int4": 4, "uint4": 4, "uint2": 2, "int2": 2}
 # Where a value is not in raw_data: the field of its type, and values of the field for each 8 bytes or less.
 _TYPED_FIELDS = {
     TensorProto.FLOAT: "float_data",

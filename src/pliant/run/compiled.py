@@ -2,13 +2,13 @@
 
 import ctypes
 from collections.abc import Mapping
-from functools import partial
 from typing import Self, final
 
 import numpy as np
 
 from pliant.compile.encode import ARENA, Copy, Encoded, encode, kernels
 from pliant.compile.image import Image
+from pliant.compile.load import addresses
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.jit import Library
@@ -28,8 +28,7 @@ class CompiledSession:
         for name, packed in image.packed.items():
             weights[name] = aligned_bytes(packed.n_bytes)
             packed.fill(weights[name])
-        texts = {name: partial(kernel.ir, library.isa) for name, kernel in kernels(image).items()}
-        self._load(encode(image), weights, library.functions(texts), pool)
+        self._load(encode(image), weights, addresses(kernels(image), library), pool)
 
     @classmethod
     def of(
@@ -89,7 +88,8 @@ class CompiledSession:
         return results
 
     def _copy(self, target: np.ndarray, copy: Copy, held: Mapping[str, np.ndarray]) -> None:
-        base = held[copy.space].ctypes.data if copy.space in held else self._base[copy.space]
+        # A constant that is an output has the output's name.
+        base = self._base[copy.space] if copy.space in self._base else held[copy.space].ctypes.data
         ctypes.memmove(target.ctypes.data, base + copy.offset, target.nbytes)
 
     def _point(self, space: str, address: int) -> None:

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self, final, overload
 
 import numpy as np
@@ -18,6 +17,7 @@ import psutil
 from pliant.compile.call import Target
 from pliant.compile.encode import encode, kernels
 from pliant.compile.image import Image, make_image
+from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
 from pliant.compile.simplify.passes import simplify
 from pliant.errors import GraphError, InputError, ValueNeeded
@@ -138,10 +138,9 @@ class ModelSession:
         graph = self._bound(shapes, feeds)
         image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
         _check_memory(image, self._model.source)
-        texts = {name: partial(kernel.ir, self._library.isa) for name, kernel in kernels(image).items()}
-        addresses = self._library.functions(texts)
-        weights = self._weights.of(image, dict(graph.constants))
-        session = CompiledSession.of(encode(image), weights, addresses, self._pool)
+        at = addresses(kernels(image), self._library)
+        weights = self._weights.of(image, graph.constants)
+        session = CompiledSession.of(encode(image), weights, at, self._pool)
         self._images[self._key(shapes, feeds)] = session
         while len(self._images) > self._options.images:
             self._images.popitem(last=False)

@@ -1,6 +1,6 @@
 """Constants in the form kernels want, made once and shared by all images of a model. Knows no kernel."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
 
 import numpy as np
@@ -24,7 +24,7 @@ class SharedWeights:
         # Sources are kept alive, so that an id stays the array's own.
         self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
 
-    def of(self, image: Image, sources: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
         weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
         since = 0
