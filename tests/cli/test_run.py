@@ -57,7 +57,7 @@ def test_the_smallest_preload_and_target_are_read_in_human_units(
 ) -> None:
     """200KB and 5s, not 200000 and 5.0; a buffer that holds everything leaves nothing to read."""
     made = as_json("plan", model, "--latency", "5s", "--preload", "10MB")
-    assert made["budget"] == {"latency_s": 5.0, "preload_bytes": 10_000_000}
+    assert made["budget"] == {"latency_s": 5.0, "preload_bytes": 10_000_000, "working_bytes": None}
     assert not any(load["base"] or load["refinements"] for load in made["loads"])
 
 
