@@ -210,7 +210,7 @@ def _eye_like(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
     value = node.attributes.get("value", np.float32(0))
-    return _constant(node, graph, np.asarray(value).reshape(-1)[0])
+    return _constant(node, graph, np.asarray(value).reshape(-1)[:1])
 
 
 def _shape(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -1,0 +1,108 @@
+"""The gather and scatter families through a session: against onnx's reference, and with hostile indices."""
+
+import numpy as np
+import pytest
+
+from pliant.errors import GraphError
+from pliant.ir.graph import TensorType
+from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
+from tests.compile.lower.running import run_node, type_of
+from tests.compile.lower.test_move import check, numbers
+
+HOST = portable(AVX2)
+EVERY_ISA = pytest.mark.parametrize(
+    "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
+)
+FAR = [2**62, -(2**62), 2**63 - 1, -(2**63), 5, -6]
+
+
+def _places(high: int, *shape: int, dtype: str = "int64", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(-high, high, shape).astype(dtype)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_gather_along_every_axis(index: str, isa: Isa) -> None:
+    """Rows, single elements, negative indices, a scalar index, a long table."""
+    for axis in (0, 1, -1):
+        check("Gather", [numbers(5, 6, 7), _places(5, 3, 4, dtype=index)], {"axis": axis}, isa=isa)
+    check("Gather", [numbers(500, 64), _places(500, 1000, dtype=index)], isa=isa)
+    check("Gather", [numbers(5, 8, dtype="int8"), np.array(-2, index)], isa=isa)
+
+
+@EVERY_ISA
+def test_elements_and_tuples(isa: Isa) -> None:
+    """An index for each element, or for each row by several dimensions, with batches."""
+    for axis in (0, 1, 2):
+        check("GatherElements", [numbers(5, 6, 7), _places(5, 5, 6, 7)], {"axis": axis}, isa=isa)
+    check("GatherElements", [numbers(5, 6, 7), _places(5, 5, 3, 7)], {"axis": 1}, isa=isa)
+    check("GatherND", [numbers(5, 6, 7), _places(5, 3, 2)], isa=isa)
+    check("GatherND", [numbers(3, 6, 7, 2), _places(6, 3, 4, 1)], {"batch_dims": 1}, isa=isa)
+    check("GatherND", [numbers(3, 6, 7, 2), _places(2, 3, 4)], isa=isa)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint8"])
+def test_scatter_with_every_reduction(reduction: str, dtype: str) -> None:
+    """Repeated indices combine in order, except where none may repeat."""
+    x = np.abs(numbers(5, 6, 7)).astype(dtype) % 9
+    attributes = {"reduction": reduction}
+    order = np.argsort(numbers(5, 6, 7), axis=1)[:, :3]
+    places = order if reduction == "none" else _places(5, 2, 3, 4)
+    updates = (np.arange(places.size).reshape(places.shape) % 5 + 1).astype(dtype)
+    check("ScatterElements", [x, places, updates], {"axis": 1, **attributes})
+    rows = np.array([[3, 1], [0, 4], [2, 2]])
+    rows = rows if reduction == "none" else np.concatenate([rows, rows])
+    row_updates = (np.arange(len(rows) * 7).reshape(-1, 7) % 5 + 1).astype(dtype)
+    check("ScatterND", [x, rows, row_updates], attributes)
+
+
+def test_half_floats_are_summed_in_float32() -> None:
+    """1 + 1e-3 keeps its last bits until it is rounded once, by float16's own rounding."""
+    x, places = np.ones((3, 4), np.float16), np.array([[0], [2]])
+    updates = np.full((2, 4), 1e-3, np.float16)
+    type_ = type_of(x)
+    for op, inputs in (("ScatterND", [x, places, updates]),):
+        (y,) = run_node(op, inputs, {"reduction": "add"}, types=[type_], isa=HOST)
+        wanted = x.copy()
+        wanted[[0, 2]] = (x[0].astype(np.float32) + updates[0].astype(np.float32)).astype(np.float16)
+        np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND"])
+def test_an_index_outside_reads_the_nearest_end(op: str) -> None:
+    """ONNX calls it an error; a kernel must at least read nothing outside the tensor."""
+    x = np.arange(5, dtype=np.float32)
+    places = np.array(FAR)
+    given = places[:, None] if op == "GatherND" else places
+    (y,) = run_node(op, [x, given], types=[TensorType("float32", (len(FAR),))], isa=HOST)
+    np.testing.assert_array_equal(y, [4, 0, 4, 0, 4, 0])
+
+
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_an_index_outside_writes_the_nearest_end(op: str) -> None:
+    """Nothing beyond the output may change, whatever the data say."""
+    x, places = np.zeros(5, np.float32), np.array(FAR)
+    given = places[:, None] if op == "ScatterND" else places
+    inputs = [x, given, np.ones(len(FAR), np.float32)]
+    (y,) = run_node(op, inputs, {"reduction": "add"}, types=[type_of(x)], isa=HOST)
+    np.testing.assert_array_equal(y, [3, 0, 0, 0, 3])
+
+
+def test_reading_from_nothing_is_refused() -> None:
+    """No index is inside an empty dimension, so there is nothing to clamp to."""
+    types = [TensorType("float32", (2, 3))]
+    with pytest.raises(GraphError, match="dimension of length 0"):
+        run_node("Gather", [numbers(0, 3), np.array([0, 1])], types=types, isa=HOST)
+    check("Gather", [numbers(0, 3), np.zeros((0,), np.int64)])
+
+
+def test_sequences_are_reversed_up_to_their_lengths() -> None:
+    """Along either of the first two axes; a length beyond the sequence counts as all of it."""
+    x, lengths = numbers(4, 3, 5), np.array([4, 2, 0])
+    check("ReverseSequence", [x, lengths], {"time_axis": 0, "batch_axis": 1})
+    check("ReverseSequence", [numbers(4, 3), np.array([3, 2, 0, 1])], {"time_axis": 1, "batch_axis": 0})
+    attributes = {"time_axis": 0, "batch_axis": 1}
+    (y,) = run_node("ReverseSequence", [x, np.array([99, -5, 2])], attributes, types=[type_of(x)], isa=HOST)
+    np.testing.assert_array_equal(y[:, 0], x[::-1, 0])
+    np.testing.assert_array_equal(y[:, 1], x[:, 1])
