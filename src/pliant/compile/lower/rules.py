@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pliant.compile.call import Lowered, Target
 from pliant.compile.lower import (
     alias,
+    attention,
     conv,
     elementwise,
     extremum,
@@ -39,6 +40,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     sample.RULES,
     conv.RULES,
     matmul.RULES,
+    attention.RULES,
     pool.RULES,
     recurrent.RULES,
 )

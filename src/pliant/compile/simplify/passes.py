@@ -8,7 +8,11 @@ from collections.abc import Callable, Collection
 
 from pliant.compile.simplify.common import merge_common
 from pliant.compile.simplify.dead import drop_dead
+from pliant.compile.simplify.fuse_attention import fuse_attention
+from pliant.compile.simplify.fuse_gelu import fuse_gelu
 from pliant.compile.simplify.fuse_maps import fuse_maps
+from pliant.compile.simplify.fuse_matmul import fuse_matmul
+from pliant.compile.simplify.fuse_norm import fuse_norm
 from pliant.compile.simplify.identities import drop_identities
 from pliant.compile.simplify.reshapes import merge_reshapes
 from pliant.compile.simplify.transposes import merge_transposes
@@ -27,6 +31,10 @@ CLEANING: dict[str, Pass] = {
 """Repeated together until none finds anything; what one removes often shows another its pattern."""
 
 FUSING: dict[str, Pass] = {
+    "gelu": fuse_gelu,
+    "norm": fuse_norm,
+    "attention": fuse_attention,
+    "matmul": fuse_matmul,
     "maps": fuse_maps,  # last: it swallows the operators that the others look for
 }
 """Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""

@@ -1,0 +1,66 @@
+"""FusedAttention: softmax(scale * Q K^T + mask) V. Knows its meaning, not how it is computed.
+
+FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
+compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees
+keys up to t + shift); `group` (heads that share a key head); `is_empty_zero` (rows that see no key are 0, not
+NaN); `is_transposed` (the output is [batch, row, head, column]).
+"""
+
+from pliant.compile.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compile.view import read
+from pliant.ir.graph import Graph, Node
+from pliant.kernels import attention
+from pliant.kernels.attention import AttentionArgs
+
+
+def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+    names = ("q", "k", "v", "mask")[: len(node.inputs)]
+    views = {
+        name: read(graph, x, node.attributes.get(f"{name}_view"))
+        for name, x in zip(names, node.inputs, strict=True)
+    }
+    y = node.outputs[0]
+    batch, heads, rows, key_dim = views["q"].shape
+    tokens, value_dim = views["v"].shape[-2:]
+    strides = graph.types[y].strides
+    by_batch, by_head, by_row, _ = strides
+    if node.attributes.get("is_transposed", 0):
+        by_head, by_row = by_row, by_head
+    fields: dict[str, Field] = {"out": Ref(y), "out_batch": by_batch, "out_head": by_head, "out_row": by_row}
+    for name, view in views.items():
+        fields[name] = view.ref(4)
+        for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
+            fields[f"{name}_{axis}"] = stride
+    fields |= {
+        "n_heads": heads,
+        "group": _integer(node, "group", 1),
+        "n_rows": rows,
+        "n_tokens": tokens,
+        "is_causal": _integer(node, "is_causal", 0),
+        "shift": _integer(node, "shift", 0),
+        "is_empty_zero": _integer(node, "is_empty_zero", 0),
+        "scale": float(node.attributes.get("scale", 1.0)),  # type: ignore[arg-type]
+    }
+    isa, n = target.isa, batch * heads
+    call = Call(
+        kernel=Kernel(
+            attention.attention_name(key_dim, value_dim),
+            lambda row: attention.attention_ir(row, key_dim, value_dim),
+        ),
+        layout=AttentionArgs,
+        fields=fields,
+        n_units=attention.units(n, rows, isa),
+        reads=tuple(dict.fromkeys(node.inputs)),
+        writes=(y,),
+        grain=attention.grain(n, rows, isa, target.n_threads),
+        scratch_bytes=attention.scratch_bytes(key_dim, tokens, isa, value_dim),
+        label=node.name or node.op,
+    )
+    return Lowered(calls=(call,))
+
+
+def _integer(node: Node, name: str, otherwise: int) -> int:
+    return int(node.attributes.get(name, otherwise))  # type: ignore[arg-type]
+
+
+RULES = {"FusedAttention": _attention}

@@ -1,0 +1,65 @@
+"""Questions that passes ask of a graph's neighbourhoods. Knows no pattern of its own."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pliant.ir.graph import Graph, Node
+
+
+class Around:
+    """A graph with its producers and consumers at hand."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.producers: Mapping[str, Node] = graph.producers
+        self.consumers: Mapping[str, tuple[Node, ...]] = graph.consumers
+        self._outputs = frozenset(graph.outputs)
+
+    def maker(self, tensor: str, *ops: str) -> Node | None:
+        """The node that makes `tensor`, if it is one of `ops`."""
+        node = self.producers.get(tensor)
+        return node if node is not None and node.op in ops else None
+
+    def reader(self, tensor: str, *ops: str) -> Node | None:
+        """The only node that reads `tensor`, if it is one of `ops` and `tensor` is no output."""
+        nodes = self.consumers.get(tensor, ())
+        if len(nodes) != 1 or tensor in self._outputs or (ops and nodes[0].op not in ops):
+            return None
+        return nodes[0]
+
+    def number(self, tensor: str) -> float | None:
+        """The value of a constant that is one number."""
+        array = self.graph.constants.get(tensor)
+        return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+    def with_number(self, node: Node) -> tuple[str, float] | None:
+        """The other operand and the number, where one of two operands is a number (of Div, the second)."""
+        a, b = node.inputs
+        if (number := self.number(b)) is not None:
+            return a, number
+        if node.op != "Div" and (number := self.number(a)) is not None:
+            return b, number
+        return None
+
+    def scaled(self, tensor: str) -> tuple[str, float]:
+        """(x, c) with tensor = c * x: products with numbers are followed back."""
+        factor = 1.0
+        while (node := self.maker(tensor, "Mul", "Div")) is not None:
+            found = self.with_number(node)
+            if found is None or self.graph.types[found[0]].shape != self.graph.types[tensor].shape:
+                break
+            tensor = found[0]
+            factor = factor * found[1] if node.op == "Mul" else factor / found[1]
+        return tensor, factor
+
+
+def other(node: Node, tensor: str) -> str:
+    """Of two operands the one that is not `tensor`."""
+    a, b = node.inputs
+    return b if a == tensor else a
+
+
+def same_numbers(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Two constants of equal values."""
+    return a is not None and b is not None and a.shape == b.shape and bool(np.array_equal(a, b))
