@@ -18,11 +18,13 @@ class RecurrentArgs(ctypes.Structure):
 
     `pre` are the inputs' products with biases, rows [block][gate][16] of `pre_d` floats for each direction;
     the row of step t and sequence b is t * pre_t + b * pre_b floats away. `weights` are
-    [direction][block][depth][gates * 16], for gru_reset_before two such arrays, of two gates and of one.
+    [direction][block][gate][depth][16], for gru_reset_before two such arrays, of two gates and of one.
     `hidden_bias` [direction][block * 16] is added to the reset product; `peepholes` are
-    [direction][block][3 * 16]. `lengths` are int32 for each sequence. All but `pre` and `weights` may be null, outputs too.
-    A unit is some sequences of one direction: directions from `first_direction` on, of which an
-    odd one runs backwards, as `backward` says for the first. `hidden` units, in blocks of 16.
+    [direction][block][3 * 16]. `lengths` are int32 for each sequence. All but `pre` and `weights` may be
+    null, outputs too.
+    A crew has `unit_rows` sequences of one direction: directions from `first_direction` on, of which an
+    odd one runs backwards, as `backward` says for the first. It has `members`, who draw `shares` of each
+    product, and shares `memory`. `hidden` units, in blocks of 16.
     """
 
     _fields_ = (
@@ -37,6 +39,7 @@ class RecurrentArgs(ctypes.Structure):
         ("y", ctypes.c_void_p),
         ("y_h", ctypes.c_void_p),
         ("y_c", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p),
         *[
             (name, ctypes.c_int64)
             for name in (
@@ -46,6 +49,8 @@ class RecurrentArgs(ctypes.Structure):
                 "blocks",
                 "unit_rows",
                 "row_blocks",
+                "members",
+                "shares",
                 "first_direction",
                 "backward",
                 "pre_t",

@@ -23,7 +23,7 @@ def tile_rows(isa: Isa) -> int:
 def write_products(module: Module, gates: int) -> None:
     """Define `products<gates>(a, lda, b, c, rows, depth)`: c[rows][gates * 16] += a @ b.
 
-    `b` is [depth][gates * 16]; `depth` is a multiple of 4.
+    `b` is [gates][depth][16]; `depth` is a multiple of 4.
     """
     full = tile_rows(module.isa)
     for rows in range(1, full + 1):
@@ -31,23 +31,18 @@ def write_products(module: Module, gates: int) -> None:
     params = [("a", "ptr"), ("lda", "i64"), ("b", "ptr"), ("c", "ptr"), ("rows", "i64"), ("depth", "i64")]
     with module.function(f"products{gates}", params, attributes="noinline", is_exported=False) as f:
         a, lda, b, c, n_rows, depth = f.params
-        whole = n_rows - n_rows % full
+        # Tiles of about equal size: a last one of few rows would read all weights for little.
+        n_tiles = (n_rows + (full - 1)) // full
+        with f.each(0, n_tiles) as i:
+            row = n_rows * i // n_tiles
+            count = n_rows * (i + 1) // n_tiles - row
 
-        def tile(rows: int, row: Value) -> None:
-            f.call(
-                f"tile{gates}x{rows}",
-                "void",
-                f.at(a, row * lda),
-                lda,
-                b,
-                f.at(c, row * (gates * LANES)),
-                depth,
-            )
+            def tile(rows: int, row: Value = row) -> None:
+                a_row, c_row = f.at(a, row * lda), f.at(c, row * (gates * LANES))
+                f.call(f"tile{gates}x{rows}", "void", a_row, lda, b, c_row, depth)
 
-        with f.each(0, whole, full) as row:
-            tile(full, row)
-        cases: dict[int, Callable[[], None]] = {rows: partial(tile, rows, whole) for rows in range(1, full)}
-        f.match(n_rows - whole, cases)
+            cases: dict[int, Callable[[], None]] = {n: partial(tile, n) for n in range(1, full + 1)}
+            f.match(count, cases)
         f.ret()
 
 
@@ -63,19 +58,24 @@ def _write_tile(module: Module, gates: int, rows: int) -> None:
     with module.function(f"tile{gates}x{rows}", params, attributes="noinline", is_exported=False) as f:
         a, lda, b, c, depth = f.params
         a_rows = [f.at(a, lda * i) for i in range(rows)]
-        for first in range(0, gates * LANES, together * LANES):
-            columns = range(first, first + together * LANES, f.lanes)
+        for first in range(0, gates, together):
+            panels = [f.at(b, depth * (LANES * gate)) for gate in range(first, first + together)]
+            columns = range(first * LANES, (first + together) * LANES, f.lanes)
             places = [(i, column) for i in range(rows) for column in columns]
             sums = [f.load(f.at(c, i * gates * LANES + column), f.vec) for i, column in places]
             zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
             with f.loop(0, depth, _UNROLL, carry=[*sums, *zeros]) as k:
                 now = list(k.carried)
                 for step in range(_UNROLL):
-                    row = f.at(b, (k.index + step) * (gates * LANES))
+                    row = (k.index + step) * LANES
                     if rows == 1:
-                        for line in range(first, first + together * LANES, 16):
-                            f.prefetch(f.at(row, _AHEAD * gates * LANES + line))
-                    loaded = [f.load(f.at(row, column), f.vec, 4 * f.lanes) for column in columns]
+                        for panel in panels:
+                            f.prefetch(f.at(panel, row + _AHEAD * LANES))
+                    loaded = [
+                        f.load(f.at(panel, row + v), f.vec, 4 * f.lanes)
+                        for panel in panels
+                        for v in range(0, LANES, f.lanes)
+                    ]
                     for i, pointer in enumerate(a_rows):
                         x = f.splat(f.load(f.at(pointer, k.index + step)))
                         for v, column_values in enumerate(loaded):

@@ -19,9 +19,8 @@ INTERLEAVE = "recurrent_interleave"
 class InterleaveArgs(ctypes.Structure):
     """out[direction][block][gate][k][16] from w[direction][rows][depth], whose rows are gates of `hidden`.
 
-    Gates first_gate .. first_gate + gates - 1 are taken; a gate and a k are `gate_step` and `k_step` floats
-    apart in out, a block `block_step`. What has no source is zero. `adds` adds to what is there.
-    A unit is a block of a direction.
+    Gates first_gate .. first_gate + gates - 1 are taken; blocks are `block_step` floats apart in out. What
+    has no source is zero. `adds` adds to what is there. A unit is a block of a direction.
     """
 
     _fields_ = (
@@ -37,8 +36,6 @@ class InterleaveArgs(ctypes.Structure):
                 "blocks",
                 "first_gate",
                 "gates",
-                "gate_step",
-                "k_step",
                 "block_step",
                 "adds",
             )
@@ -48,10 +45,7 @@ class InterleaveArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """Which gates of a matrix go where: the first of `block_gates` of each block.
-
-    `is_apart` keeps each gate's panel to itself, as the inputs' product wants it.
-    """
+    """Which gates of a matrix go where: the first of `block_gates` of each block."""
 
     hidden: int
     depth: int
@@ -59,7 +53,6 @@ class Interleaving:
     first_gate: int
     gates: int
     block_gates: int
-    is_apart: bool = False
 
     @property
     def blocks(self) -> int:
@@ -79,8 +72,6 @@ class Interleaving:
             "blocks": self.blocks,
             "first_gate": self.first_gate,
             "gates": self.gates,
-            "gate_step": self.padded_depth * LANES if self.is_apart else LANES,
-            "k_step": LANES if self.is_apart else self.block_gates * LANES,
             "block_step": self.block_floats,
         }
 
@@ -93,8 +84,7 @@ def interleave(w: Float[np.ndarray, "directions rows depth"], how: Interleaving)
     padded = np.zeros((n, how.block_gates, how.blocks * LANES, how.padded_depth), np.float32)
     padded[:, : how.gates, : how.hidden, :depth] = taken
     blocks = padded.reshape(n, how.block_gates, how.blocks, LANES, how.padded_depth)
-    order = (0, 2, 1, 4, 3) if how.is_apart else (0, 2, 4, 1, 3)
-    return np.ascontiguousarray(blocks.transpose(order)).reshape(n, -1)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 4, 3)).reshape(n, -1)
 
 
 def interleave_ir(isa: Isa) -> str:
@@ -105,8 +95,8 @@ def interleave_ir(isa: Isa) -> str:
         w, out, rows, depth, padded_depth, hidden, blocks = f.fields(
             args, InterleaveArgs, "w", "out", "rows", "depth", "padded_depth", "hidden", "blocks"
         )
-        first_gate, gates, gate_step, k_step, block_step, adds = f.fields(
-            args, InterleaveArgs, "first_gate", "gates", "gate_step", "k_step", "block_step", "adds"
+        first_gate, gates, block_step, adds = f.fields(
+            args, InterleaveArgs, "first_gate", "gates", "block_step", "adds"
         )
         zero = f.const(0.0, "float")
         with f.each(lo, hi) as unit:
@@ -118,7 +108,7 @@ def interleave_ir(isa: Isa) -> str:
                 row = (first_gate + gate) * hidden + cell
                 place = f.select(exists, row * depth + k, f.const(0))
                 value = f.select(exists, f.load(f.at(source, place)), zero)
-                at = f.at(to, gate * gate_step + k * k_step + lane)
+                at = f.at(to, (gate * padded_depth + k) * LANES + lane)
                 before = f.choose(adds.compare("ne", 0), lambda at=at: [f.load(at)], lambda: [zero])[0]
                 f.store(before + value, at)
     return module.text()

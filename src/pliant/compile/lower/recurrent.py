@@ -75,13 +75,14 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         target=target,
         label=node.name or node.op,
     )
-    temporaries = {pre: 4 * rows * layer.columns}
+    cells, memory = _cells(layer, names, pre, target)
+    temporaries = {pre: 4 * rows * layer.columns, **memory}
     calls = [call for part in parts for call in part.calls]
     packed: dict[str, Packed] = {}
     for part in parts:
         temporaries |= part.temporaries
         packed |= part.packed
-    return Lowered((*calls, first, *_cells(layer, names, pre, target)), (), temporaries, packed)
+    return Lowered((*calls, first, *cells), (), temporaries, packed)
 
 
 def _layer(node: Node, graph: Graph) -> _Layer:
@@ -115,7 +116,7 @@ def _weights(layer: _Layer, graph: Graph) -> tuple[dict[str, str], list[Lowered]
     w, r, b, p = (layer.input(n) for n in (1, 2, 3, 7))
     H, G = layer.hidden, layer.gates
     width = recurrent.padded_hidden(H)
-    inputs = Interleaving(H, layer.inputs, conv_weights.padded(layer.inputs), 0, G, G, is_apart=True)
+    inputs = Interleaving(H, layer.inputs, conv_weights.padded(layer.inputs), 0, G, G)
     form = RecurrentForm(layer.cell, ())
     jobs: dict[str, tuple[str, list[Interleaving]]] = {"inputs": (w, [inputs])}
     first = 0
@@ -165,37 +166,66 @@ def _fill(memory: np.ndarray, source: np.ndarray | None, how: Sequence[Interleav
             to += interleave(w, part).reshape(-1)
 
 
-def _cells(layer: _Layer, names: dict[str, str], pre: str, target: Target) -> list[Call]:
-    """One call for all directions, or one for each where their activations differ."""
+def _cells(
+    layer: _Layer, names: dict[str, str], pre: str, target: Target
+) -> tuple[list[Call], dict[str, int]]:
+    """Calls for all directions at once, or for each where their activations differ; and their memory."""
     acts = _activations(layer)
     is_reverse = text(layer.node.attributes, "direction", "forward") == "reverse"
     if len(set(acts)) == 1:
-        return [_call(layer, names, pre, target, acts[0], 0, layer.directions, int(is_reverse))]
-    return [_call(layer, names, pre, target, a, d, 1, d) for d, a in enumerate(acts)]
+        spans = [(acts[0], 0, layer.directions, int(is_reverse))]
+    else:
+        spans = [(a, d, 1, d) for d, a in enumerate(acts)]
+    calls, memory = [], {}
+    for a, first, directions, backward in spans:
+        shared = layer.temporary(f"memory{first}")
+        crew = _crew(layer, directions, target)
+        memory[shared] = 4 * directions * crew.row_blocks * recurrent.crew_floats(layer.hidden, crew.rows)
+        calls += _calls(layer, names | {"pre": pre, "memory": shared}, a, first, directions, backward, crew)
+    return calls, memory
 
 
-def _call(
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """Sequences of one crew, how many crews a direction has, and members of each."""
+
+    rows: int
+    row_blocks: int
+    members: int
+
+
+_SHARED_FLOATS = 1 << 16
+"""Weights of a step, of one direction, from which on threads that share it gain more than they wait."""
+
+
+def _crew(layer: _Layer, directions: int, target: Target) -> _Crew:
+    """One crew for each thread if there are as many sequences; else threads share."""
+    threads = max(1, target.n_threads // directions)
+    rows = max(1, -(-layer.batch // threads))
+    row_blocks = max(1, -(-layer.batch // rows))
+    members = max(1, threads // row_blocks)
+    is_worth_it = layer.gates * layer.hidden**2 >= _SHARED_FLOATS
+    return _Crew(rows, row_blocks, members if is_worth_it else 1)
+
+
+def _calls(
     layer: _Layer,
     names: dict[str, str],
-    pre: str,
-    target: Target,
     acts: tuple[tuple[str, float, float], ...],
     first: int,
     directions: int,
     backward: int,
-) -> Call:
+    crew: _Crew,
+) -> list[Call]:
     node, B, S, H, D = layer.node, layer.batch, layer.steps, layer.hidden, layer.directions
     form = RecurrentForm(layer.cell, tuple(name for name, _, _ in acts))
-    threads = max(1, target.n_threads // directions)
-    unit_rows = max(1, -(-B // threads))
-    y, y_h, y_c = (*node.outputs, "", "")[:3]
     states = [layer.input(n) for n in (4, 5, 6)]
-    tensors = {
-        "pre": pre,
-        **{name: names[name] for name in ("weights", "late_weights", "hidden_bias", "peepholes")},
+    outputs = dict(zip(("y", "y_h", "y_c"), (*node.outputs, "", ""), strict=False))
+    inputs = {
+        **{name: names[name] for name in ("pre", "weights", "late_weights", "hidden_bias", "peepholes")},
         **dict(zip(("lengths", "initial_h", "initial_c"), states, strict=True)),
-        **{"y": y, "y_h": y_h, "y_c": y_c},
     }
+    tensors = {**inputs, **outputs, "memory": names["memory"]}
     first_of_batch = layer.is_batch_first
     clip = real(node.attributes, "clip", 0.0)
     fields: dict[str, Field] = {
@@ -204,8 +234,10 @@ def _call(
         "batch": B,
         "hidden": H,
         "blocks": layer.blocks,
-        "unit_rows": unit_rows,
-        "row_blocks": -(-B // unit_rows),
+        "unit_rows": crew.rows,
+        "row_blocks": crew.row_blocks,
+        "members": crew.members,
+        "shares": 1 if crew.members == 1 else 2 * crew.members,
         "first_direction": first,
         "backward": backward,
         "pre_t": layer.columns * (1 if first_of_batch else B),
@@ -221,17 +253,27 @@ def _call(
         **{f"alpha{i}": a for i, (_, a, _) in enumerate(acts)},
         **{f"beta{i}": b for i, (_, _, b) in enumerate(acts)},
     }
-    outputs = ("y", "y_h", "y_c")
-    return Call(
+    crews = directions * crew.row_blocks if B else 0
+    start = Call(
+        Kernel(recurrent.START, recurrent.start_ir),
+        RecurrentArgs,
+        fields,
+        n_units=crews,
+        reads=tuple(t for t in inputs.values() if t),
+        writes=(names["memory"],),
+        label=node.name or node.op,
+    )
+    run = Call(
         Kernel(form.name, partial(recurrent.recurrent_ir, form=form)),
         RecurrentArgs,
         fields,
-        n_units=directions * -(-B // unit_rows),
-        reads=tuple(t for name, t in tensors.items() if t and name not in outputs),
-        writes=tuple(tensors[name] for name in outputs if tensors[name]),
-        scratch_bytes=recurrent.scratch_bytes(form, H, unit_rows),
+        n_units=crews * crew.members,
+        reads=(*(t for t in inputs.values() if t), names["memory"]),
+        writes=tuple(t for t in outputs.values() if t),
+        scratch_bytes=recurrent.scratch_bytes(form, crew.rows),
         label=node.name or node.op,
     )
+    return [start, run]
 
 
 def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
