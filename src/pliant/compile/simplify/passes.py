@@ -14,6 +14,7 @@ from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from pliant.compile.simplify.fuse_norm import fuse_norm
 from pliant.compile.simplify.identities import drop_identities
+from pliant.compile.simplify.push_transposes import push_transposes
 from pliant.compile.simplify.reshapes import merge_reshapes
 from pliant.compile.simplify.transposes import merge_transposes
 from pliant.errors import InputError
@@ -35,6 +36,7 @@ FUSING: dict[str, Pass] = {
     "norm": fuse_norm,
     "attention": fuse_attention,
     "matmul": fuse_matmul,
+    "pushes": push_transposes,
     "maps": fuse_maps,  # last: it swallows the operators that the others look for
 }
 """Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""
