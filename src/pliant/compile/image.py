@@ -11,6 +11,7 @@ import numpy as np
 from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.lower.rules import lower
 from pliant.compile.place import Lifetime, place
+from pliant.errors import GraphError
 from pliant.ir.graph import Graph, TensorType
 
 
@@ -52,6 +53,8 @@ def make_image(graph: Graph, target: Target) -> Image:
     lowered = lower(graph, target)
     calls = tuple(call for part in lowered for call in part.calls)
     packed = {name: p for part in lowered for name, p in part.packed.items()}
+    sizes = _temporaries(lowered)
+    _check_apart(graph, [*packed, *sizes])
     roots = _roots(lowered)
     places: dict[str, Place] = {name: Place(name) for name in (*graph.inputs, *graph.constants, *packed)}
     copies = []
@@ -62,7 +65,7 @@ def make_image(graph: Graph, target: Target) -> Image:
             copies.append((y, y))
         else:
             places[root] = Place(y)
-    sizes = {x: t.n_bytes for x, t in graph.types.items()} | _temporaries(lowered)
+    sizes |= {x: t.n_bytes for x, t in graph.types.items()}
     lives = _lifetimes(calls, roots, [source for _, source in copies])
     moving = [x for x in lives if x not in places]
     placed = place([Lifetime(sizes[x], *lives[x]) for x in moving])
@@ -84,6 +87,15 @@ def make_image(graph: Graph, target: Target) -> Image:
         arena_bytes=placed.n_bytes,
         target=target,
     )
+
+
+def _check_apart(graph: Graph, made: Sequence[str]) -> None:
+    """Raise GraphError where a tensor of the graph has the name of a lowering's own memory."""
+    taken = sorted(set(made) & set(graph.types))
+    if taken:
+        raise GraphError(
+            f"tensors {taken} have names that their makers' kernels need; rename them in the model."
+        )
 
 
 def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:

@@ -39,7 +39,7 @@ def fuse_norm(graph: Graph) -> Graph:
             if after and _is_row(graph, weight := other(after, y), n):
                 y, shift = after.outputs[0], weight
         if scale is None:
-            scale = fresh(graph, f"{y}.scale")
+            scale = fresh(graph, f"{y}.ones")
             constants[scale] = np.ones(n, graph.types[y].numpy)
         attributes: dict[str, Attribute] = {"axis": -1, "epsilon": normal.epsilon}
         op = "LayerNormalization" if normal.is_centred else "RMSNormalization"
