@@ -6,9 +6,12 @@ outputs, and is the same object when nothing was found. Passes can be switched o
 
 from collections.abc import Callable, Collection
 
+from pliant.compile.simplify.channels_last import channels_last
 from pliant.compile.simplify.common import merge_common
 from pliant.compile.simplify.dead import drop_dead
+from pliant.compile.simplify.fold_batch_norm import fold_batch_norm
 from pliant.compile.simplify.fuse_attention import fuse_attention
+from pliant.compile.simplify.fuse_conv import fuse_conv
 from pliant.compile.simplify.fuse_gelu import fuse_gelu
 from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
@@ -37,6 +40,9 @@ FUSING: dict[str, Pass] = {
     "attention": fuse_attention,
     "matmul": fuse_matmul,
     "pushes": push_transposes,
+    "batch_norm": fold_batch_norm,
+    "conv": fuse_conv,
+    "channels_last": channels_last,
     "maps": fuse_maps,  # last: it swallows the operators that the others look for
 }
 """Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""

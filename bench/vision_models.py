@@ -1,0 +1,103 @@
+"""VGG-16 and ResNet-50 as torch modules with random weights and a fixed seed, exported to ONNX.
+
+Written here because torchvision need not be installed; the architectures are its own (VGG configuration D;
+ResNet v1.5, whose stride stands on the 3x3 convolution).
+"""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+_VGG16 = (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M", 512, 512, 512, "M")
+
+
+def vgg16(n_classes: int = 1000) -> nn.Module:
+    """Thirteen 3x3 convolutions, five poolings, three linear layers; 138 million weights."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for item in _VGG16:
+        if isinstance(item, str):
+            layers.append(nn.MaxPool2d(2, 2))
+        else:
+            layers += [nn.Conv2d(channels, item, 3, padding=1), nn.ReLU()]
+            channels = item
+    head = [
+        nn.Linear(512 * 49, 4096),
+        nn.ReLU(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(),
+        nn.Linear(4096, n_classes),
+    ]
+    return nn.Sequential(*layers, nn.Flatten(), *head)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1, each with batch norm, and what skips them."""
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        outs = 4 * width
+        self.body = nn.Sequential(
+            _conv(channels, width, 1, 1),
+            nn.ReLU(),
+            _conv(width, width, 3, stride),
+            nn.ReLU(),
+            _conv(width, outs, 1, 1),
+        )
+        self.skip = nn.Identity() if (channels, stride) == (outs, 1) else _conv(channels, outs, 1, stride)
+        self.end = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.end(self.body(x) + self.skip(x))
+
+
+def resnet50(n_classes: int = 1000) -> nn.Module:
+    """Four stages of 3, 4, 6 and 3 bottlenecks; 26 million weights."""
+    layers: list[nn.Module] = [_conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    channels = 64
+    for width, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for i in range(depth):
+            layers.append(Bottleneck(channels, width, 2 if i == 0 and width > 64 else 1))
+            channels = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_classes))
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": vgg16, "resnet50": resnet50}
+
+
+def export(name: str, path: Path, batch: int = 1) -> Path:
+    """Write model `name` to `path`, input `x` [batch, 3, 224, 224], output `y`; there already, it is kept."""
+    if path.exists():
+        return path
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):  # as after training: no mean is 0, no variance 1
+            nn.init.normal_(module.running_mean, 0.0, 0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.2, 0.6)
+    x = torch.randn(batch, 3, 224, 224)
+    partial = path.with_suffix(".partial")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model,
+            (x,),
+            str(partial),
+            input_names=["x"],
+            output_names=["y"],
+            opset_version=17,
+            dynamo=False,
+            do_constant_folding=False,  # batch norms stay: to fold them is the runtime's work
+        )
+    partial.rename(path)
+    return path
+
+
+def _conv(channels: int, outs: int, kernel: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels, outs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outs)
+    )
