@@ -101,6 +101,7 @@ def gather_ir(isa: Isa, name: str, index: str, size: int | None, is_deep: bool) 
 
 def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
     """Elements of `size` bytes, an index each."""
+    element = f"i{8 * size}"
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
@@ -111,11 +112,14 @@ def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
         n, source_m, target_m, source_n = f.fields(nest, Nest, "n", "source_m", "target_m", "source_n")
         with f.each(lo, hi) as number:
             source_at, target_at, first, stop = unit(f, nest, number)
-            with f.each(0, stop - first) as i, f.each(0, n) as j:
-                at = target_at + i * target_m + j * size
-                place = clamped(f, load_index(f, f.at(indices, at // size, _llvm(index)), index), dim)
-                x = source_at + i * source_m + j * source_n + place * axis_stride
-                f.store(f.load(f.at(source, x, "i8"), f"i{8 * size}", 1), f.at(target, at, "i8"), 1)
+            with f.each(0, stop - first) as i:
+                row = (target_at + i * target_m) >> (size.bit_length() - 1)
+                x = f.at(source, source_at + i * source_m, "i8")
+                places, y = f.at(indices, row, _llvm(index)), f.at(target, row, element)
+                with f.each(0, n) as j:
+                    place = clamped(f, load_index(f, f.at(places, j, _llvm(index)), index), dim)
+                    value = f.load(f.at(x, j * source_n + place * axis_stride, "i8"), element, 1)
+                    f.store(value, f.at(y, j, element), 1)
     return module.text()
 
 
