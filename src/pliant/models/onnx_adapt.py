@@ -34,6 +34,10 @@ Adapter = Callable[[Node, Around], list[Node] | None]
 
 def adapt(node: Node, version: int, around: Around) -> list[Node] | None:
     """The node, declared at opset `version`, as nodes of the newest opset. None where that cannot be said."""
+    if version < BROADCASTING_OPSET:
+        if "axis" in node.attributes and "broadcast" in node.attributes:
+            return None
+        node = replace(node, attributes=_without(node, "broadcast", "consumed_inputs", "is_test"))
     before, adapter = _ADAPTERS.get(node.op, (0, None))
     if adapter is None or version >= before:
         return [node]
@@ -216,3 +220,17 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "Clip": (11, _clip),
 }
 """Per operator: the opset version from which it means what it means today, and what older ones need."""
+
+BROADCASTING_OPSET = 7
+"""Before it, broadcasting was an attribute, and operators wrote into their inputs."""
+
+SAME_BEFORE_7 = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "Gemm"),
+        *("AveragePool", "BatchNormalization", "Dropout", "Concat"),
+    )
+)
+"""Operators that changed with opset 7 in nothing but the attributes that `adapt` drops."""
+
+RENAMED = frozenset(("Upsample", "Scatter"))
+"""Operators that today have another name."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from pliant.errors import GraphError, InputError, ValueNeeded
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.models.onnx_adapt import adapt
+from pliant.models.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
 from pliant.models.onnx_file import OnnxModel, Port
 from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_nodes import (
@@ -31,11 +31,12 @@ from pliant.models.onnx_shapes import VALUE_INPUTS, known_shape
 MAX_NODES = 1_000_000
 """Functions that call functions can grow without bound."""
 MAX_DEPTH = 64
-OLDEST_OPSET = 7
-"""Before it, broadcasting was an attribute; exporters left such opsets in 2018."""
 MAX_TENSOR_BYTES = 1 << 40
 MAX_VALUE_ELEMENTS = 4096
 """Longer inputs are never bound by value: each new value is another compilation."""
+
+FOLDED = frozenset(("Constant", "Shape", "Size", "Dropout"))
+"""Operators that are gone once a model is bound."""
 
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 _NON_TENSOR = ("sequence", "optional", "string", "splittosequence", "concatfromsequence")
@@ -447,11 +448,13 @@ class _Inherited(dict[str, str]):
 
 
 def _means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:
-    """Whether an operator of a very old opset is still the same one at the oldest that is translated."""
-    if node.domain not in ("", "ai.onnx") or opsets.get("", OLDEST_OPSET) >= OLDEST_OPSET:
+    """Whether an operator of a very old opset is still the one that is translated."""
+    if node.domain not in ("", "ai.onnx") or opsets.get("", BROADCASTING_OPSET) >= BROADCASTING_OPSET:
         return True
-    later = schema_of(node.domain, node.op_type, OLDEST_OPSET)
-    return later is not None and later.since_version == schema.since_version
+    later = schema_of(node.domain, node.op_type, BROADCASTING_OPSET)
+    return node.op_type in SAME_BEFORE_7 or (
+        later is not None and later.since_version == schema.since_version
+    )
 
 
 def _needed(graph: Any) -> set[int]:

@@ -40,6 +40,7 @@ VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
     "HannWindow": (0,),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
     "Dropout": (2,),
+    "Compress": (1,),
     **{f"Reduce{name}": _AXES for name in _REDUCTIONS},
 }
 """Inputs, by position, that shapes or kernels follow from: they are compiled in."""
@@ -67,9 +68,9 @@ def _range(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.n
     if not delta:
         raise GraphError(f"node {node.name or node.output[0]!r} (Range) has a step of 0.")
     steps = (limit - start) / delta
-    return (
-        TensorType(types[node.input[0]].dtype, (max(int(np.ceil(steps)), 0),)) if np.isfinite(steps) else None
-    )
+    if not np.isfinite(steps):
+        raise GraphError(f"node {node.name or node.output[0]!r} (Range) has no end.")
+    return TensorType(types[node.input[0]].dtype, (max(int(np.ceil(steps)), 0),))
 
 
 def _max_unpool(
@@ -81,7 +82,27 @@ def _max_unpool(
     return TensorType(types[node.input[0]].dtype, tuple(int(d) for d in shape))
 
 
+def _compress(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> TensorType | None:
+    condition = values.get(node.input[1])
+    if condition is None:
+        return None
+    type_ = types[node.input[0]]
+    n = int(np.count_nonzero(condition))
+    axis = next((a.i for a in node.attribute if a.name == "axis"), None)
+    if axis is None:
+        return TensorType(type_.dtype, (n,))
+    rank = len(type_.shape)
+    if not -rank <= axis < rank:
+        raise GraphError(f"node {node.name or node.output[0]!r} (Compress) has no axis {axis}.")
+    shape = list(type_.shape)
+    shape[axis] = n
+    return TensorType(type_.dtype, tuple(shape))
+
+
 _RULES: Mapping[str, Any] = {
+    "Compress": _compress,
     "GroupNormalization": _like_first,
     "MeanVarianceNormalization": _like_first,
     "Range": _range,
