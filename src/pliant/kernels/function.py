@@ -126,10 +126,10 @@ class Function:
     def store(self, value: Value, pointer: Value, align: int | None = None) -> None:
         self.do(f"store {value}, {pointer}, align {align or _element_bytes(value.type)}")
 
-    def prefetch(self, pointer: Value, for_write: bool = False) -> None:
-        """Ask for the cache line at `pointer`; any address is allowed."""
+    def prefetch(self, pointer: Value, for_write: bool = False, level: int = 1) -> None:
+        """Ask for the cache line at `pointer` in the cache of `level`; any address is allowed."""
         self.module.declare("llvm.prefetch.p0", "void", ("ptr", "i32", "i32", "i32"))
-        self.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(for_write)}, i32 3, i32 1)")
+        self.do(f"call void @llvm.prefetch.p0({pointer}, i32 {int(for_write)}, i32 {4 - level}, i32 1)")
 
     def fields(self, pointer: Value, layout: type[ctypes.Structure], *names: str) -> list[Value]:
         """The named fields of the ctypes structure at `pointer`."""

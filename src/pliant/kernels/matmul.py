@@ -76,7 +76,7 @@ def _write_unit(f: Function, unit: Value, panel: int) -> None:
         a_block = f.select(copies_a, space, a_here)
         lda = f.select(copies_a, n, a_row)
         n_whole = (last - first) // panel * panel
-        common = (args, scratch, a_block, lda, b, c, residual, rows, k, n)
+        common = (args, scratch, a_block, lda, b, c, residual, rows, k, n, first, last)
         with f.each(first, first + n_whole, panel) as group:
             # Only single groups know how to end within a group.
             is_tail = (group + panel) * COLUMNS > n_columns if panel > 1 else f.const(1, "i1")
@@ -119,6 +119,8 @@ _PANEL = (
     ("rows", "i64"),
     ("k", "i64"),
     ("n", "i64"),
+    ("first", "i64"),
+    ("last", "i64"),
     ("group", "i64"),
 )
 
@@ -129,7 +131,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
     Only a panel of one group may lie across the last column: it is summed in scratch, then copied.
     """
     with module.function(f"panel{groups}", _PANEL, attributes="noinline", is_exported=False) as f:
-        args, scratch, a, lda, b, c, residual, rows, k, n, group = f.params
+        args, scratch, a, lda, b, c, residual, rows, k, n, first, last, group = f.params
         n_columns, depth, bias = f.fields(args, MatmulArgs, "n_columns", "depth", "bias")
         c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
         spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
@@ -157,6 +159,9 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
         start = f.select(is_first, bias_here, zeros)
         added = f.select(is_first, residual_here, c_here)
         added_stride = f.select(is_first, ldr, ldc)
+        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last, first))
+        next_row = f.select(group + groups < last, k, f.select(is_last, f.const(0), k + n))
+        next_block = f.at(b, (next_group * depth + next_row) * COLUMNS)
 
         def at(row: Value) -> TileArgs:
             return TileArgs(
@@ -169,6 +174,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
                 added=f.select(added.compare("eq", 0), null, f.at(added, row * added_stride)),
                 added_stride=added_stride,
                 depth=n,
+                ahead=f.at(next_block, row // tiling(f.isa).rows * n),
             )
 
         def after(tile: TileArgs, tile_rows: int) -> None:

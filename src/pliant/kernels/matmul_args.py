@@ -7,8 +7,8 @@ MAX_BATCH_DIMS = 6
 """Batch dimensions left after merging neighbours; ONNX models have at most two."""
 
 COLUMNS = 16
-BLOCK_ROWS = 384
-"""Rows of B in a block: one column group of it stays in L1."""
+BLOCK_ROWS = 768
+"""Rows of B in a block: a column group of it is read from L2, a fifth as fast as L2 can."""
 
 
 class MatmulArgs(ctypes.Structure):

@@ -37,7 +37,8 @@ def tiling(isa: Isa) -> Tiling:
 class TileArgs:
     """Where a tile reads and writes: C = start + A @ B + added. Strides in floats.
 
-    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null.
+    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null. From `ahead` on
+    4 * depth bytes are asked for on the way, for whoever comes next.
     """
 
     a: Value
@@ -49,6 +50,7 @@ class TileArgs:
     added: Value
     added_stride: Value
     depth: Value
+    ahead: Value | None = None
 
 
 def write_tiles(module: Module, groups: int) -> None:
@@ -87,7 +89,7 @@ def call_tile(f: Function, rows: int, t: TileArgs) -> None:
     """One tile of `rows` rows."""
     strides = (t.lda, t.ldc, t.added_stride)
     pointers = (t.a, t.c, t.start, t.added)
-    f.call(_name(rows, len(t.b)), "void", *pointers, *strides, t.depth, *t.b)
+    f.call(_name(rows, len(t.b)), "void", *pointers, t.ahead or t.b[0], *strides, t.depth, *t.b)
 
 
 def _name(rows: int, groups: int) -> str:
@@ -95,11 +97,11 @@ def _name(rows: int, groups: int) -> str:
 
 
 def _write_tile(module: Module, rows: int, groups: int) -> None:
-    params = [(n, "ptr") for n in ("a", "c", "start", "added")]
+    params = [(n, "ptr") for n in ("a", "c", "start", "added", "ahead")]
     params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
     params += [(f"b{g}", "ptr") for g in range(groups)]
     with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
-        a, c, start, added, lda, ldc, added_stride, depth, *b = f.params
+        a, c, start, added, ahead, lda, ldc, added_stride, depth, *b = f.params
         # Rows of C and of what is added lie far apart, often in few sets of the cache: ask for them now.
         for i in range(rows):
             f.prefetch(f.at(c, ldc * i), for_write=True)
@@ -113,6 +115,7 @@ def _write_tile(module: Module, rows: int, groups: int) -> None:
         whole = depth & -UNROLL
         with f.loop(0, whole, UNROLL, carry=[*sums, *zeros]) as k:
             now = list(k.carried)
+            f.prefetch(f.at(ahead, k.index), level=2)
             for step in range(UNROLL):
                 _multiply(f, a_rows, b, k.index + step, now, step % chains * len(sums))
             k.carry(now)
