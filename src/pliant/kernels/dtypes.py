@@ -1,7 +1,7 @@
 """How every element type lies in memory and in registers, and how one becomes another. Knows no kernel.
 
-float16 and bfloat16 are computed in float32 and rounded once, when they are stored; a bool is a byte in
-memory and a bit in registers.
+Floats of 16 bits and fewer are computed in float32 and rounded once, when they are stored. Integers of 4
+and 2 bits fill a byte each, as in ml_dtypes; a bool is a byte in memory and a bit in registers.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,14 @@ from typing import Literal
 
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function
+from pliant.kernels.small_floats import (
+    POWERS,
+    SMALL_FLOATS,
+    decode,
+    decode_power,
+    encode,
+    encode_power,
+)
 from pliant.kernels.values import Number, Value, vector
 
 Kind = Literal["float", "int", "uint", "bool"]
@@ -27,6 +35,11 @@ class Dtype:
     @property
     def itemsize(self) -> int:
         return max(self.bits // 8, 1)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether an integer has fewer bits than its byte."""
+        return self.kind != "bool" and self.kind != "float" and self.bits < 8
 
     @property
     def lowest(self) -> Number:
@@ -51,6 +64,9 @@ DTYPES = {
         Dtype("bool", "bool", 1, "i8", "i1"),
         *(Dtype(f"int{n}", "int", n, f"i{n}", f"i{n}") for n in (8, 16, 32, 64)),
         *(Dtype(f"uint{n}", "uint", n, f"i{n}", f"i{n}") for n in (8, 16, 32, 64)),
+        *(Dtype(f"int{n}", "int", n, "i8", "i8") for n in (2, 4)),
+        *(Dtype(f"uint{n}", "uint", n, "i8", "i8") for n in (2, 4)),
+        *(Dtype(name, "float", 8, "i8", "float") for name in (*SMALL_FLOATS, POWERS)),
     )
 }
 """By numpy's name."""
@@ -69,6 +85,12 @@ def widen(f: Function, raw: Value, dtype: Dtype) -> Value:
         return vmath.half_to_float(f, raw)
     if dtype.name == "bfloat16":
         return vmath.bfloat_to_float(f, raw)
+    if dtype.name in SMALL_FLOATS:
+        return decode(f, raw, SMALL_FLOATS[dtype.name])
+    if dtype.name == POWERS:
+        return decode_power(f, raw)
+    if dtype.is_packed:
+        return wrapped(f, raw, dtype)
     return raw.compare("ne", 0) if dtype.kind == "bool" else raw
 
 
@@ -78,7 +100,21 @@ def narrow(f: Function, value: Value, dtype: Dtype) -> Value:
         return float_to_half(f, value)
     if dtype.name == "bfloat16":
         return float_to_bfloat(f, value)
+    if dtype.name in SMALL_FLOATS:
+        return encode(f, value, SMALL_FLOATS[dtype.name])
+    if dtype.name == POWERS:
+        return encode_power(f, value)
+    if dtype.is_packed:
+        return value & ((1 << dtype.bits) - 1)
     return f.cast("zext", value, like(value.type, "i8")) if dtype.kind == "bool" else value
+
+
+def wrapped(f: Function, value: Value, dtype: Dtype) -> Value:
+    """An i8 as an integer of fewer bits: the upper ones are copies of the sign, or 0."""
+    if dtype.kind == "uint":
+        return value & ((1 << dtype.bits) - 1)
+    shift = f.const(8 - dtype.bits, value.type)
+    return f.op(f"ashr {value << (8 - dtype.bits)}, {shift.text}", value.type)
 
 
 def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
@@ -93,12 +129,20 @@ def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
         return value.compare("ne", 0)
     if target.kind == "float":
         return _to_float(f, value, source, target)
+    if target.is_packed:
+        return wrapped(f, _to_integer(f, value, source, DTYPES["int8"]), target)
+    return _to_integer(f, value, source, target)
+
+
+def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     to = like(value.type, target.register)
     if source.kind == "float":
         how = "llvm.fptosi.sat" if target.kind == "int" else "llvm.fptoui.sat"
         return f.intrinsic(how, to, value, suffix=_suffix(to) + _suffix(value.type))
-    if source.bits >= target.bits:
-        return value if source.bits == target.bits else f.cast("trunc", value, to)
+    if value.type == to:
+        return value
+    if source.bits > target.bits:
+        return f.cast("trunc", value, to)
     return f.cast("sext" if source.kind == "int" else "zext", value, to)
 
 
@@ -106,11 +150,11 @@ def _to_float(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     to = like(value.type, target.register)
     if source.kind != "float":
         value = f.cast("sitofp" if source.kind == "int" else "uitofp", value, to)
-    elif source.register == "double" and target.bits == 16:
+    elif source.register == "double" and target.bits <= 16:
         value = _truncated_odd(f, value)  # rounded to odd, so that rounding again rounds once
     elif source.register != target.register:
         value = f.cast("fpext" if target.register == "double" else "fptrunc", value, to)
-    if target.bits == 16 and source.bits != 1:
+    if target.bits <= 16 and source.bits != 1:
         value = widen(f, narrow(f, value, target), target)
     return value
 

@@ -55,9 +55,8 @@ def exp(f: Function, x: Value) -> Value:
     n = rint(f, bounded * (1 / log(2)))
     r = f.fma(n, f.const(-_LN2_LOW, x.type), f.fma(n, f.const(-_LN2_HIGH, x.type), bounded))
     y = vmath.polynomial(f, r, [1 / factorial(k) for k in range(13, -1, -1)])
-    power = f.cast("fptosi", f.select(x.compare("uno", x), f.const(0, x.type), n), like(x.type, "i64"))
+    half = f.cast("fptosi", f.select(x.compare("uno", x), f.const(0, x.type), n), like(x.type, "i32"))
     # 2**n in two steps, so that neither overflows nor is lost before the product is.
-    half = f.cast("trunc", power, like(x.type, "i32"))
     low = f.op(f"ashr {half}, {f.const(1, half.type).text}", half.type)
     return y * _power(f, low) * _power(f, half - low)
 

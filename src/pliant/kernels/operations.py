@@ -10,6 +10,7 @@ from pliant.kernels import elementary, vmath
 from pliant.kernels.dtypes import Dtype, convert, like
 from pliant.kernels.emit import Function
 from pliant.kernels.expression import CONSTANT, INPUT, Expr
+from pliant.kernels.small_floats import to_power
 from pliant.kernels.values import Value
 
 Emit = Callable[[Function, Dtype, Sequence[Value]], Value]
@@ -187,6 +188,10 @@ def _negate(f: Function, row: Dtype, args: Sequence[Value]) -> Value:
     return -args[0]
 
 
+def _to_power(how: str, saturates: bool) -> Emit:
+    return lambda f, row, args: to_power(f, args[0], how, saturates)
+
+
 def _sqrt(f: Function, x: Value) -> Value:
     return f.intrinsic("llvm.sqrt", x.type, x)
 
@@ -239,6 +244,8 @@ OPERATIONS: Mapping[str, Emit] = {
     "shl": _shift("shl"),
     "shr": _shift("shr"),
     "where": _where,
+    **{f"power_{how}": _to_power(how, False) for how in ("up", "down", "nearest")},
+    **{f"power_{how}_saturated": _to_power(how, True) for how in ("up", "down", "nearest")},
     "isinf": _is_infinite,
     "isnan": _is_nan,
 }

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pliant.compile.call import Call, Field, Kernel, Lowered, Ref, Target
+import numpy as np
+
+from pliant.compile.call import Alias, Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.onnx_elementwise import FORMULAS, expression
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.expression import Expr, inputs
+from pliant.kernels.expression import Expr, constant, inputs
 from pliant.kernels.map import MAX_INPUTS, MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, walk
 
 
@@ -59,4 +61,16 @@ def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
     return Lowered(calls=map_calls(tree, operands, (y, graph.types[y].shape), node.name))
 
 
-RULES = dict.fromkeys(FORMULAS, _lower)
+def _dropout(node: Node, graph: Graph, target: Target) -> Lowered:
+    """At inference it drops nothing: the mask, if somebody wants it, is true everywhere."""
+    given = [graph.constants.get(x) if x else np.zeros(1) for x in (*node.inputs[1:], "", "")[:2]]
+    ratio, training = given if len(node.inputs) > 1 and node.inputs[1] else (np.full(1, 0.5), given[1])
+    if training is None or (training.any() and (ratio is None or ratio.any())):
+        raise GraphError(f"node {node.name!r} (Dropout) is in training mode; export for inference.")
+    mask = (*node.outputs, "")[1]
+    calls = map_calls(constant(1, "bool"), (), (mask, graph.types[mask].shape), node.name) if mask else ()
+    aliases = (Alias(node.outputs[0], node.inputs[0]),) if node.outputs[0] else ()
+    return Lowered(calls, aliases)
+
+
+RULES = {**dict.fromkeys(FORMULAS, _lower), "Dropout": _dropout}

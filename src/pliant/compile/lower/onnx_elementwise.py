@@ -6,6 +6,7 @@ from functools import reduce
 from pliant.compile.lower.window import integer, real, text
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.expression import Constant, Expr, choose, leaf, parse
+from pliant.kernels.small_floats import POWERS, SMALL_FLOATS
 
 Args = tuple[Expr, ...]
 Formula = Callable[[Node, Args], Expr]
@@ -26,7 +27,7 @@ def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
     known = {x: leaf(i, graph.types[x].dtype) for i, x in enumerate(names)}
     args = tuple(known[x] for x in present)
     formula = FORMULAS[node.op] if len(args) > 1 or node.op != "Pow" else _power_of(node, graph)
-    return formula(node, args).cast(graph.types[node.outputs[0]].dtype), names
+    return _rounded(node, formula(node, args), graph.types[node.outputs[0]].dtype), names
 
 
 def _special_power(node: Node, graph: Graph) -> Callable[[Expr], Expr] | None:
@@ -74,7 +75,20 @@ def _fold(op: str) -> Formula:
 
 
 def _cast(node: Node, args: Args) -> Expr:
-    return args[0]  # every formula's result is cast to the output's dtype
+    return args[0]  # the result is cast to the output's dtype, as that of every formula
+
+
+def _rounded(node: Node, x: Expr, dtype: str) -> Expr:
+    """A cast: small floats saturate unless told otherwise, powers of two have rounding modes of their own."""
+    saturates = bool(integer(node.attributes, "saturate", 1))
+    if dtype == POWERS and x.dtype != POWERS:
+        how = text(node.attributes, "round_mode", "up")
+        return x.cast("float32").to(f"power_{how}{'_saturated' if saturates else ''}").cast(dtype)
+    if dtype in SMALL_FLOATS and saturates and x.row.kind == "float":
+        limit = SMALL_FLOATS[dtype].highest
+        wide = x.cast("float32") if x.row.bits < 32 else x
+        return _between(wide, -limit, limit).cast(dtype)
+    return x.cast(dtype)
 
 
 def _mean(node: Node, args: Args) -> Expr:
