@@ -2,7 +2,7 @@
 
 FusedMatMul(a, b, bias?, residual?) = activation(alpha * a @ b + bias + residual), float32, with attributes
 `activation` (a name in kernels.vmath.ACTIVATIONS), `alpha`, and `a_view`, `b_view` (see compile.view) where
-an operand is another tensor seen through strides.
+an operand is another tensor seen through strides; `y_view` is how the result, and what is added, lie.
 """
 
 from math import prod
@@ -25,6 +25,7 @@ def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
     b = read(graph, node.inputs[1], node.attributes.get("b_view"))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     activation = node.attributes.get("activation")
+    y_view = node.attributes.get("y_view")
     return _multiply(
         node,
         graph,
@@ -35,6 +36,7 @@ def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
         residual=residual or None,
         activation=str(activation) if activation else None,
         alpha=float(node.attributes.get("alpha", 1.0)),  # type: ignore[arg-type]
+        out=None if y_view is None else read(graph, node.outputs[0], y_view),
     )
 
 
@@ -49,6 +51,7 @@ def _multiply(
     residual: str | None = None,
     activation: str | None = None,
     alpha: float = 1.0,
+    out: View | None = None,
 ) -> Lowered:
     if len(a.shape) == 1:
         a = View(a.tensor, a.offset, (1, *a.shape), (0, *a.strides))
@@ -56,12 +59,12 @@ def _multiply(
         b = View(b.tensor, b.offset, (*b.shape, 1), (*b.strides, 0))
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
-    out = _contiguous(node.outputs[0], shape)
+    out = out or _contiguous(node.outputs[0], shape)
     a = a.broadcast((*batch, *a.shape[-2:]))
     b = b.broadcast((*batch, *b.shape[-2:]))
     if graph.types[node.outputs[0]].dtype != "float32":
         return _contract(node, graph, out, a, b)
-    added = None if residual is None else _contiguous(residual, shape)
+    added = None if residual is None else View(residual, 0, shape, out.strides)
     product = Product(out, a, b, bias, added, activation, alpha, _label(node))
     return lower_product(product, dict(graph.constants), target)
 

@@ -15,11 +15,15 @@ Layout = str
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way to run an operator: the layout it reads each input in, writes each output in, and its time."""
+    """One way to run an operator: the layout it reads each input in, writes each output in, and its time.
+
+    `variant` names a loop order, "" the tiled default.
+    """
 
     inputs: tuple[Layout, ...]
     outputs: tuple[Layout, ...]
     seconds: float
+    variant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,70 @@
+"""Choose a schedule for a priced problem: none, the paper's votes, or the exact optimum. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pliant.compile.schedule.exact import choose_exactly
+from pliant.compile.schedule.parts import choose_by_parts
+from pliant.compile.schedule.problem import Form, Layout, Problem
+from pliant.compile.schedule.vote import Choice, choose_by_vote
+
+Kind = Literal["none", "paper", "exact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A layout for every edge and a form for every operator, and what they promise.
+
+    `default_s` is the time of the default layouts with the best loops; `unscheduled_s` that of `none`.
+    `candidates` counts the layouts of all edges together.
+    """
+
+    layouts: dict[str, Layout]
+    forms: tuple[Form, ...]
+    seconds: float
+    default_s: float
+    unscheduled_s: float
+    n_edges: int
+    n_candidates: int
+    n_choosable: int
+    n_sequences: int
+    n_conflicts: int
+
+
+def choose(problem: Problem, kind: Kind, plain: tuple[Form, ...], seed: int = 0) -> Schedule:
+    """The schedule of a kind; `plain` are the forms of the schedule `none`, with their times.
+
+    The paper's votes are taken only where they promise to be no slower than the default layouts.
+    """
+    default = problem.default
+    default_s = problem.seconds(default)
+    unscheduled_s = sum(form.seconds for form in plain)
+    choice = Choice(default, default_s)
+    if kind == "paper":
+        choice = choose_by_vote(problem, seed)
+    elif kind == "exact":
+        choice = choose_by_parts(problem, choose_exactly)
+    if choice.seconds > default_s:
+        choice = replace(choice, layouts=default, seconds=default_s)
+    layouts = {**default, **choice.layouts}
+    forms = plain if kind == "none" else tuple(problem.best(o, layouts)[1] for o in problem.operators)
+    return Schedule(
+        layouts=layouts,
+        forms=forms,
+        seconds=unscheduled_s if kind == "none" else choice.seconds,
+        default_s=default_s,
+        unscheduled_s=unscheduled_s,
+        n_edges=len(problem.edges),
+        n_candidates=sum(len(problem.layouts[e]) for e in problem.edges),
+        n_choosable=sum(len(problem.layouts[e]) > 2 for e in problem.edges),
+        n_sequences=choice.n_sequences,
+        n_conflicts=choice.n_conflicts,
+    )
+
+
+def plain_forms(problem: Problem) -> tuple[Form, ...]:
+    """The forms of the schedule `none`: default layouts, loops i-j-k where there is a choice of loops."""
+    return tuple(
+        next((f for f in operator.forms if f.variant == "ijk"), operator.forms[0])
+        for operator in problem.operators
+    )

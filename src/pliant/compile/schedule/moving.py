@@ -1,0 +1,245 @@
+"""Operators whose tensors follow one another's layout: element-wise ones, reductions, and moves.
+
+An axis becomes the place where the layout put it; constants are permuted before the run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+
+from pliant.compile.lower.move import axis_of
+from pliant.compile.lower.onnx_elementwise import FORMULAS
+from pliant.compile.lower.reduce import FORMULAS as REDUCTIONS
+from pliant.compile.lower.reduce import axes_of
+from pliant.compile.lower.window import integer
+from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
+from pliant.compile.schedule.layouts import between, identity, layout_of, order, physical, place
+from pliant.compile.schedule.problem import Layout
+from pliant.ir.graph import Attribute, Graph, Node
+
+
+def _rank(graph: Graph, tensor: str) -> int:
+    return len(graph.types[tensor].shape)
+
+
+def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """Every tensor in the same layout; single numbers of another rank have none."""
+    rank = len(layout)
+    found = {}
+    for x in (*tensors_in(node, graph), *tensors_out(node)):
+        if _rank(graph, x) == rank:
+            found[x] = layout
+        elif graph.types[x].size == 1 and x in node.inputs:
+            found[x] = identity(_rank(graph, x))
+        else:
+            return None
+    return found
+
+
+def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    y = tensors_out(node)[0]
+    constants = {}
+    names = []
+    for x in node.inputs:
+        array = graph.constants.get(x)
+        if array is None or array.size == 1:
+            names.append(x)
+            continue
+        full = array.reshape((1,) * (_rank(graph, y) - array.ndim) + array.shape)
+        name = f"{x}@{layouts[y]}"
+        constants[name] = np.ascontiguousarray(full.transpose(order(layouts[y])))
+        names.append(name)
+    return Realised((replace(node, inputs=tuple(names)),), constants)
+
+
+def _along_axis(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    """Operators with an axis and, of constants, only such as no layout touches."""
+    y = tensors_out(node)[0]
+    default = -1 if node.op in ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization") else 0
+    axis = axis_of(node, _rank(graph, y), default)
+    attributes = {**node.attributes, "axis": place(layouts[y], axis)}
+    if node.op != "Concat":
+        return Realised((replace(node, attributes=attributes),))
+    moved = {x: f"{x}@{layouts[y]}" for x in node.inputs if x in graph.constants}
+    constants = {
+        name: np.ascontiguousarray(graph.constants[x].transpose(order(layouts[y])))
+        for x, name in moved.items()
+    }
+    inputs = tuple(moved.get(x, x) for x in node.inputs)
+    return Realised((replace(node, inputs=inputs, attributes=attributes),), constants)
+
+
+def _norm(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """The normalised dimensions stay innermost."""
+    x = node.inputs[0]
+    axis = axis_of(node, _rank(graph, x), -1)
+    plain = len(tensors_out(node)) == 1 and all(name in graph.constants for name in node.inputs[1:] if name)
+    if not plain or layout[axis:] != identity(len(layout))[axis:]:
+        return None
+    return _all_alike(node, graph, tensor, layout)
+
+
+def _unchanged(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    return Realised((node,))
+
+
+def _reduce_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    x, y = node.inputs[0], node.outputs[0]
+    if x in graph.constants:
+        return None
+    if integer(node.attributes, "keepdims", 1):
+        return {x: layout, y: layout}
+    if tensor != x:
+        return None
+    axes = axes_of(node, graph)
+    kept = [d for d in range(len(layout)) if d not in axes]
+    return {x: layout, y: layout_of([kept.index(d) for d in order(layout) if d in kept])}
+
+
+def _reduce(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, y = node.inputs[0], node.outputs[0]
+    name = f"{y}.axes@{layouts[x]}"
+    axes = np.array(sorted(place(layouts[x], d) for d in axes_of(node, graph)), np.int64)
+    attributes = {k: v for k, v in node.attributes.items() if k != "axes"}
+    if axes.size == 0:
+        return Realised((node,))
+    return Realised((replace(node, inputs=(x, name), attributes=attributes),), {name: axes})
+
+
+def _perm(node: Node, graph: Graph) -> tuple[int, ...]:
+    rank = _rank(graph, node.inputs[0])
+    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
+    assert isinstance(perm, tuple), perm
+    return tuple(int(d) for d in perm)
+
+
+def _transpose_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """Where nothing has to move."""
+    x, y = node.inputs[0], node.outputs[0]
+    perm = _perm(node, graph)
+    if tensor == x:
+        return {x: layout, y: layout_of([perm.index(d) for d in order(layout)])}
+    return {x: layout_of([perm[d] for d in order(layout)]), y: layout}
+
+
+def _transpose(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, y = node.inputs[0], node.outputs[0]
+    perm = _perm(node, graph)
+    wanted = layout_of([perm[d] for d in order(layouts[y])])
+    return Realised((replace(node, attributes={"perm": between(layouts[x], wanted)}),))
+
+
+def _reshape_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """Where dimensions that are joined or cut stay beside each other, bytes stay where they are."""
+    x, y = node.inputs[0], node.outputs[0]
+    if x in graph.constants:
+        return None
+    groups = _groups(graph.types[x].shape, graph.types[y].shape)
+    if groups is None:
+        return None
+    mine, other = (0, 1) if tensor == x else (1, 0)
+    dims, found = list(order(layout)), list[int]()
+    while dims:
+        group = next(g for g in groups if dims[0] in g[mine])
+        n = len(group[mine])
+        if tuple(dims[:n]) != group[mine]:
+            return None
+        found += group[other]
+        dims = dims[n:]
+    new = layout_of(found)
+    return {x: layout, y: new} if tensor == x else {x: new, y: layout}
+
+
+def _groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
+    """Smallest stretches of dimensions of two shapes that hold equally many elements; None for odd ones."""
+    if 0 in a or not a or not b:
+        return None
+    ends_a, ends_b = (list(accumulate(shape, lambda n, m: n * m)) for shape in (a, b))
+    groups = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        first = (i, j)
+        i, j = i + 1, j + 1
+        while ends_a[i - 1] != ends_b[j - 1]:
+            if ends_a[i - 1] < ends_b[j - 1]:
+                i += 1
+            else:
+                j += 1
+        if i == len(a) or j == len(b):
+            i, j = len(a), len(b)  # ones at the end belong to the last
+        groups.append((tuple(range(first[0], i)), tuple(range(first[1], j))))
+    return groups
+
+
+def _reshape(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, y = node.inputs[0], node.outputs[0]
+    name = f"{y}.shape@{layouts[y]}"
+    shape = np.array(physical(graph.types[y], layouts[y]).shape, np.int64)
+    return Realised(
+        (replace(node, op="Reshape", inputs=(x, name), attributes={"allowzero": 1}),), {name: shape}
+    )
+
+
+def _slice_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    x, y = node.inputs[0], node.outputs[0]
+    known = all(name in graph.constants for name in node.inputs[1:] if name)
+    return {x: layout, y: layout} if known and x not in graph.constants else None
+
+
+def _slice(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, starts, ends, *rest = node.inputs
+    given = graph.constants[rest[0]] if rest and rest[0] else np.arange(graph.constants[starts].size)
+    rank, layout = _rank(graph, x), layouts[x]
+    name = f"{node.outputs[0]}.axes@{layout}"
+    axes = np.array([place(layout, int(d) % rank) for d in given.ravel()], np.int64)
+    return Realised((replace(node, inputs=(x, starts, ends, name, *rest[1:])),), {name: axes})
+
+
+def _pad_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    has_axes = len(node.inputs) > 3 and bool(node.inputs[3])
+    return None if has_axes else _slice_follow(node, graph, tensor, layout)
+
+
+def _pad(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, pads, *rest = node.inputs
+    by_axis = graph.constants[pads].reshape(2, -1)[:, order(layouts[x])]
+    name = f"{node.outputs[0]}.pads@{layouts[x]}"
+    return Realised((replace(node, inputs=(x, name, *rest)),), {name: by_axis.reshape(-1).copy()})
+
+
+def _split_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    if node.inputs[0] in graph.constants or not all(node.outputs):
+        return None
+    return {node.inputs[0]: layout, **dict.fromkeys(node.outputs, layout)}
+
+
+def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
+    """What makes a transpose of a row-major tensor, or into one, free."""
+    x, y = node.inputs[0], node.outputs[0]
+    rank = identity(_rank(graph, x))
+    behind, before = (_transpose_follow(node, graph, t, rank) for t in (x, y))
+    assert behind is not None, node
+    assert before is not None, node
+    return {x: (before[x],), y: (behind[y],)}
+
+
+def with_attributes(node: Node, **attributes: Attribute) -> Node:
+    """The node with further attributes."""
+    return replace(node, attributes={**node.attributes, **attributes})
+
+
+_ALONG = Family(_along_axis, _all_alike)
+
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(FORMULAS, Family(_elementwise, _all_alike)),
+    **dict.fromkeys(REDUCTIONS, Family(_reduce, _reduce_follow)),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "Concat"), _ALONG),
+    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), Family(_unchanged, _norm)),
+    "Transpose": Family(_transpose, _transpose_follow, wishes=_wish_free),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), Family(_reshape, _reshape_follow)),
+    "Slice": Family(_slice, _slice_follow),
+    "Pad": Family(_pad, _pad_follow),
+    "Split": Family(_along_axis, _split_follow),
+}

@@ -1,0 +1,204 @@
+"""Forms of matrix products and attention: operands read through strides, results written through them.
+
+A result whose rows are innermost is the product of the transposed operands in the other order.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+
+from pliant.compile.schedule.family import Family, Layouts, Realised, default_layouts, tensors_in
+from pliant.compile.schedule.layouts import identity, layout_of, order, relaid, strides
+from pliant.compile.schedule.problem import Layout
+from pliant.compile.schedule.windows import LOOPS, chained
+from pliant.compile.view import View, read
+from pliant.ir.graph import Attribute, Graph, Node
+
+_MAX_FORMS = 24
+
+
+def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
+    """Operand 0 or 1 as the node sees it when its tensor is in `layout`."""
+    x = node.inputs[i]
+    view = read(graph, x, node.attributes.get(f"{'ab'[i]}_view"))
+    if node.op == "Gemm" and node.attributes.get(f"trans{'AB'[i]}", 0):
+        view = View(x, 0, view.shape[::-1], view.strides[::-1])
+    return relaid(view, graph.types[x], layout)
+
+
+def _is_plain(node: Node, graph: Graph) -> bool:
+    """Whether a FusedMatMul says the same."""
+    y = graph.types[node.outputs[0]]
+    if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
+        return False
+    if any(len(graph.types[x].shape) < 2 for x in node.inputs[:2]):
+        return False
+    if node.op != "Gemm":
+        return True
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    if not bias:
+        return True
+    is_row = graph.types[bias].size == y.shape[-1] == graph.types[bias].shape[-1]
+    return is_row and node.attributes.get("beta", 1.0) == 1.0
+
+
+def _innermost(layout: Layout) -> int:
+    return order(layout)[-1]
+
+
+def _propose(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> Sequence[tuple[Layouts, str]]:
+    if not _is_plain(node, graph):
+        return ()
+    y = node.outputs[0]
+    default = default_layouts(node, graph)
+    rank = len(graph.types[y].shape)
+    moving = [*dict.fromkeys(x for x in node.inputs[:2] if x not in graph.constants), y]
+    options = [candidates.get(x) or (default[x],) for x in moving]
+    found: list[tuple[int, Layouts, str]] = []
+    for chosen in product(*options):
+        layouts = default | dict(zip(moving, chosen, strict=True))
+        if _residual(node) and _residual(node) in default:
+            if _residual(node) in moving[:-1] and layouts[_residual(node)] != layouts[y]:
+                continue
+            layouts |= {_residual(node): layouts[y]}
+        others = [x for x in default if x not in (*moving, _residual(node))]
+        if any(layouts[x] != default[x] for x in others) or not _can_run(node, graph, layouts, rank):
+            continue
+        found.append((sum(layouts[x] != default[x] for x in moving), layouts, ""))
+    found.sort(key=lambda form: form[0])
+    return [form[1:] for form in found[:_MAX_FORMS]] + [(default, o) for o in LOOPS]
+
+
+def _residual(node: Node) -> str:
+    return node.inputs[3] if len(node.inputs) > 3 else ""
+
+
+def _can_run(node: Node, graph: Graph, layouts: Layouts, rank: int) -> bool:
+    views = [_operand(node, graph, i, _of(layouts, graph, node.inputs[i])) for i in (0, 1)]
+    for view in views:
+        if view is None or 1 not in view.strides[-2:]:  # packing anything else is slow
+            return False
+    y = layouts[node.outputs[0]]
+    if _innermost(y) == rank - 1:
+        return True
+    has_more = any(x for x in node.inputs[2:]) and node.op != "MatMul"
+    return _innermost(y) == rank - 2 and not has_more
+
+
+def _of(layouts: Layouts, graph: Graph, tensor: str) -> Layout:
+    return layouts.get(tensor) or identity(len(graph.types[tensor].shape))
+
+
+def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    a, b = (_operand(node, graph, i, _of(layouts, graph, node.inputs[i])) for i in (0, 1))
+    assert a is not None, node
+    assert b is not None, node
+    y = node.outputs[0]
+    attributes: dict[str, Attribute] = {
+        k: v for k, v in node.attributes.items() if k in ("alpha", "activation")
+    }
+    if variant:
+        return _looped(node, graph, a, b, variant, attributes)
+    type_, layout = graph.types[y], layouts[y]
+    out = View(y, 0, type_.shape, strides(type_, layout))
+    inputs = (a.tensor, b.tensor, *node.inputs[2:])
+    if _innermost(layout) != len(type_.shape) - 1:
+        a, b, out = _transposed(b), _transposed(a), _transposed(out)
+        inputs = (a.tensor, b.tensor)
+    attributes |= {"a_view": a.attribute, "b_view": b.attribute}
+    if layout != identity(len(type_.shape)):
+        attributes["y_view"] = out.attribute
+    return Realised((Node("FusedMatMul", inputs, node.outputs, attributes, node.name),))
+
+
+def _looped(
+    node: Node, graph: Graph, a: View, b: View, variant: str, attributes: Mapping[str, Attribute]
+) -> Realised:
+    """The bare product in plain loops, then what the kernel would have added along."""
+    bias, residual = (*node.inputs[2:], "", "")[:2]
+    steps: list[tuple[str, tuple[str, ...]]] = [("Add", (x,)) for x in (bias, residual) if x]
+    activation = str(attributes.get("activation", ""))
+    if activation:
+        steps.append(({"relu": "Relu", "tanh": "Tanh"}.get(activation, "Gelu"), ()))
+    first = Node(
+        "LoopMatMul",
+        (a.tensor, b.tensor),
+        node.outputs,
+        {
+            "a_view": a.attribute,
+            "b_view": b.attribute,
+            "order": variant,
+            "alpha": attributes.get("alpha", 1.0),
+        },
+        node.name,
+    )
+    nodes, types = chained(first, steps, graph.types[node.outputs[0]])
+    if activation == "gelu_tanh":
+        last = nodes[-1]
+        approximate = Node("Gelu", last.inputs, last.outputs, {"approximate": "tanh"}, last.name)
+        nodes = (*nodes[:-1], approximate)
+    return Realised(nodes, {}, types)
+
+
+def _transposed(v: View) -> View:
+    return View(
+        v.tensor,
+        v.offset,
+        (*v.shape[:-2], v.shape[-1], v.shape[-2]),
+        (*v.strides[:-2], v.strides[-1], v.strides[-2]),
+    )
+
+
+def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+    """Columns beside each other, or rows."""
+    if not _is_plain(node, graph):
+        return {}
+    found = {}
+    for x in (*tensors_in(node, graph)[:2], node.outputs[0]):
+        rank = len(graph.types[x].shape)
+        if rank >= 2 and x not in graph.constants:
+            found[x] = (layout_of((*range(rank - 2), rank - 1, rank - 2)),)
+    return found
+
+
+_READS = ("q", "k", "v", "mask")
+
+
+def _attention_forms(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> Sequence[tuple[Layouts, str]]:
+    """Queries, keys and values in any layout that leaves their columns contiguous, one at a time."""
+    default = default_layouts(node, graph)
+    forms: list[tuple[Layouts, str]] = []
+    for x in tensors_in(node, graph):
+        for layout in candidates.get(x, ()):
+            layouts = default | {x: layout}
+            views = _attention_views(node, graph, layouts)
+            if views is not None and all(v.strides[-1] == 1 for v in views.values()):
+                forms.append((layouts, ""))
+    return forms
+
+
+def _attention_views(node: Node, graph: Graph, layouts: Layouts) -> dict[str, View] | None:
+    views = {}
+    for name, x in zip(_READS, node.inputs, strict=False):
+        view = read(graph, x, node.attributes.get(f"{name}_view"))
+        moved = relaid(view, graph.types[x], _of(layouts, graph, x))
+        if moved is None:
+            return None
+        views[name] = moved
+    return views
+
+
+def _attention(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    views = _attention_views(node, graph, layouts)
+    assert views is not None, node
+    attributes = {**node.attributes, **{f"{name}_view": v.attribute for name, v in views.items()}}
+    return Realised((Node(node.op, node.inputs, node.outputs, attributes, node.name),))
+
+
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(("MatMul", "FusedMatMul", "Gemm"), Family(_realise, propose=_propose, wishes=_wishes)),
+    "FusedAttention": Family(_attention, propose=_attention_forms),
+}
