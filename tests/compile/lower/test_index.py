@@ -106,3 +106,30 @@ def test_sequences_are_reversed_up_to_their_lengths() -> None:
     (y,) = run_node("ReverseSequence", [x, np.array([99, -5, 2])], attributes, types=[type_of(x)], isa=HOST)
     np.testing.assert_array_equal(y[:, 0], x[::-1, 0])
     np.testing.assert_array_equal(y[:, 1], x[:, 1])
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        np.array(0),
+        np.array(-2),
+        np.arange(5),
+        np.arange(5)[::-1],
+        np.arange(3)[:, None] + np.arange(3) - 5,
+        np.zeros((2, 3), int),
+        np.array([[1]]),
+        np.array([0, 2, 3]),
+        np.array([0, 1, 99]),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_regular_indices_known_before_the_run_are_a_view(places: np.ndarray, axis: int) -> None:
+    """A slice, a reversal, sliding windows: copied as rows or not at all. Others go through the kernel."""
+    x = numbers(5, 5, 6)
+    if places.max() < 5:
+        check("Gather", [x, places], {"axis": axis}, constants=(1,))
+    else:
+        wanted = np.take(x, np.minimum(places, 4), axis)
+        attributes = {"axis": axis}
+        (y,) = run_node("Gather", [x, places], attributes, types=[type_of(wanted)], isa=HOST, constants=(1,))
+        np.testing.assert_array_equal(y, wanted)

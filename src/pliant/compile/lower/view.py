@@ -46,6 +46,16 @@ class View:
             offset=self.offset + start * self.strides[axis] * (count > 0),
         )
 
+    def placed(self, axis: int, shape: Sequence[int], steps: Sequence[int], start: int) -> "View":
+        """`axis` as dimensions of `shape`, whose turns go `steps` positions along it from `start` on."""
+        strides = tuple(step * self.strides[axis] for step in steps)
+        return replace(
+            self,
+            shape=(*self.shape[:axis], *shape, *self.shape[axis + 1 :]),
+            strides=(*self.strides[:axis], *strides, *self.strides[axis + 1 :]),
+            offset=self.offset + start * self.strides[axis],
+        )
+
     def spread(self, shape: Sequence[int]) -> "View":
         """Broadcast to `shape` by numpy's rules."""
         missing = len(shape) - len(self.shape)
