@@ -16,8 +16,9 @@ PACK = "conv_pack"
 
 
 class PackArgs(ctypes.Structure):
-    """float32 w[groups * out_channels][channels][taps] and b[groups * out_channels], or null, into panels.
+    """float32 w[group][out channel][channel][tap] and b[groups * out_channels], or null, into panels.
 
+    The steps of w's dimensions are in floats, that of a tap is 1.
     A unit is a panel: `packed` [groups][panels][padded_depth][16], `bias` [groups][panels * 16].
     """
 
@@ -30,6 +31,9 @@ class PackArgs(ctypes.Structure):
         ("out_channels", ctypes.c_int64),
         ("channels", ctypes.c_int64),
         ("taps", ctypes.c_int64),
+        ("group_step", ctypes.c_int64),
+        ("row_step", ctypes.c_int64),
+        ("channel_step", ctypes.c_int64),
         ("padded_depth", ctypes.c_int64),
     )
 
@@ -75,6 +79,7 @@ def pack_ir(isa: Isa) -> str:
         panels, outs, channels, taps, depth = f.fields(
             args, PackArgs, "panels", "out_channels", "channels", "taps", "padded_depth"
         )
+        steps = f.fields(args, PackArgs, "group_step", "row_step", "channel_step")
         zero = f.const(0.0, "float")
         with f.each(lo, hi) as unit:
             group, panel = unit // panels, unit % panels
@@ -88,7 +93,8 @@ def pack_ir(isa: Isa) -> str:
                     row = group * outs + channel
                     with f.when(b.compare("ne", 0)):
                         f.store(f.load(f.at(b, row)), f.at(bias, unit * COLUMNS + column))
+                    source = f.at(w, group * steps[0] + channel * steps[1])
                     with f.each(0, channels) as c, f.each(0, taps) as t:
-                        value = f.load(f.at(w, (row * channels + c) * taps + t))
+                        value = f.load(f.at(source, c * steps[2] + t))
                         f.store(value, f.at(to, (t * channels + c) * COLUMNS + column))
     return module.text()

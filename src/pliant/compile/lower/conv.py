@@ -5,18 +5,18 @@ and `high` (kernels/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "
 y's layout. Types are physical: an "nhwc" tensor's type has its channels last.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 import numpy as np
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compile.lower.window import Window, along, integer, real, text, window
+from pliant.compile.lower.conv_call import Shape, Tensors, conv_call
+from pliant.compile.lower.window import integer, real, text, window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels import conv, conv_tile, conv_weights
-from pliant.kernels.conv_args import ConvArgs, ConvForm, Layout
+from pliant.kernels import conv_weights
+from pliant.kernels.conv_args import ConvForm, Layout
 
 
 def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -29,20 +29,13 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
     _check(node, x)
-    return _products(node, graph, target, form, _shape(node, x, w, y, form))
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Extents of one convolution: channels of x, `outs` of y, and the spatial dimensions of both."""
-
-    window: Window
-    batch: int
-    groups: int
-    channels: int
-    outs: int
-    space: tuple[int, ...]
-    out_space: tuple[int, ...]
+    shape = _shape(node, x, w, y, form)
+    (weights, bias), lowered = _weights(node, graph, shape)
+    residual = node.inputs[3] if form.has_residual else ""
+    tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
+    bounds = real(node.attributes, "low", 0.0), real(node.attributes, "high", 0.0)
+    call = conv_call(tensors, form, shape, target, node.name or node.op, bounds)
+    return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
 
 
 def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
@@ -56,57 +49,6 @@ def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvFo
         space=space,
         out_space=y.shape[2:] if form.y == "nchw" else y.shape[1:-1],
     )
-
-
-def _products(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
-    channels, outs = s.channels // s.groups, s.outs // s.groups
-    taps = prod(s.window.kernel)
-    depth, pixels, panels = channels * taps, prod(s.out_space), conv_weights.n_panels(outs)
-    is_merged = form.x == "nhwc" and s.groups == 1 and s.window.dilations[-1] == 1
-    run = channels * s.window.kernel[-1] if is_merged else channels
-    is_point = taps == 1 and set(s.window.strides) == {1} and not any(s.window.begins + s.window.ends)
-    cut = conv.split(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
-    panel_blocks, pixel_blocks = -(-panels // cut.unit_panels), -(-pixels // cut.unit_pixels)
-    weights, lowered = _weights(node, graph, s)
-    fields: dict[str, Field] = {
-        "x": Ref(node.inputs[0]),
-        "weights": Ref(weights[0]),
-        "bias": Ref(weights[1]),
-        "residual": Ref(node.inputs[3]) if form.has_residual else None,
-        "y": Ref(node.outputs[0]),
-        "channels": channels,
-        "x_channels": s.channels,
-        "out_channels": outs,
-        "y_channels": s.outs,
-        "groups": s.groups,
-        "panels": panels,
-        "unit_panels": cut.unit_panels,
-        "panel_blocks": panel_blocks,
-        "pixels": pixels,
-        "unit_pixels": cut.unit_pixels,
-        "pixel_blocks": pixel_blocks,
-        **along("in", s.space, 1),
-        **{k: n for k, n in along("out", s.out_space, 1).items() if k != "out_d"},
-        **{k: n for k, n in s.window.fields().items() if k not in ("kernel_d", "kernel_w")},
-        "run_length": run,
-        "runs_w": 1 if is_merged else s.window.kernel[-1],
-        "depth": depth,
-        "padded_depth": conv_weights.padded(depth),
-        "is_direct": int(is_point and depth % conv_tile.UNROLL == 0),
-        "low": real(node.attributes, "low", 0.0),
-        "high": real(node.attributes, "high", 0.0),
-    }
-    call = Call(
-        Kernel(form.name, partial(conv.conv_ir, form=form)),
-        ConvArgs,
-        fields,
-        n_units=s.batch * s.groups * pixel_blocks * panel_blocks if pixels else 0,
-        reads=(node.inputs[0], *weights, *([node.inputs[3]] if form.has_residual else [])),
-        writes=(node.outputs[0],),
-        scratch_bytes=conv.scratch_bytes(target.isa, cut),
-        label=node.name or node.op,
-    )
-    return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
 
 
 def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lowered]:
@@ -139,6 +81,9 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
         "channels": channels,
         "taps": taps,
         "padded_depth": depth,
+        "group_step": outs * channels * taps,
+        "row_step": channels * taps,
+        "channel_step": taps,
     }
     call = Call(
         Kernel(conv_weights.PACK, conv_weights.pack_ir),

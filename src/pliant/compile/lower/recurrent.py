@@ -11,11 +11,12 @@ from math import inf
 import numpy as np
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compile.lower.inputs_product import product
+from pliant.compile.lower.conv_call import Tensors, conv_call, matrix
 from pliant.compile.lower.window import integer, real, text
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import conv_weights, recurrent
+from pliant.kernels.conv_args import ConvForm
 from pliant.kernels.recurrent_args import LANES, Cell, RecurrentArgs, RecurrentForm
 from pliant.kernels.recurrent_cells import ACTIVATIONS
 from pliant.kernels.recurrent_weights import (
@@ -64,16 +65,12 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
     names, parts = _weights(layer, graph)
     pre = layer.temporary("pre")
     rows = layer.steps * layer.batch
-    first = product(
-        node.inputs[0],
-        names["inputs"],
-        names["bias"],
-        pre,
-        rows=rows,
-        depth=layer.inputs,
-        columns=layer.columns,
-        target=target,
-        label=node.name or node.op,
+    first = conv_call(
+        Tensors(node.inputs[0], names["inputs"], names["bias"], pre),
+        ConvForm("nhwc", "nhwc"),
+        matrix(rows, layer.inputs, layer.columns),
+        target,
+        node.name or node.op,
     )
     cells, memory = _cells(layer, names, pre, target)
     temporaries = {pre: 4 * rows * layer.columns, **memory}
