@@ -19,6 +19,7 @@ from pliant.models.onnx_file import OnnxModel, Port
 from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_nodes import (
     attribute,
+    check_axes,
     check_types,
     function_of,
     infer,
@@ -66,7 +67,10 @@ def bind(
     given = values or {}
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
-    walk.run()
+    try:
+        walk.run()
+    except UnicodeError as error:
+        raise GraphError(f"{model.source} holds names that are no text: {error}.") from error
     return walk.graph([name for name in types if name not in given])
 
 
@@ -215,14 +219,8 @@ class _Walk:
 
     def _known_without_running(self, node: Any, key: str, scope: _Scope) -> bool:
         """Constants, shapes, and branches whose condition is known."""
-        if key == "Constant" and not any(
-            a.name.startswith(("sparse", "value_string")) for a in node.attribute
-        ):
-            value = attribute(node.attribute[0], self._model.external)
-            exact = {"value_float": np.float32, "value_floats": np.float32}.get(
-                node.attribute[0].name, np.int64
-            )
-            self._know(node.output[0], value if isinstance(value, np.ndarray) else np.asarray(value, exact))
+        if key == "Constant":
+            self._know(node.output[0], self._constant(node))
             return True
         if key in ("Shape", "Size"):
             attributes = {a.name: a.i for a in node.attribute}
@@ -241,6 +239,17 @@ class _Walk:
             return True
         return False
 
+    def _constant(self, node: Any) -> np.ndarray:
+        if len(node.attribute) != 1 or node.attribute[0].name == "sparse_value":
+            raise GraphError(f"the Constant {node.output[0]!r} has no dense value.")
+        value = attribute(node.attribute[0], self._model.external)
+        if isinstance(value, np.ndarray):
+            return value
+        exact = np.array(value)
+        if exact.dtype.kind not in "if":
+            raise GraphError(f"the Constant {node.output[0]!r} is text, which is not supported.")
+        return exact.astype(np.float32 if exact.dtype.kind == "f" else np.int64)
+
     def _drops_nothing(self, node: Any) -> bool:
         """Whether a Dropout is one at inference, or drops with probability 0."""
         ratio, training = (*node.input[1:], "", "")[:2]
@@ -256,6 +265,7 @@ class _Walk:
             self._lose(node, key, where, is_cause=True)
             return
         check_types(schema, node, self._types, where)
+        check_axes(node, self._types, where)
         self._all_known(node, key, where)
         known = known_shape(node, self._types, self._values)
         types: dict[str, TensorType | None] = (

@@ -123,15 +123,15 @@ def _check(proto: Any, source: str) -> None:
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
     inputs = {value.name for value in checked.graph.input}
-    for tensor in proto.graph.initializer:
-        if tensor.name not in inputs:
-            shape = list(tensor.dims)
-            checked.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape)
-            )
-    del checked.graph.initializer[:]
     try:
+        for tensor in proto.graph.initializer:
+            if tensor.name not in inputs:
+                type_ = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+                checked.graph.input.add(name=tensor.name, type=type_)
+        del checked.graph.initializer[:]
         onnx.checker.check_model(checked)
+    except UnicodeError as error:
+        raise GraphError(f"{source} holds names that are no text: {error}.") from error
     except (onnx.checker.ValidationError, RuntimeError, ValueError, IndexError) as error:
         raise GraphError(f"{source} breaks ONNX's rules: {_first_lines(error)}") from error
 

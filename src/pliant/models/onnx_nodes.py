@@ -79,6 +79,26 @@ def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: 
             raise GraphError(f"{where}: input {x!r} is {types[x]}, but {first!r} is {types[first]}.")
 
 
+def check_axes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
+    """Raises GraphError for an axis the first input has not: ONNX's inference may crash on one."""
+    if not node.input or not node.input[0]:
+        return
+    rank = max(len(types[node.input[0]].shape), 1)
+    more_below, more_above = _AXIS_ROOM.get(node.op_type, (0, 0))
+    for a in node.attribute:
+        given = {"axis": [a.i], "axes": list(a.ints)}.get(a.name, [])
+        room = len(given) if node.op_type == "Unsqueeze" else 0
+        for axis in given:
+            if not -rank - room - more_below <= axis < rank + room + more_above:
+                raise GraphError(
+                    f"{where}: {a.name} {axis} is none of {node.input[0]!r}, {types[node.input[0]]}."
+                )
+
+
+# How far axes may lie outside those of the first input: below -rank, above rank - 1.
+_AXIS_ROOM = {"Flatten": (0, 1), "OneHot": (1, 1), "QuantizeLinear": (0, 1), "DequantizeLinear": (0, 1)}
+
+
 def infer(
     schema: Any,
     node: Any,
