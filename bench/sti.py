@@ -23,6 +23,7 @@ from pliant.plan.shape import store_shape
 from pliant.profile.measure import measure_device
 from report import ROOT, Report, options
 from sti_device import emulate
+from sti_figures import draw_accuracy_against_memory
 from sti_parts import anytime, paper_throughout, quantizers, sweep, table7
 from sti_plans import Size, cells
 from sti_rig import PRESETS, Device, Rig, labelled, picked
@@ -79,6 +80,9 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
         accuracy_claim(report, rig, planned)
         memory_claim(report, rig)
         speed_claims(report, planned, runs)
+        if not (arguments.quick or arguments.no_results):
+            picture = ROOT / "docs" / "results" / f"memory-{arguments.task}.svg"
+            draw_accuracy_against_memory(rig, planned, picture)
         print(f"{time.perf_counter() - began_s:.0f} s so far", flush=True)
         parts: tuple[Callable[[], None], ...] = (
             lambda: anytime(report, rig, devices, importance, size),
