@@ -1,4 +1,4 @@
-"""Figures 1 and 7 of STI in our rows: accuracy against the weights in memory, one panel a device and target."""
+"""Figures 1 and 7 of STI in our rows: accuracy against weights in memory, a panel a device and target."""
 
 from collections.abc import Sequence
 from pathlib import Path

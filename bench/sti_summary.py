@@ -30,9 +30,8 @@ def main() -> None:
     # Tasks are independent samples: variances of the means add.
     half = sqrt(sum(((high - low) / 2) ** 2 for _, _, low, high in found.values())) / len(found)
     better = sum(n for n, *_ in found.values())
-    print(
-        f"all {len(found)} tasks: {mean:.2f} [{mean - half:.2f}, {mean + half:.2f}], {better} baselines better"
-    )
+    interval = f"[{mean - half:.2f}, {mean + half:.2f}]"
+    print(f"all {len(found)} tasks: {mean:.2f} {interval}, {better} baselines better")
 
 
 if __name__ == "__main__":
