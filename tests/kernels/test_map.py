@@ -186,7 +186,7 @@ def test_no_integer_division_traps(library: Library, dtype: str) -> None:
     """By zero the result is 0; the lowest integer by -1 wraps around; else C's and Python's rules."""
     info = np.iinfo(dtype)
     numbers = [n for n in (info.min, info.max, -7, 7, 0, 1, -1, 3, -3) if info.min <= n <= info.max]
-    a, b = (v.ravel() for v in np.meshgrid(_array(numbers, dtype), _array(numbers, dtype)))
+    a, b = (v.ravel() for v in np.meshgrid(*[np.array(numbers, dtype)] * 2))
     x, y = leaf(0, dtype), leaf(1, dtype)
     pairs = [(int(n), int(d)) for n, d in zip(a, b, strict=True)]
 
