@@ -101,7 +101,26 @@ def _compress(
     return TensorType(type_.dtype, tuple(shape))
 
 
+def _stft(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]) -> TensorType | None:
+    """ONNX's own inference forgets that one side is the default."""
+    where = f"node {node.name or node.output[0]!r} (STFT)"
+    signal, step = types[node.input[0]], values.get(node.input[1])
+    given = (*node.input, "", "")[2:4]
+    length = values.get(given[1])
+    if step is None or step.size != 1 or (given[1] and length is None) or len(signal.shape) < 2:
+        return None
+    n = types[given[0]].shape[0] if given[0] else signal.shape[1]
+    n = int(length.ravel()[0]) if length is not None else n
+    hop = int(step.ravel()[0])
+    if not (1 <= n <= signal.shape[1] and hop >= 1 and (not given[0] or types[given[0]].shape == (n,))):
+        raise GraphError(f"{where} cannot cut frames of {n} in steps of {hop} out of {signal}.")
+    is_onesided = next((a.i for a in node.attribute if a.name == "onesided"), 1)
+    frames = (signal.shape[1] - n) // hop + 1
+    return TensorType(signal.dtype, (signal.shape[0], frames, n // 2 + 1 if is_onesided else n, 2))
+
+
 _RULES: Mapping[str, Any] = {
+    "STFT": _stft,
     "Compress": _compress,
     "GroupNormalization": _like_first,
     "MeanVarianceNormalization": _like_first,

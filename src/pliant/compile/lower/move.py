@@ -139,6 +139,10 @@ def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
     return moved(node, parts.transposed(order), graph)
 
 
+def _bit_cast(node: Node, graph: Graph, target: Target) -> Lowered:
+    return Lowered(aliases=(Alias(node.outputs[0], node.inputs[0]),))
+
+
 def _blocksize(node: Node) -> int:
     size = node.attributes["blocksize"]
     assert isinstance(size, int), size
@@ -158,4 +162,5 @@ RULES: Mapping[str, Any] = {
     "Tile": _tile,
     "DepthToSpace": _depth_to_space,
     "SpaceToDepth": _space_to_depth,
+    "BitCast": _bit_cast,
 }
