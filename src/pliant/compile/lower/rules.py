@@ -22,6 +22,7 @@ from pliant.compile.lower import (
     resize,
     sample,
     select,
+    signal,
 )
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -40,6 +41,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     select.RULES,
     resize.RULES,
     sample.RULES,
+    signal.RULES,
     conv.RULES,
     conv_other.RULES,
     loops.RULES,
