@@ -36,7 +36,7 @@ def matmul_ir(isa: Isa, activation: str | None = None) -> str:
         write_tiles(module, groups)
     write_pack(module)
     if activation:
-        _write_activate(module, vmath.ACTIVATIONS[activation])
+        write_activate(module, vmath.ACTIVATIONS[activation])
     for groups in {1, panel}:
         _write_panel(module, groups, bool(activation))
     with module.kernel(matmul_name(activation)) as f:
@@ -198,7 +198,7 @@ def _block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value,
     return f.select(is_packed.compare("ne", 0), f.at(b, (group * depth + k) * COLUMNS), space)
 
 
-def _write_activate(module: Module, function: Activation) -> None:
+def write_activate(module: Module, function: Activation) -> None:
     """`activate(c, ldc, rows, columns)`: in place, over a tile that is in L1 still."""
     params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64")]
     with module.function("activate", params, attributes="noinline", is_exported=False) as f:

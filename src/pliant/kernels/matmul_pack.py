@@ -32,7 +32,7 @@ def write_pack(module: Module) -> None:
     """Define `pack_block`, `pack_rows` and `copy_columns`."""
     _write_pack_block(module)
     _write_pack_rows(module)
-    _write_copy_columns(module)
+    write_copy_columns(module)
 
 
 def _write_pack_block(module: Module) -> None:
@@ -96,7 +96,7 @@ def _write_pack_rows(module: Module) -> None:
         f.ret()
 
 
-def _write_copy_columns(module: Module) -> None:
+def write_copy_columns(module: Module) -> None:
     """`copy_columns(x, ld_x, rows, n, to, ld_to)`: n < 16 columns of each row."""
     params = [("x", "ptr"), ("ldx", "i64"), ("rows", "i64"), ("n", "i64"), ("to", "ptr"), ("ldt", "i64")]
     with module.function("copy_columns", params, attributes="noinline", is_exported=False) as f:

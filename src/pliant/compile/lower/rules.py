@@ -8,6 +8,7 @@ from pliant.compile.lower import (
     attention,
     conv,
     conv_other,
+    einsum,
     elementwise,
     extremum,
     index,
@@ -17,6 +18,7 @@ from pliant.compile.lower import (
     norm,
     pad,
     pool,
+    quantize,
     recurrent,
     reduce,
     resize,
@@ -47,6 +49,8 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     loops.RULES,
     matmul.RULES,
     attention.RULES,
+    einsum.RULES,
+    quantize.RULES,
     pool.RULES,
     recurrent.RULES,
 )
@@ -59,4 +63,16 @@ def lower(graph: Graph, target: Target) -> list[Lowered]:
     if unknown:
         first = next(node for node in graph.nodes if node.op in unknown)
         raise GraphError(f"no kernel exists for {', '.join(unknown)} (first at node {first.name!r}).")
-    return [RULES[node.op](node, graph, target) for node in graph.nodes]
+    return [_lower(node, graph, target) for node in graph.nodes]
+
+
+def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
+    """One node's calls. ONNX's inference lets some wild attributes pass; a rule then trips over them."""
+    try:
+        return RULES[node.op](node, graph, target)
+    except (AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        shown = ", ".join(f"{x}: {graph.types[x]}" for x in node.inputs if x)
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) cannot be compiled with ({shown}) and {dict(node.attributes)}: "
+            f"{type(error).__name__} {error}".rstrip()
+        ) from error

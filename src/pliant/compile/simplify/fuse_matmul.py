@@ -5,7 +5,8 @@ become one `FusedMatMul`. Operands that are views of other tensors (transposed, 
 Contract: equal within rounding; float32 only; what lies between has no other reader.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
 from pliant.compile.simplify.pattern import Around, other
 from pliant.compile.simplify.rewrite import rebuilt
@@ -45,40 +46,60 @@ def _fused(around: Around, node: Node, gone: set[str], made: Mapping[str, Node])
     if node.op == "Gemm" and node.attributes.get("alpha", 1.0) != 1.0:
         attributes["alpha"] = float(node.attributes["alpha"])  # type: ignore[arg-type]
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    residual, y, swallowed = "", node.outputs[0], list[str]()
-    shape = graph.types[y].shape
-    while after := around.reader(y, "Add", *_ACTIVATIONS):
+    tail = follow(around, node.outputs[0], bias, made)
+    if tail.activation:
+        attributes["activation"] = tail.activation
+    if not tail.swallowed and node.op == "MatMul" and not attributes:
+        return None
+    gone.update(tail.swallowed)
+    operands = [_operand(attributes, name, x) for name, x in zip("ab", node.inputs, strict=False)]
+    inputs = [*operands, tail.bias, tail.residual]
+    while not inputs[-1]:
+        inputs.pop()
+    kept = {k: v for k, v in attributes.items() if not k.endswith("_of")}
+    return Node("FusedMatMul", tuple(inputs), (tail.y,), kept, node.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a product is followed by, down to `y`; `swallowed` lies between. Absent tensors are ""."""
+
+    y: str
+    bias: str
+    residual: str
+    activation: str
+    swallowed: tuple[str, ...]
+
+
+def follow(around: Around, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
+    """The bias, activation or residual that a product `y` goes through; not through what is in `made`.
+
+    With `known_bias` only a constant is a bias.
+    """
+    graph = around.graph
+    shape, residual, activation = graph.types[y].shape, "", ""
+    swallowed: list[str] = []
+    while not activation and (after := around.reader(y, "Add", *_ACTIVATIONS)):
         if after.outputs[0] in made or graph.types[after.outputs[0]].shape != shape:
             break
         if after.op == "Add":
             x = other(after, y)
             if x == y or residual or graph.types[x].dtype != "float32":
                 break
-            if not bias and _is_row(graph, x, shape):
+            if not bias and _is_row(graph, x, shape) and (x in graph.constants or not known_bias):
                 bias = x
             elif graph.types[x].shape == shape:
                 residual = x
             else:
                 break
-        elif "activation" in attributes or residual:
+        elif residual:
             break
         else:
-            name = _ACTIVATIONS[after.op]
             is_tanh = after.op == "Gelu" and after.attributes.get("approximate", "none") == "tanh"
-            attributes["activation"] = f"{name}_tanh" if is_tanh else name
+            activation = _ACTIVATIONS[after.op] + ("_tanh" if is_tanh else "")
         swallowed.append(y)
         y = after.outputs[0]
-        if "activation" in attributes:
-            break
-    if not swallowed and node.op == "MatMul" and not attributes:
-        return None
-    gone.update(swallowed)
-    operands = [_operand(attributes, name, x) for name, x in zip("ab", node.inputs, strict=False)]
-    inputs = [*operands, bias, residual]
-    while not inputs[-1]:
-        inputs.pop()
-    kept = {k: v for k, v in attributes.items() if not k.endswith("_of")}
-    return Node("FusedMatMul", tuple(inputs), (y,), kept, node.name)
+    return Tail(y, bias, residual, activation, tuple(swallowed))
 
 
 def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:

@@ -13,6 +13,7 @@ from pliant.compile.simplify.fold_batch_norm import fold_batch_norm
 from pliant.compile.simplify.fuse_attention import fuse_attention
 from pliant.compile.simplify.fuse_conv import fuse_conv
 from pliant.compile.simplify.fuse_gelu import fuse_gelu
+from pliant.compile.simplify.fuse_int8 import fuse_int8
 from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from pliant.compile.simplify.fuse_norm import fuse_norm
@@ -20,6 +21,7 @@ from pliant.compile.simplify.identities import drop_identities
 from pliant.compile.simplify.push_transposes import push_transposes
 from pliant.compile.simplify.reshapes import merge_reshapes
 from pliant.compile.simplify.transposes import merge_transposes
+from pliant.compile.simplify.winograd import mark_winograd
 from pliant.errors import InputError
 from pliant.ir.graph import Graph
 
@@ -38,11 +40,13 @@ FUSING: dict[str, Pass] = {
     "gelu": fuse_gelu,
     "norm": fuse_norm,
     "attention": fuse_attention,
+    "int8": fuse_int8,
     "matmul": fuse_matmul,
     "pushes": push_transposes,
     "batch_norm": fold_batch_norm,
     "conv": fuse_conv,
     "channels_last": channels_last,
+    "winograd": mark_winograd,
     "maps": fuse_maps,  # last: it swallows the operators that the others look for
 }
 """Run once each, in order, on the cleaned graph, which is cleaned again after each that found something."""

@@ -1,0 +1,97 @@
+"""Quantization and integer products through the compiler, against onnx's reference and numpy."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.ir.graph import TensorType
+from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
+from tests.compile.lower.running import expected, run_node
+
+ISAS = [AVX2, X86_64, portable(AVX512)]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the session, so that no kernel is compiled twice."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+def integers(*shape: int, dtype: str, seed: int = 0) -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_quantized_and_back_is_onnxs(dtype: str, cache: Path) -> None:
+    """By axis, with values that saturate and ties that round to even."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32) * 300
+    x[0, 0] = [0.5, 1.5, 2.5, 1e6, -1e6]
+    scale, zero = np.array([1.0, 0.1, 0.01], np.float32), np.array([0, 3, 100], dtype)
+    types = [TensorType(dtype, x.shape)]
+    (q,) = run_node("QuantizeLinear", [x, scale, zero], {"axis": 1}, types=types, isa=AVX2, cache=cache)
+    np.testing.assert_array_equal(q, expected("QuantizeLinear", [x, scale, zero], {"axis": 1})[0])
+    types = [TensorType("float32", x.shape)]
+    (y,) = run_node("DequantizeLinear", [q, scale, zero], {"axis": 1}, types=types, isa=AVX2, cache=cache)
+    np.testing.assert_allclose(y, expected("DequantizeLinear", [q, scale, zero], {"axis": 1})[0], rtol=1e-6)
+
+
+def test_blocks_have_scales_of_their_own(cache: Path) -> None:
+    """Along one axis, so many elements share a scale."""
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32) * 30
+    scale = np.abs(np.random.default_rng(1).standard_normal((4, 2))).astype(np.float32)
+    zero = integers(4, 2, dtype="uint8")
+    attributes = {"axis": 1, "block_size": 3}
+    types = [TensorType("uint8", x.shape)]
+    (q,) = run_node("QuantizeLinear", [x, scale, zero], attributes, types=types, isa=AVX2, cache=cache)
+    np.testing.assert_array_equal(q, expected("QuantizeLinear", [x, scale, zero], attributes)[0])
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.0])
+def test_dynamic_quantization_is_onnxs(spread: float, cache: Path) -> None:
+    """A tensor of zeros has scale 1, as in onnxruntime."""
+    x = np.random.default_rng(0).standard_normal((7, 50)).astype(np.float32) * spread + spread
+    types = [TensorType("uint8", x.shape), TensorType("float32", ()), TensorType("uint8", ())]
+    q, scale, zero = run_node("DynamicQuantizeLinear", [x], types=types, isa=AVX2, cache=cache)
+    least, most = min(x.min(), 0), max(x.max(), 0)
+    step = np.float32((most - least) / 255) or np.float32(1)
+    assert scale == pytest.approx(step, rel=1e-6)
+    assert zero == np.clip(np.round(-least / step), 0, 255)
+    assert np.abs(q - np.clip(np.round(x / scale) + zero, 0, 255)).max() <= 0
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("is_constant", [False, True], ids=["runtime", "constant"])
+@pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
+def test_integer_products_are_exact(isa: Isa, is_constant: bool, left: str, right: str, cache: Path) -> None:
+    """Full range of both: no sum on the way may saturate. Shapes with tails in all directions."""
+    for shape, columns in (((2, 13, 70), 50), ((150, 64), 32), ((3, 7), 5), ((1, 800), 17)):
+        a, b = integers(*shape, dtype=left), integers(shape[-1], columns, dtype=right, seed=1)
+        a_zero, b_zero = integers(dtype=left, seed=2), integers(columns, dtype=right, seed=3)
+        (y,) = run_node(
+            "MatMulInteger",
+            [a, b, np.asarray(a_zero), b_zero],
+            types=[TensorType("int32", (*shape[:-1], columns))],
+            isa=isa,
+            constants=[1, 3] if is_constant else [],
+            cache=cache,
+        )
+        wide = [x.astype(np.int64) for x in (a, a_zero, b, b_zero)]
+        np.testing.assert_array_equal(y, (wide[0] - wide[1]) @ (wide[2] - wide[3]))
+
+
+def test_qlinear_matmul_is_onnxs(cache: Path) -> None:
+    """Row scales on the left, column scales on the right."""
+    a, b = integers(2, 4, 6, dtype="uint8"), integers(6, 5, dtype="int8", seed=1)
+    scales = [np.float32(0.02), np.linspace(0.01, 0.03, 5).astype(np.float32), np.float32(0.1)]
+    zeros = [np.uint8(120), np.zeros(5, np.int8), np.uint8(130)]
+    inputs = [
+        *(a, np.asarray(scales[0]), np.asarray(zeros[0]), b, scales[1], zeros[1]),
+        *(np.asarray(scales[2]), np.asarray(zeros[2])),
+    ]
+    (y,) = run_node("QLinearMatMul", inputs, types=[TensorType("uint8", (2, 4, 5))], isa=AVX2, cache=cache)
+    sums = (a.astype(int) - 120) @ b.astype(int)
+    wanted = np.clip(np.round(sums * (scales[0] * scales[1] / scales[2])) + 130, 0, 255)
+    assert np.abs(y - wanted).max() <= 1  # a tie may fall to either side in float32
+    assert (y == wanted).mean() > 0.9
