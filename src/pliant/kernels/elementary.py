@@ -22,6 +22,9 @@ _HALF_PI = (
     float.fromhex("0x1.0b4611a600000p-34"),
     float.fromhex("0x1.3198a2e037073p-69"),
 )
+_TAN_EIGHTH, _TAN_3_EIGHTHS = 2**0.5 - 1, 2**0.5 + 1  # of pi
+# (atan(t) / t - 1) / t**2 for |t| <= tan(pi / 8), in powers of t**2 (Cephes atanf, S. Moshier).
+_ATAN = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
 # ln(erfc(x) e**(x*x) / t) for t = 2 / (2 + x) as Chebyshev series in 2t - 1 (our own fit at 40 digits).
 _ERFC = (
     *(-1.3026537197817094342, 0.6419697923564902603, 0.019476473204185836312, -0.0095615147868086316419),
@@ -162,9 +165,8 @@ def tan(f: Function, x: Value) -> Value:
     return _sine(f, x, 0) / _sine(f, x, 1)
 
 
-@in_double
 def atan(f: Function, x: Value) -> Value:
-    return _atan(f, x)
+    return _atan(f, x) if scalar(x.type) == "double" else _atan32(f, x)
 
 
 @in_double
@@ -337,6 +339,19 @@ def _atan(f: Function, x: Value) -> Value:
     series = [(-1) ** k / (2 * k + 1) for k in range(11, 0, -1)]
     y = f.fma(t * square, vmath.polynomial(f, square, series), t) * 4.0
     return signed(f, f.select(is_large, f.const(tau / 4, x.type) - y, y), x)
+
+
+def _atan32(f: Function, x: Value) -> Value:
+    """Reduced to |t| <= tan(pi / 8), as in Cephes' atanf."""
+    size, one = vmath.magnitude(f, x), f.const(1.0, x.type)
+    is_large, is_middle = size > _TAN_3_EIGHTHS, size > _TAN_EIGHTH
+    over = f.select(is_large, -one, size - 1.0)
+    under = f.select(is_large, size, size + 1.0)
+    t = f.select(is_middle, over / under, size)
+    base = f.select(is_large, f.const(pi / 2, x.type), f.const(pi / 4, x.type))
+    square = t * t
+    y = f.fma(t * square, vmath.polynomial(f, square, _ATAN), t)
+    return signed(f, f.select(is_middle, base + y, y), x)
 
 
 def _erfc32(f: Function, size: Value) -> Value:
