@@ -8,7 +8,7 @@ import pytest
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.kernels.isa import AVX2
-from tests.compile.lower.running import run_node, type_of
+from tests.compile.lower.running import run_node
 
 
 @pytest.fixture(scope="session")
