@@ -20,6 +20,7 @@ from pliant.kernels.pool import Pool
 from pliant.models.onnx_file import Port, open_onnx
 from pliant.run.compiled import CompiledSession
 from pliant.run.model import ModelOptions, ModelSession
+from pliant.run.schedule import ScheduleKind, ScheduleReport
 
 __all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
@@ -31,6 +32,7 @@ def compile(
     threads: int | None = None,
     without: Collection[str] = (),
     images: int = 8,
+    schedule: ScheduleKind = "static",
     cache: Path | None = None,
 ) -> ModelSession:
     """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
@@ -40,12 +42,16 @@ def compile(
     these are kept. `threads` default to the physical cores; sessions of equal `threads` share a pool.
     `without` names passes to leave out. Compiled kernels are kept in `cache`.
 
+    `schedule` chooses layouts and loops: "static" by rule, "paper" by votes and "exact" by an integer
+    program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default
+    layouts and plain loops for comparison.
+
     Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
     compiled, InputError for options that make no sense.
     """
     model = open_onnx(source)
     library, pool = shared_pool(n_threads(threads), cache)
-    return ModelSession(model, pool, library, ModelOptions(dims or {}, without, images))
+    return ModelSession(model, pool, library, ModelOptions(dims or {}, without, images, schedule))
 
 
 def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
@@ -64,15 +70,19 @@ def whole(
     *,
     dims: Mapping[str, int] | None = None,
     without: Collection[str] = (),
-) -> tuple[Graph, Image]:
-    """The graph after all passes and its image for `target`, which need not be this CPU; nothing is run.
+    schedule: ScheduleKind = "static",
+) -> tuple[Graph, Image, ScheduleReport | None]:
+    """The graph after all passes, its image for `target`, which need not be this CPU, and its schedule.
+
+    Only what a schedule measures is run, on this CPU.
 
     Raises InputError naming the dimensions that are still open, and what `compile` raises.
     """
-    library, pool = shared_pool(1)
-    model = ModelSession(open_onnx(source), pool, library, ModelOptions(dims or {}, without), ahead=False)
+    library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
+    options = ModelOptions(dims or {}, without, schedule=schedule)
+    model = ModelSession(open_onnx(source), pool, library, options, ahead=False)
     graph = model.graph(sample_feeds(model.inputs))
-    return graph, make_image(graph, target)
+    return graph, make_image(graph, target), model.schedule
 
 
 def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:

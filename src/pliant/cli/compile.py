@@ -17,9 +17,11 @@ from pliant.compile.image import Image
 from pliant.compile.saved import save
 from pliant.errors import InputError
 from pliant.kernels.isa import AVX2, AVX512, NEON, X86_64, Isa, host_isa
-from pliant.quantities import format_bytes
+from pliant.quantities import format_bytes, format_seconds
+from pliant.run.schedule import ScheduleReport
 
 Emit = Literal["session", "c"]
+ScheduleName = Literal["static", "none", "paper", "exact"]
 TargetName = Literal["native", "avx512", "avx2", "x86-64", "aarch64"]
 
 _ISAS: dict[str, Isa] = {"avx512": AVX512, "avx2": AVX2, "x86-64": X86_64, "aarch64": NEON}
@@ -37,6 +39,7 @@ class Compiled:
     kernels: dict[str, int]
     arena_bytes: int
     weight_bytes: int
+    schedule: ScheduleReport | None
     output: str | None
     library: str | None
 
@@ -52,12 +55,17 @@ def compile(
     without: Annotated[
         list[str] | None, typer.Option("--without", help="Leave a pass out; repeatable.")
     ] = None,
+    schedule: Annotated[
+        ScheduleName, typer.Option(help="Who chooses layouts and loops: a rule, nobody, votes, a solver.")
+    ] = "static",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Compile an ONNX model and say what became of it."""
     for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), compiled.n_threads(threads))
-    graph, image = compiled.whole(model, for_cpu, dims=dims_of(dim), without=without or ())
+    graph, image, report = compiled.whole(
+        model, for_cpu, dims=dims_of(dim), without=without or (), schedule=schedule
+    )
     library, reason = None, ""
     if output is not None and emit == "c":
         emitted = write_c(image, identifier(model), output)
@@ -70,6 +78,7 @@ def compile(
         kernels=dict(Counter(call.kernel.name for call in image.calls)),
         arena_bytes=image.arena_bytes,
         weight_bytes=_weight_bytes(image),
+        schedule=report,
         output=None if output is None else str(output),
         library=None if library is None else str(library),
     )
@@ -100,12 +109,40 @@ def _weight_bytes(image: Image) -> int:
     return sum(a.nbytes for a in image.constants.values()) + sum(p.n_bytes for p in image.packed.values())
 
 
+def _show_schedule(report: ScheduleReport) -> None:
+    table = Table("schedule", report.kind, title="layouts and loops")
+    table.columns[1].justify = "right"
+    rows: dict[str, object] = {
+        "edges": report.edges,
+        "candidate layouts": report.candidates,
+        "edges with three or more": report.choosable,
+        "edges turned": report.turned,
+        "sequences": report.sequences,
+        "conflicts": report.conflicts,
+        "reorders inserted": report.reorders,
+        "transposes left": report.transposes,
+        "forms measured": report.measured,
+        "planning": format_seconds(report.planning_s),
+    }
+    if report.default_s:
+        rows |= {
+            "predicted": format_seconds(report.predicted_s),
+            "predicted, default layouts": format_seconds(report.default_s),
+            "predicted gain": f"{report.gain:.1%}",
+        }
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    console().print(table)
+
+
 def _show(said: Compiled, reason: str) -> None:
     table = Table("kernel", "calls", title=f"{said.nodes} operators, {said.calls} kernel calls")
     table.columns[1].justify = "right"
     for name, n in sorted(said.kernels.items(), key=lambda entry: -entry[1]):
         table.add_row(name, str(n))
     console().print(table)
+    if said.schedule is not None:
+        _show_schedule(said.schedule)
     typer.echo(f"arena {format_bytes(said.arena_bytes)}, weights {format_bytes(said.weight_bytes)}")
     if said.output is not None:
         typer.echo(f"written to {said.output}")

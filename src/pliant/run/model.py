@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, final, overload
+from typing import Any, Self, final, get_args, overload
 
 import numpy as np
 import psutil
@@ -19,7 +19,6 @@ from pliant.compile.encode import encode, kernels
 from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
-from pliant.compile.simplify.passes import simplify
 from pliant.errors import GraphError, InputError, ValueNeeded
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.jit import Library
@@ -27,6 +26,7 @@ from pliant.kernels.pool import Pool
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import OnnxModel, Port
 from pliant.run.compiled import CompiledSession
+from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
 
 Feeds = Mapping[str, np.ndarray]
@@ -35,15 +35,23 @@ _Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept."""
+    """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
+
+    `schedule` says who chooses layouts and loops (run/schedule.py).
+    """
 
     dims: Mapping[str, int]
     without: Collection[str] = ()
     images: int = 8
+    schedule: ScheduleKind = "static"
 
     def __post_init__(self) -> None:
         if self.images < 1:
             raise InputError(f"at least one image has to be kept, not {self.images}.")
+        if self.schedule not in get_args(ScheduleKind):
+            raise InputError(
+                f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
+            )
 
 
 @final
@@ -52,7 +60,8 @@ class ModelSession:
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
     compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
-    goes when there are more than `options.images`. Weights are held once for all of them.
+    goes when there are more than `options.images`. Weights are held once for all of them. `schedule` tells
+    how the last graph was scheduled, unless that went by rule.
     """
 
     def __init__(
@@ -65,6 +74,8 @@ class ModelSession:
         self._lock = threading.Lock()
         self._weights = SharedWeights(model.drop_pages)
         self._by_value: tuple[str, ...] = ()
+        self._planner = Planner(options.schedule, pool, library)
+        self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
         self._closed = False
         _check_dims(model, options.dims)
@@ -157,7 +168,9 @@ class ModelSession:
                     raise
                 self._by_value = tuple(sorted({*self._by_value, *needed.names}))
                 continue
-            return simplify(bound, self._options.without)
+            planned = self._planner.plan(bound, self._options.without)
+            self.schedule = planned.report
+            return planned.graph
 
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}

@@ -15,15 +15,13 @@ Kind = Literal["none", "paper", "exact"]
 class Schedule:
     """A layout for every edge and a form for every operator, and what they promise.
 
-    `default_s` is the time of the default layouts with the best loops; `unscheduled_s` that of `none`.
-    `candidates` counts the layouts of all edges together.
+    `default_s` is the time of the default layouts. `candidates` counts the layouts of all edges together.
     """
 
     layouts: dict[str, Layout]
     forms: tuple[Form, ...]
     seconds: float
     default_s: float
-    unscheduled_s: float
     n_edges: int
     n_candidates: int
     n_choosable: int
@@ -31,14 +29,13 @@ class Schedule:
     n_conflicts: int
 
 
-def choose(problem: Problem, kind: Kind, plain: tuple[Form, ...], seed: int = 0) -> Schedule:
-    """The schedule of a kind; `plain` are the forms of the schedule `none`, with their times.
+def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
+    """The schedule of a kind. `none` needs no times, but all loop orders.
 
     The paper's votes are taken only where they promise to be no slower than the default layouts.
     """
     default = problem.default
     default_s = problem.seconds(default)
-    unscheduled_s = sum(form.seconds for form in plain)
     choice = Choice(default, default_s)
     if kind == "paper":
         choice = choose_by_vote(problem, seed)
@@ -47,13 +44,12 @@ def choose(problem: Problem, kind: Kind, plain: tuple[Form, ...], seed: int = 0)
     if choice.seconds > default_s:
         choice = replace(choice, layouts=default, seconds=default_s)
     layouts = {**default, **choice.layouts}
-    forms = plain if kind == "none" else tuple(problem.best(o, layouts)[1] for o in problem.operators)
+    best = tuple(problem.best(o, layouts)[1] for o in problem.operators)
     return Schedule(
         layouts=layouts,
-        forms=forms,
-        seconds=unscheduled_s if kind == "none" else choice.seconds,
+        forms=plain_forms(problem) if kind == "none" else best,
+        seconds=choice.seconds,
         default_s=default_s,
-        unscheduled_s=unscheduled_s,
         n_edges=len(problem.edges),
         n_candidates=sum(len(problem.layouts[e]) for e in problem.edges),
         n_choosable=sum(len(problem.layouts[e]) > 2 for e in problem.edges),

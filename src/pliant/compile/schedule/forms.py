@@ -7,6 +7,7 @@ the same for equal operators; `priced` puts the times in.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import prod
 
 import numpy as np
 
@@ -30,6 +31,9 @@ FAMILIES: Mapping[str, Family] = {**moving.FAMILIES, **windows.FAMILIES, **produ
 _MAX_LAYOUTS, _MAX_RANK, _ROUNDS = 6, 6, 3
 _SMALL = 16
 """Constants of up to so many numbers are part of a form: exponents, axes, shapes."""
+
+_LOOPED_PRODUCTS = 1 << 18
+"""Plain loops are tried for so many products of two numbers at most; above, tiles are faster by far."""
 
 CLEARLY = 0.95
 """A form counts as faster than the default only below this fraction of its time."""
@@ -135,21 +139,26 @@ def realise(node: Node, graph: Graph, form: Form) -> Realised:
 
 
 def keys(graph: Graph, problem: Problem) -> Keys:
-    """What to measure for `problem`, which is `candidates(graph)`; equal operators ask for the same."""
+    """What to measure for `problem`, which is `candidates(graph)`; equal operators ask for the same.
+
+    A cost model leaves plain loops out where they cannot win.
+    """
     forms: dict[tuple[str, int], str] = {}
     reorders: dict[tuple[str, Layout, Layout], str] = {}
     samples: dict[str, Graph] = {}
-    seen: dict[tuple[str, tuple[Form, ...]], list[str]] = {}
+    seen: dict[tuple[str, tuple[Form, ...]], dict[int, str]] = {}
     for node, operator in zip(graph.nodes, problem.operators, strict=True):
         like = (_text((node,), graph.types, graph.constants), operator.forms)
         if like not in seen:
-            seen[like] = []
-            for form in operator.forms:
+            seen[like] = {}
+            for i, form in enumerate(operator.forms):
+                if form.variant and _products(node, graph) > _LOOPED_PRODUCTS:
+                    continue
                 sample = _sample(node, graph, form)
                 key = sha256(_text(sample.nodes, sample.types, sample.constants).encode()).hexdigest()[:24]
                 samples.setdefault(key, sample)
-                seen[like].append(key)
-        forms |= {(operator.name, i): key for i, key in enumerate(seen[like])}
+                seen[like][i] = key
+        forms |= {(operator.name, i): key for i, key in seen[like].items()}
     for edge, pairs in problem.reorder.items():
         for have, want in pairs:
             if same_bytes(graph.types[edge], have, want):
@@ -168,7 +177,8 @@ def priced(problem: Problem, wanted: Keys, table: Table) -> Problem:
     """
     operators = []
     for operator in problem.operators:
-        seconds = [table.get(wanted.forms[operator.name, i]) for i in range(len(operator.forms))]
+        asked = [wanted.forms.get((operator.name, i), "") for i in range(len(operator.forms))]
+        seconds = [table.get(key) for key in asked]
         default = seconds[0] or 0.0
         forms = [replace(operator.forms[0], seconds=default)]
         for form, s in zip(operator.forms[1:], seconds[1:], strict=True):
@@ -207,6 +217,14 @@ def _sample(node: Node, graph: Graph, form: Form) -> Graph:
     types |= {x: TensorType(a.dtype.name, a.shape) for x, a in constants.items()}
     inputs = tuple(x for x in tensors_in(node, graph) if x in read)
     return Graph(made.nodes, inputs, tensors_out(node), {**types}, constants)
+
+
+def _products(node: Node, graph: Graph) -> int:
+    """Multiplications of an operator that has loops."""
+    y, w = graph.types[node.outputs[0]], graph.types[node.inputs[1]]
+    if node.op in ("Conv", "FusedConv"):
+        return y.size * prod(w.shape[1:])
+    return y.size * products.depth(node, graph)
 
 
 def _reorder(type_: TensorType, perm: tuple[int, ...]) -> Graph:

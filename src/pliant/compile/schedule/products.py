@@ -25,6 +25,13 @@ def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
     return relaid(view, graph.types[x], layout)
 
 
+def depth(node: Node, graph: Graph) -> int:
+    """How many products are summed."""
+    view = _operand(node, graph, 0, identity(len(graph.types[node.inputs[0]].shape)))
+    assert view is not None, node
+    return view.shape[-1]
+
+
 def _is_plain(node: Node, graph: Graph) -> bool:
     """Whether a FusedMatMul says the same."""
     y = graph.types[node.outputs[0]]

@@ -1,0 +1,197 @@
+"""Schedule a graph: enumerate forms, measure those never met before, choose, apply. Knows no operator.
+
+Choosing and applying are pure; what is measured runs here, through the kernels that will run later.
+"""
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+
+from pliant.compile import lower
+from pliant.compile.call import Target
+from pliant.compile.encode import kernels
+from pliant.compile.image import Image, make_image
+from pliant.compile.load import addresses
+from pliant.compile.schedule.apply import apply
+from pliant.compile.schedule.choose import Kind, Schedule, choose
+from pliant.compile.schedule.forms import Keys, candidates, keys, priced
+from pliant.compile.schedule.problem import Problem
+from pliant.compile.simplify.passes import FUSING, simplify
+from pliant.ir.graph import Graph
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.kernels.version import generator_version, source_version
+from pliant.profile.forms import CostFile, Run, cost_file, measure
+from pliant.profile.machine import cpu_model
+from pliant.run.compiled import CompiledSession
+
+ScheduleKind = Literal["static", "none", "paper", "exact"]
+"""`static` puts channels last around convolutions and measures nothing; the others are choose.Kind."""
+
+_OWN_LAYOUTS = ("channels_last",)
+_IMPORTED_S = time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleReport:
+    """What a schedule chose from and what it promises.
+
+    `edges` are tensors between operators, `candidates` their layouts together, `choosable` those edges
+    that have at least three; `reorders` were inserted, `transposes` are left of the model's and these.
+    Seconds are sums of measured forms: of this schedule, and of default layouts; 0 for `none`.
+    """
+
+    kind: ScheduleKind
+    edges: int
+    candidates: int
+    choosable: int
+    sequences: int
+    conflicts: int
+    turned: int
+    reorders: int
+    transposes: int
+    predicted_s: float
+    default_s: float
+    planning_s: float
+    measured: int
+
+    @property
+    def gain(self) -> float:
+        """The fraction of the default layouts' time that the schedule promises to save."""
+        return 1.0 - self.predicted_s / self.default_s if self.default_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph to compile, and the report of its schedule unless it went by rule."""
+
+    graph: Graph
+    report: ScheduleReport | None = None
+
+
+@final
+class Planner:
+    """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`)."""
+
+    def __init__(
+        self, kind: ScheduleKind, pool: Pool, library: Library, costs: CostFile | None = None, seed: int = 0
+    ) -> None:
+        self.kind = kind
+        self._pool, self._library, self._seed = pool, library, seed
+        self._costs = costs or cost_file_of(library, pool.n_threads)
+
+    def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
+        """`graph` simplified but for passes `without`, and scheduled."""
+        if self.kind == "static":
+            return Planned(simplify(graph, without))
+        started = time.perf_counter()
+        graph = simplify(graph, {*without, *_OWN_LAYOUTS})
+        problem = candidates(graph)
+        measured = 0
+        if self.kind != "none":
+            wanted = keys(graph, problem)
+            table, measured = self._table(problem, wanted)
+            problem = priced(problem, wanted, table)
+        schedule = choose(problem, self.kind, self._seed)
+        applied = apply(graph, schedule.layouts, schedule.forms)
+        done = simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")})
+        report = _report(
+            self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
+        )
+        return Planned(done, report)
+
+    def _table(self, problem: Problem, wanted: Keys) -> tuple[dict[str, float], int]:
+        """Every time asked for: those kept, and those measured now, operator by operator.
+
+        Times are processor seconds of one thread that does all units, cut as for all threads: on a busy
+        machine nothing else is stable enough to choose by.
+        """
+        table = self._costs.load()
+        groups: list[list[str]] = [
+            [wanted.forms[o.name, i] for i in range(len(o.forms)) if (o.name, i) in wanted.forms]
+            for o in problem.operators
+        ]
+        groups += [[key] for key in wanted.reorders.values()]
+        missing = [key for key in wanted.samples if key not in table]
+        if not missing:
+            return table, 0
+        images = {key: make_image(wanted.samples[key], self._target) for key in missing}
+        addresses({name: k for image in images.values() for name, k in kernels(image).items()}, self._library)
+        with Pool(1, self._library) as pool:
+            for group in groups:
+                # All forms of an operator are measured beside each other, or their ratios would drift.
+                if any(key not in table for key in group):
+                    runs = {
+                        key: self._opened(wanted.samples[key], images.get(key), pool)
+                        for key in dict.fromkeys(group)
+                    }
+                    table |= measure(runs, time.thread_time, group[0])
+        self._costs.add({key: table[key] for key in wanted.samples})
+        return table, len(missing)
+
+    @property
+    def _target(self) -> Target:
+        return Target(self._library.isa, self._pool.n_threads)
+
+    def _opened(self, sample: Graph, image: Image | None, pool: Pool) -> Run:
+        image = image or make_image(sample, self._target)
+        if not image.calls:
+            return _nothing
+        session = CompiledSession(image, pool, self._library)
+        rng = np.random.default_rng(0)
+        feeds = {
+            x: (rng.standard_normal(t.shape) if t.numpy.kind == "f" else np.ones(t.shape)).astype(t.numpy)
+            for x, t in session.program.inputs.items()
+        }
+        return partial(_again, session, feeds, session.run(feeds))
+
+
+def _again(session: CompiledSession, *held: object) -> None:
+    session.repeat()
+
+
+def _nothing() -> None:
+    """A form that is other tensors' bytes takes no time."""
+
+
+def _report(
+    kind: Kind,
+    schedule: Schedule,
+    problem: Problem,
+    done: Graph,
+    n_reorders: int,
+    started: float,
+    measured: int,
+    n_threads: int,
+) -> ScheduleReport:
+    default = problem.default
+    return ScheduleReport(
+        kind=kind,
+        edges=schedule.n_edges,
+        candidates=schedule.n_candidates,
+        choosable=schedule.n_choosable,
+        sequences=schedule.n_sequences,
+        conflicts=schedule.n_conflicts,
+        turned=sum(schedule.layouts[e] != default[e] for e in problem.edges),
+        reorders=n_reorders,
+        transposes=sum(node.op == "Transpose" for node in done.nodes),
+        predicted_s=schedule.seconds / n_threads,
+        default_s=schedule.default_s / n_threads,
+        planning_s=time.perf_counter() - started,
+        measured=measured,
+    )
+
+
+@cache
+def cost_file_of(library: Library, n_threads: int) -> CostFile:
+    """Where the times of these kernels on this CPU are kept."""
+    rules = source_version(Path(lower.__file__).parent, _IMPORTED_S)
+    version = f"{library.isa!r}\n{generator_version()}\n{rules}"
+    if generator_version() is None or rules is None:
+        version += f"\n{_IMPORTED_S}"  # source that changes while it runs: for this process only
+    return cost_file(library.cache, cpu_model(), n_threads, version)
