@@ -133,3 +133,22 @@ def test_regular_indices_known_before_the_run_are_a_view(places: np.ndarray, axi
         attributes = {"axis": axis}
         (y,) = run_node("Gather", [x, places], attributes, types=[type_of(wanted)], isa=HOST, constants=(1,))
         np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "result"),
+    [
+        ("GatherElements", [(2, 3), (2, 4)], (2, 4)),
+        ("GatherND", [(2, 3), (4, 3)], (4,)),
+        ("Gather", [(2, 3), (4,)], (5, 3)),
+        ("ScatterElements", [(2, 3), (2, 3), (2, 2)], (2, 3)),
+        ("ScatterElements", [(2, 3), (2, 4), (2, 4)], (2, 3)),
+        ("ScatterND", [(2, 3), (4, 1), (4, 2)], (2, 3)),
+        ("ReverseSequence", [(2, 3), (5,)], (2, 3)),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(op: str, shapes: list, result: tuple[int, ...]) -> None:
+    """ONNX's inference lets these pass; a kernel would read or write outside a tensor."""
+    inputs = [numbers(*s) if i in (0, 2) else np.zeros(s, np.int64) for i, s in enumerate(shapes)]
+    with pytest.raises(GraphError, match="cannot do with these shapes"):
+        run_node(op, inputs, types=[TensorType("float32", result)], isa=HOST)

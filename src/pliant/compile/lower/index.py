@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
-from pliant.compile.lower.move import axis_of, moved
+from pliant.compile.lower.move import axis_of, moved, require
 from pliant.compile.lower.view import View, row_major, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -33,6 +33,10 @@ class Rows:
     outer_strides: tuple[int, int]
     dims: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_outer * self.n_rows * self.row_bytes
 
 
 def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> Rows:
@@ -84,6 +88,7 @@ def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
     if places is not None:
         return moved(node, whole(x, data).placed(axis, *places), graph)
     rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
+    require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
     return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
 
 
@@ -107,6 +112,7 @@ def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
     data, index_type = graph.types[x], graph.types[indices]
     batch = axis_of(node, len(data.shape), 0, "batch_dims")
     depth = index_type.shape[-1]
+    require(batch + depth <= len(data.shape) and data.shape[:batch] == index_type.shape[:batch], node, graph)
     n_rows = prod(index_type.shape[batch:-1])
     rows = Rows(
         index=index_dtype(node, index_type),
@@ -117,6 +123,7 @@ def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
         dims=data.shape[batch : batch + depth],
         strides=tuple(s * data.itemsize for s in data.strides[batch : batch + depth]),
     )
+    require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
     return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
 
 
@@ -124,6 +131,8 @@ def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
     x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
     data, result = graph.types[x], graph.types[y]
     axis = axis_of(node, len(data.shape))
+    _check_within(node, graph, graph.types[indices].shape, axis)
+    require(result.shape == graph.types[indices].shape, node, graph)
     if result.size == 0:
         return Lowered()
     _check_not_empty(node, (data.shape[axis],))
@@ -158,6 +167,8 @@ def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     data, update_type = graph.types[x], graph.types[updates]
     axis = axis_of(node, len(data.shape))
+    _check_within(node, graph, graph.types[indices].shape, axis)
+    require(update_type.shape == graph.types[indices].shape, node, graph)
     first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
     if update_type.size == 0 or data.size == 0:
         return Lowered(calls=first)
@@ -223,6 +234,7 @@ def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     data, index_type = graph.types[x], graph.types[indices]
     depth = index_type.shape[-1]
+    require(graph.types[updates].shape == index_type.shape[:-1] + data.shape[depth:], node, graph)
     first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
     n_rows, n = prod(index_type.shape[:-1]), prod(data.shape[depth:])
     if n_rows * n == 0 or data.size == 0:
@@ -257,6 +269,7 @@ def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
     x, lengths = node.inputs
     y, type_ = node.outputs[0], graph.types[x]
     time, batch = axis_of(node, 2, 0, "time_axis"), axis_of(node, 2, 1, "batch_axis")
+    require(time != batch and graph.types[lengths].shape == (type_.shape[batch],), node, graph)
     if type_.size == 0:
         return Lowered()
     call = Call(
@@ -288,6 +301,13 @@ def index_dtype(node: Node, type_: TensorType) -> str:
             f"{' or '.join(index.INDEX_TYPES)}."
         )
     return type_.dtype
+
+
+def _check_within(node: Node, graph: Graph, shape: tuple[int, ...], axis: int) -> None:
+    """Indices of this shape stay within the first input in every dimension but `axis`."""
+    data = graph.types[node.inputs[0]].shape
+    is_within = all(i == axis or n <= m for i, (n, m) in enumerate(zip(shape, data, strict=False)))
+    require(len(shape) == len(data) and is_within, node, graph)
 
 
 def _check_not_empty(node: Node, dims: Sequence[int]) -> None:

@@ -51,6 +51,13 @@ def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
     return value
 
 
+def require(is_fitting: bool, node: Node, graph: Graph) -> None:
+    """Raise GraphError for shapes that do not fit each other: a kernel would read or write outside."""
+    if not is_fitting:
+        shown = ", ".join(f"{x}: {graph.types[x]}" for x in (*node.inputs, *node.outputs) if x)
+        raise GraphError(f"node {node.name!r} ({node.op}) cannot do with these shapes: {shown}.")
+
+
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
     """An axis attribute, counted from the front."""
     axis = node.attributes.get(name, default)

@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.lower.copy import copies
-from pliant.compile.lower.move import moved, static
+from pliant.compile.lower.move import moved, require, static
 from pliant.compile.lower.view import View, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -66,6 +66,7 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
         return Lowered(calls=_mirrored(node, source, at, result, mode))
     if len(node.inputs) > 2 and node.inputs[2]:
         value = whole(node.inputs[2], graph.types[node.inputs[2]])
+        require(value.count == 1 and value.size == source.size, node, graph)
         return Lowered(calls=framed(source, at, result, value, node.name))
     zero, packed = zero_for(node, graph)
     return Lowered(calls=framed(source, at, result, zero, node.name), packed=packed)

@@ -8,6 +8,7 @@ from typing import Any
 
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, grain_of, merged, nest_fields, two_inner
+from pliant.compile.lower.move import require
 from pliant.compile.lower.pad import filled, zero_for
 from pliant.compile.lower.view import View, whole
 from pliant.errors import GraphError
@@ -23,6 +24,8 @@ def _grid_sample(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     source, result = graph.types[x], graph.types[y]
     _check_float32(node, graph)
+    wanted = (source.shape[0], *result.shape[2:], len(source.shape) - 2)
+    require(graph.types[places].shape == wanted and result.shape[:2] == source.shape[:2], node, graph)
     if result.size == 0:
         return Lowered()
     mode = str(node.attributes.get("mode", "linear"))
@@ -63,6 +66,9 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     source, result = graph.types[x], graph.types[y]
     _check_float32(node, graph)
+    n = result.shape[0]
+    require(graph.types[boxes].shape == (n, 4) and graph.types[batch].shape == (n,), node, graph)
+    require(len(source.shape) == 4 and result.shape[1] == source.shape[1], node, graph)
     if result.size == 0:
         return Lowered()
     if 0 in source.shape:

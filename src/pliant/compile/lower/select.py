@@ -10,7 +10,7 @@ import numpy as np
 from pliant.compile.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import copies, grain_of
 from pliant.compile.lower.index import place
-from pliant.compile.lower.move import axis_of, static
+from pliant.compile.lower.move import axis_of, require, static
 from pliant.compile.lower.pad import filled, framed, zero_for
 from pliant.compile.lower.view import View, whole
 from pliant.ir.graph import Graph, Node, TensorType
@@ -22,6 +22,7 @@ def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
     values, indices = (*node.outputs, "")[:2]
     axis = axis_of(node, len(type_.shape), -1)
     k = graph.types[values or indices].shape[axis]
+    require(k <= type_.shape[axis], node, graph)
     inner = prod(type_.shape[axis + 1 :])
     n_rows = prod(type_.shape[:axis]) * inner
     if n_rows * k == 0:
@@ -54,6 +55,8 @@ def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     result, index_type = graph.types[y], graph.types[indices]
     axis = axis_of(node, len(result.shape), -1)
+    outer = (*index_type.shape[:axis], result.shape[axis], *index_type.shape[axis:])
+    require(outer == result.shape and graph.types[values].size == 2, node, graph)
     if result.size == 0:
         return Lowered()
     size = result.itemsize
@@ -82,6 +85,7 @@ def _trilu(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     k = node.inputs[1] if len(node.inputs) > 1 else ""
     type_ = graph.types[x]
+    require(len(type_.shape) >= 2 and (not k or graph.types[k].size == 1), node, graph)
     if type_.size == 0:
         return Lowered()
     is_upper = bool(node.attributes.get("upper", 1))
@@ -112,6 +116,9 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     type_, update_type = graph.types[cache], graph.types[updates]
     axis = axis_of(node, len(type_.shape), -2)
+    rows = (*type_.shape[:axis], update_type.shape[axis], *type_.shape[axis + 1 :])
+    require(axis > 0 and update_type.shape == rows, node, graph)
+    require(not first or graph.types[first].shape == type_.shape[:1], node, graph)
     copy = copies(whole(cache, type_), whole(y, type_), node.name)
     if type_.size == 0 or update_type.size == 0:
         return Lowered(calls=copy)
@@ -167,6 +174,7 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     kernel, strides, pads = (node.attributes.get(k) for k in ("kernel_shape", "strides", "pads"))
     rank = len(type_.shape) - 2
     assert isinstance(kernel, tuple), "MaxUnpool has a kernel shape"
+    require(graph.types[indices].shape == type_.shape, node, graph)
     steps: Any = strides or (1,) * rank
     cut: Any = pads or (0,) * (2 * rank)
     spatial = tuple(
@@ -174,6 +182,7 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     )
     shape = (*type_.shape[:2], *spatial)
     is_framed = shape != result.shape
+    require(all(0 < n <= m for n, m in zip(shape, result.shape, strict=True)), node, graph)
     name = f"{y}.unpooled" if is_framed else y
     n = prod(shape)
     flat = View(name, type_.itemsize, (n,), (1,))

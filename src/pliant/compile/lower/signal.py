@@ -9,7 +9,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import grain_of
-from pliant.compile.lower.move import static
+from pliant.compile.lower.move import require, static
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import cumulate, determinant, fourier
@@ -65,6 +65,7 @@ def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
     length = n_out if not is_onesided or is_inverse else n_in if asked is None else int(asked.ravel()[0])
     inner = prod(source.shape[axis + 1 : -1])
     parts = source.shape[-1]
+    require(parts in (1, 2) and result.shape[-1] in (1, 2) and axis < rank - 1, node, graph)
     return _transform(
         node,
         graph,
@@ -96,6 +97,7 @@ def _stft(node: Node, graph: Graph, target: Target) -> Lowered:
     else:
         length = graph.types[window].shape[0] if window else source.shape[1]
     parts = source.shape[2] if len(source.shape) > 2 else 1
+    require(not window or graph.types[window].shape == (length,), node, graph)
     if (result.shape[1] - 1) * int(step.ravel()[0]) + length > source.shape[1]:
         raise GraphError(f"node {node.name!r} (STFT) cuts {result} out of {source}, which is too short.")
     return _transform(
