@@ -8,6 +8,7 @@ from math import prod
 from typing import Literal
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compile.lower.reduce import formula, reduce_call
 from pliant.compile.lower.window import Window, along, integer, numbers, text, window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -18,10 +19,9 @@ _REDUCTIONS: dict[str, Reduction] = {
     "MaxPool": "max",
     "AveragePool": "average",
     "LpPool": "lp",
-    "GlobalMaxPool": "max",
-    "GlobalAveragePool": "average",
     "GlobalLpPool": "lp",
 }
+_OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
 
 
 def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -33,10 +33,15 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _global(node: Node, graph: Graph, target: Target) -> Lowered:
-    """A window as large as the image, whose dimensions are one."""
+    """A reduction over the image; of a p-norm, a window as large as the image, whose dimensions are one."""
     x = graph.types[node.inputs[0]]
-    space = x.shape[2:] if layout_of(node) == "nchw" else x.shape[1:-1]
-    flat = (prod(space),)
+    first, end = (2, len(x.shape)) if layout_of(node) == "nchw" else (1, len(x.shape) - 1)
+    reduction = _OF_WHOLE_IMAGES.get(node.op)
+    if reduction is not None:
+        given = (node.inputs[0], x.shape)
+        terms = formula(reduction, x.dtype)
+        return Lowered(reduce_call(given, range(first, end), node.outputs[0], terms, label=node.name))
+    flat = (prod(x.shape[first:end]),)
     return _reduce(node, graph, Window(flat, (1,), (1,), (0,), (0,)), x, flat)
 
 
