@@ -15,6 +15,7 @@ from pliant.kernels.conv_args import Layout
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value, scalar, vector
+from pliant.kernels.window import AXES, FIELDS, Axis
 
 Reduction = Literal["max", "average", "lp"]
 
@@ -27,9 +28,6 @@ ELEMENTS = {
     "int64": "i64",
 }
 """LLVM's type of each dtype that can be pooled; other than floats for max only."""
-
-_AXES = ("d", "h", "w")
-_GROUPS = ("in", "out", "kernel", "stride", "dilation", "pad", "end_pad")
 
 
 class PoolArgs(ctypes.Structure):
@@ -45,7 +43,7 @@ class PoolArgs(ctypes.Structure):
         ("y", ctypes.c_void_p),
         ("indices", ctypes.c_void_p),
         ("channels", ctypes.c_int64),
-        *[(f"{name}_{axis}", ctypes.c_int64) for name in _GROUPS for axis in _AXES],
+        *FIELDS,
         ("counts_pads", ctypes.c_int64),
         ("power", ctypes.c_int64),
         ("is_column_major", ctypes.c_int64),
@@ -78,44 +76,11 @@ def pool_ir(isa: Isa, form: PoolForm) -> str:
     return module.text()
 
 
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """One spatial dimension's numbers."""
-
-    size: Value
-    out: Value
-    kernel: Value
-    stride: Value
-    dilation: Value
-    pad: Value
-    end_pad: Value
-
-    @staticmethod
-    def of(f: Function, args: Value, axis: str) -> "_Axis":
-        return _Axis(*f.fields(args, PoolArgs, *(f"{name}_{axis}" for name in _GROUPS)))
-
-    def start(self, at: Value) -> Value:
-        """The input place of the first tap of output place `at`; negative in the pad."""
-        return at * self.stride - self.pad
-
-    def taps(self, f: Function, at: Value, with_pads: bool = False) -> tuple[Value, Value]:
-        """First tap inside and one past the last; with pads, what lies in the padded image."""
-        start = self.start(at)
-        zero = f.const(0)
-        low, high = zero, self.size - start
-        if with_pads:
-            high = high + self.end_pad
-        else:
-            low = f.select(start < 0, (-start + self.dilation - 1) // self.dilation, zero)
-        high = f.select(high > 0, (high + self.dilation - 1) // self.dilation, zero)
-        return low, f.least(high, self.kernel)
-
-
 def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
     """All outputs of one channel of one image."""
     args = f.params[0]
     x, y, indices = f.fields(args, PoolArgs, "x", "y", "indices")
-    d, h, w = (_Axis.of(f, args, axis) for axis in _AXES)
+    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
     element = ELEMENTS[form.dtype]
     plane = f.at(x, unit * (d.size * h.size * w.size), element)
     first = unit * (d.size * h.size * w.size)
@@ -139,7 +104,7 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
 
         low, whole = f.const(0), f.const(0)
         if form.stride_w:
-            low, whole = _whole_vectors(f, w)
+            low, whole = w.whole(f, f.lanes)
         with f.each(0, low) as ow:
             pool(1, ow)
         if form.stride_w:
@@ -149,20 +114,11 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
             pool(1, ow)
 
 
-def _whole_vectors(f: Function, w: _Axis) -> tuple[Value, Value]:
-    """Outputs low..stop-1 of a row whose windows lie inside, as many as fill vectors."""
-    low = f.least((w.pad + w.stride - 1) // w.stride, w.out)
-    room = w.size - 1 - (w.kernel - 1) * w.dilation + w.pad
-    high = f.least(f.select(room < 0, f.const(0), room // w.stride + 1), w.out)
-    high = f.select(high > low, high, low)
-    return low, low + (high - low) // f.lanes * f.lanes
-
-
 def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
     """One output row, all channels side by side."""
     args = f.params[0]
     x, y, channels = f.fields(args, PoolArgs, "x", "y", "channels")
-    d, h, w = (_Axis.of(f, args, axis) for axis in _AXES)
+    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
     element = ELEMENTS[form.dtype]
     oh, rest = unit % h.out, unit // h.out
     od, image = rest % d.out, rest // d.out
@@ -195,7 +151,7 @@ class _Window:
 
     f: Function
     form: PoolForm
-    axes: tuple[_Axis, _Axis, _Axis]
+    axes: tuple[Axis, Axis, Axis]
     at: tuple[Value, Value, Value]
     base: Value
     step: Value
@@ -293,7 +249,7 @@ def _bools(type_: str) -> str:
     return vector(int(type_[1:].split(" ")[0]), "i1") if type_.startswith("<") else "i1"
 
 
-def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[_Axis, _Axis, _Axis]) -> Value:
+def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[Axis, Axis, Axis]) -> Value:
     """The place as ONNX counts it: row-major, or with the last dimension slowest within the plane."""
     (is_column_major,) = f.fields(args, PoolArgs, "is_column_major")
     d, h, w = axes

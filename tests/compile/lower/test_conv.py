@@ -24,6 +24,8 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 30, 31), (20, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
     ((2, 8, 10, 10), (12, 4, 3, 3), {"group": 2, "dilations": (2, 2), "pads": (2, 0, 1, 2)}),
     ((1, 6, 10, 10), (6, 1, 3, 3), {"group": 6, **SAME}),
+    ((2, 37, 13, 15), (37, 1, 3, 3), {"group": 37, "strides": (2, 2), **SAME}),
+    ((1, 24, 33), (24, 1, 9), {"group": 24, "pads": (4, 4)}),
     ((2, 5, 17), (7, 5, 4), {"strides": (3,), "pads": (1, 2)}),
     ((1, 4, 5, 6, 7), (5, 4, 2, 3, 3), {"strides": (2, 1, 2), "pads": (1, 1, 1, 0, 1, 1)}),
     ((1, 300, 7, 7), (130, 300, 3, 3), SAME),
@@ -85,7 +87,7 @@ def test_a_convolution_equals_torchs(
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 @pytest.mark.parametrize("x_layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("y_layout", ["nchw", "nhwc"])
-@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), SHAPES[1:9])
+@pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), SHAPES[1:11])
 def test_layouts_and_the_residual_change_where_numbers_lie_not_what_they_are(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],

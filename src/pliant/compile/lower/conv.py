@@ -12,6 +12,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.conv_call import Shape, Tensors, conv_call
+from pliant.compile.lower.conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compile.lower.conv_winograd import lower_winograd
 from pliant.compile.lower.window import integer, real, text, window
 from pliant.errors import GraphError
@@ -33,6 +34,8 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     shape = _shape(node, x, w, y, form)
     if text(node.attributes, "algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
+    if is_depthwise(node, graph, form, shape):
+        return lower_depthwise(node, graph, target, form, shape)
     (weights, bias), lowered = _weights(node, graph, shape)
     residual = node.inputs[3] if form.has_residual else ""
     tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
