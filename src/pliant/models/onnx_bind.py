@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, final
 
 import numpy as np
+from onnx import helper
 
 from pliant.errors import GraphError, InputError, ValueNeeded
 from pliant.ir.graph import Graph, Node, TensorType
@@ -28,15 +29,16 @@ from pliant.models.onnx_nodes import (
     schema_of,
 )
 from pliant.models.onnx_shapes import VALUE_INPUTS, known_shape
+from pliant.models.onnx_tensor import ELEMENT_TYPES, array_of
 
-MAX_NODES = 1_000_000
+MAX_NODES = 200_000
 """Functions that call functions can grow without bound."""
 MAX_DEPTH = 64
 MAX_TENSOR_BYTES = 1 << 40
 MAX_VALUE_ELEMENTS = 4096
 """Longer inputs are never bound by value: each new value is another compilation."""
 
-FOLDED = frozenset(("Constant", "Shape", "Size", "Dropout"))
+FOLDED = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
 """Operators that are gone once a model is bound."""
 
 _CONTROL_FLOW = frozenset(("If", "Loop", "Scan", "SequenceMap"))
@@ -133,6 +135,7 @@ class _Walk:
         self._count = count()
         self._visited = 0
         self._functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}
+        _check_size(model.proto, self._functions, model.source)
         for name, array in model.constants.items():
             self._know(name, array)
 
@@ -206,6 +209,8 @@ class _Walk:
         missing = [x for x in node.input if x and x not in self._types]
         if missing:
             raise GraphError(f"{where} reads {missing}, which nothing before it makes.")
+        if key == "CastLike":
+            node, key = self._as_cast(node), "Cast"
         local = self._functions.get((node.domain, node.op_type, node.overload))
         if local is not None:
             self._expand(local, node, scope, where)
@@ -249,6 +254,12 @@ class _Walk:
         if exact.dtype.kind not in "if":
             raise GraphError(f"the Constant {node.output[0]!r} is text, which is not supported.")
         return exact.astype(np.float32 if exact.dtype.kind == "f" else np.int64)
+
+    def _as_cast(self, node: Any) -> Any:
+        """Of the second input, only the type counts, which is known."""
+        attributes = {a.name: a.i for a in node.attribute}
+        to = ELEMENT_TYPES[self._types[node.input[1]].dtype]
+        return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to, **attributes)
 
     def _drops_nothing(self, node: Any) -> bool:
         """Whether a Dropout is one at inference, or drops with probability 0."""
@@ -349,8 +360,6 @@ class _Walk:
         inside = _Scope(scope.opsets, names, scope.attributes, prefix, scope.depth + 1)
         for tensor in body.initializer:
             names[tensor.name] = self._fresh(prefix + tensor.name)
-            from pliant.models.onnx_tensor import array_of
-
             self._know(names[tensor.name], array_of(tensor, self._model.external))
         self._walk(body.node, inside)
         for formal, y in zip(body.output, node.output, strict=False):
@@ -455,6 +464,25 @@ class _Inherited(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         return self._outer[name]
+
+
+def _check_size(proto: Any, functions: Mapping[tuple[str, str, str], Any], source: str) -> None:
+    """Raises GraphError where functions call themselves, or each other too often or too deep."""
+    sizes: dict[tuple[str, str, str], int] = {}
+
+    def size(nodes: Iterable[Any], depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise GraphError(f"the functions of {source} call each other more than {MAX_DEPTH} deep.")
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key].node, depth + 1)
+            total += sizes.get(key, 1)
+        return total
+
+    if size(proto.graph.node, 0) > MAX_NODES:
+        raise GraphError(f"{source} expands to more than {MAX_NODES} nodes.")
 
 
 def _means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:

@@ -1,0 +1,43 @@
+"""Small ONNX models for tests of the front end."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import onnx.parser
+from onnx import helper, numpy_helper
+
+from pliant.ir.graph import Graph
+from pliant.models.onnx_bind import bind
+from pliant.models.onnx_file import open_onnx
+from tests.compile.simplify.reading import EVERY_OPERATOR
+
+
+def parse(text: str, opset: int = 17, functions: str = "") -> Any:
+    """A ModelProto of a graph in ONNX's textual form; `functions` are of the domain "local"."""
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": {opset}, "local": 1]> {text} {functions}'
+    )
+
+
+def bound(
+    model: Any,
+    dims: Mapping[str, int] | None = None,
+    values: Mapping[str, np.ndarray] | None = None,
+    supported: Collection[str] = EVERY_OPERATOR,
+) -> Graph:
+    """The model's graph; by default every operator has a kernel."""
+    return bind(open_onnx(model), dims or {}, values, supported=supported)
+
+
+def linear(rows: int = 64, columns: int = 48) -> tuple[Any, np.ndarray]:
+    """y = x W, whose weight is long enough to be left in the file; and the weight."""
+    weight = np.random.default_rng(0).standard_normal((rows, columns)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "W"], ["y"], name="dense")],
+        "linear",
+        [helper.make_tensor_value_info("x", 1, ["batch", rows])],
+        [helper.make_tensor_value_info("y", 1, ["batch", columns])],
+        [numpy_helper.from_array(weight, "W")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), weight

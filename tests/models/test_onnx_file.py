@@ -1,0 +1,193 @@
+"""Opening ONNX models: what is described, what stays mapped, and that damage is named, never believed."""
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
+
+from pliant.errors import GraphError, InputError, ModelError
+from pliant.models.onnx_file import open_onnx
+from tests.models.onnx_models import linear, parse
+
+
+def _external(directory: Path, rows: int = 64, columns: int = 48) -> Path:
+    model, _ = linear(rows, columns)
+    convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.save(model, directory / "model.onnx")
+    return directory / "model.onnx"
+
+
+def test_inputs_are_described_with_their_symbols() -> None:
+    """A session's user asks for names, types and which dimensions are free."""
+    model = open_onnx(parse("g (float[N,3] x, int64[?, N] i, bool b) => (float[N,3] y) { y = Relu(x) }"))
+    assert [f"{p.name}: {p}" for p in model.inputs] == ["x: float32[N,3]", "i: int64[?,N]", "b: bool[]"]
+    assert model.symbols == ("N",)
+    assert not model.inputs[0].is_static
+
+
+def test_an_input_with_a_value_is_a_constant() -> None:
+    """Older exporters list weights among the inputs."""
+    model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2]), "w"))
+    opened = open_onnx(model)
+    assert [p.name for p in opened.inputs] == ["x"]
+    assert opened.constants["w"].tolist() == [1, 2]
+
+
+def test_weights_of_a_file_stay_in_the_file(tmp_path: Path) -> None:
+    """BERT-base's 440 MB must not be in memory twice."""
+    model, weight = linear(256, 128)
+    onnx.save(model, tmp_path / "m.onnx")
+    held = open_onnx(tmp_path / "m.onnx").constants["W"]
+    assert np.array_equal(held, weight)
+    assert isinstance(_owner(held), mmap.mmap)
+    assert not held.flags.writeable
+
+
+def test_external_weights_stay_in_their_file(tmp_path: Path) -> None:
+    """Models over 2 GB can be stored in no other way."""
+    held = open_onnx(_external(tmp_path, 256, 128)).constants["W"]
+    assert np.array_equal(held, linear(256, 128)[1])
+    assert isinstance(_owner(held), mmap.mmap)
+
+
+def test_pages_may_be_dropped_and_come_back(tmp_path: Path) -> None:
+    """After packing, mapped weights need not stay resident; constants read later must still be right."""
+    model = open_onnx(_external(tmp_path, 256, 128))
+    model.drop_pages()
+    assert np.array_equal(model.constants["W"], linear(256, 128)[1])
+
+
+def test_a_missing_file_is_named() -> None:
+    """The commonest mistake of all."""
+    with pytest.raises(ModelError, match=r"there is no file 'nowhere\.onnx'"):
+        open_onnx("nowhere.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello world, this is no model", b"\x00" * 100, b"PK\x03\x04zip"])
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Whatever it is, the message says that it is no ONNX model and which file."""
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.onnx"):
+        open_onnx(tmp_path / "m.onnx")
+
+
+def test_another_kind_of_source_is_refused() -> None:
+    """A directory or a session passed by mistake."""
+    with pytest.raises(InputError, match="not int"):
+        open_onnx(3)
+
+
+def test_missing_external_data_names_tensor_and_file(tmp_path: Path) -> None:
+    """Only the small file was copied."""
+    path = _external(tmp_path)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ModelError, match=r"'W' are in .*weights\.bin, which does not exist"):
+        open_onnx(path)
+
+
+def test_truncated_external_data_names_tensor_and_sizes(tmp_path: Path) -> None:
+    """Reading past the end of a map would crash the process."""
+    path = _external(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(b"\x00" * 100)
+    with pytest.raises(ModelError, match=r"'W' needs 12288 bytes; .* which has 100"):
+        open_onnx(path)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["/etc/hostname", "../secret.bin", "a/../../secret.bin", "link.bin", "", "a\0b", "missing.bin"],
+)
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    """A hostile model must not read other files, not even through a symbolic link."""
+    (tmp_path / "secret.bin").write_bytes(b"\x00" * 12288)
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    model, _ = linear()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="'W'"):
+        open_onnx(folder / "m.onnx")
+
+
+@pytest.mark.parametrize("offset", ["-1", "1e3", "9" * 19, "8"])
+def test_a_wild_offset_is_refused(tmp_path: Path, offset: str) -> None:
+    """Offsets are text in the file."""
+    path = _external(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    entries = model.graph.initializer[0].external_data
+    next(e for e in entries if e.key == "offset").value = offset
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="'W'"):
+        open_onnx(path)
+
+
+def test_external_data_of_a_model_in_memory_asks_for_its_path(tmp_path: Path) -> None:
+    """Bytes have no folder beside them."""
+    with pytest.raises(ModelError, match="give its path instead"):
+        open_onnx(_external(tmp_path).read_bytes())
+
+
+@pytest.mark.parametrize("dims", [[1 << 40, 1 << 20], [64, 49], [-1, 48], [0]])
+def test_a_shape_its_values_do_not_fill_is_refused(dims: list[int]) -> None:
+    """A file may claim terabytes; nothing of that size is ever asked for."""
+    model, _ = linear()
+    del model.graph.initializer[0].dims[:]
+    model.graph.initializer[0].dims.extend(dims)
+    with pytest.raises(ModelError, match="'W'"):
+        open_onnx(model)
+
+
+def test_values_in_typed_fields_are_counted_too() -> None:
+    """The other way to store a tensor."""
+    model, _ = linear(2, 2)
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.float_data.extend([1, 2, 3])
+    with pytest.raises(ModelError, match=r"'W', float32\[2, 2\], has 3 values"):
+        open_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("g (float[2] x) => (float[2] y) { y = Relu(a) a = Relu(y) }", "topologically sorted"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(nothing) }", "nothing"),
+        ("g (float[2] x) => (float[2] y) { y = Relu(x) y = Abs(x) }", "y"),
+        ("g (float[2] x) => (float[2] y) { y = Nonsense(x) }", "Nonsense"),
+        ("g (string[2] x) => (string[2] y) { y = Identity(x) }", "string"),
+        (
+            "g (seq(float[2]) x) => (float[2] y) { i = Constant <value_int = 0> () y = SequenceAt(x, i) }",
+            "seq",
+        ),
+    ],
+)
+def test_a_graph_that_breaks_the_rules_is_refused(text: str, said: str) -> None:
+    """Cycles, unmade tensors, tensors made twice, unknown operators, values that are no tensors."""
+    with pytest.raises(GraphError, match=said):
+        _ = open_onnx(parse(text)).inputs
+
+
+def test_sparse_weights_are_refused_by_name() -> None:
+    """They are rare enough to ask for dense ones."""
+    model, _ = linear(2, 2)
+    values = numpy_helper.from_array(np.float32([1]), "S")
+    indices = numpy_helper.from_array(np.int64([0]), "S.indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    with pytest.raises(GraphError, match=r"sparse weights \['S'\]"):
+        open_onnx(model)
+
+
+def _owner(array: np.ndarray) -> object:
+    base = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.obj if isinstance(base, memoryview) else base
