@@ -152,7 +152,7 @@ def keys(graph: Graph, problem: Problem) -> Keys:
         if like not in seen:
             seen[like] = {}
             for i, form in enumerate(operator.forms):
-                if form.variant and _products(node, graph) > _LOOPED_PRODUCTS:
+                if form.variant in windows.LOOPS and _products(node, graph) > _LOOPED_PRODUCTS:
                     continue
                 sample = _sample(node, graph, form)
                 key = sha256(_text(sample.nodes, sample.types, sample.constants).encode()).hexdigest()[:24]

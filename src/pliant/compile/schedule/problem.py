@@ -17,7 +17,7 @@ Layout = str
 class Form:
     """One way to run an operator: the layout it reads each input in, writes each output in, and its time.
 
-    `variant` names a loop order, "" the tiled default.
+    `variant` names a loop order or an algorithm, "" the default: tiles.
     """
 
     inputs: tuple[Layout, ...]

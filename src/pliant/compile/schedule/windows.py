@@ -10,8 +10,9 @@ import numpy as np
 
 from pliant.compile.lower.window import numbers
 from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
-from pliant.compile.schedule.layouts import identity
+from pliant.compile.schedule.layouts import identity, physical
 from pliant.compile.schedule.problem import Layout
+from pliant.compile.simplify.winograd import mark_winograd
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _NAMES: Mapping[Layout, tuple[str, bool]] = {
@@ -26,6 +27,7 @@ _NAMES: Mapping[Layout, tuple[str, bool]] = {
 }
 """What kernels call a layout, and whether rows and columns are exchanged."""
 
+WINOGRAD = "winograd"
 LOOPS = ("ijk", "ikj")
 """Loop orders beside the tiled one: the sum innermost, or the row of the result."""
 
@@ -64,11 +66,28 @@ def _conv_forms(
         for b in _layouts(rank):
             if _NAMES[a][1] != _NAMES[b][1] or (residual == x and a != b):
                 continue
-            forms.append(({x: a, y: b} | ({residual: b} if residual else {}), ""))
+            layouts = {x: a, y: b} | ({residual: b} if residual else {})
+            forms.append((layouts, ""))
+            if _can_winograd(node, graph, layouts):
+                forms.append((layouts, WINOGRAD))
     default = {t: identity(rank) for t in (x, y, residual) if t}
     if can_loop(node):
         forms += [(default, order) for order in LOOPS]
     return forms
+
+
+def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
+    """Whether the pass `winograd` would take the convolution in these layouts."""
+    if graph.constants[node.inputs[1]].shape[2:] != (3, 3) or "0123" in layouts.values():
+        return False
+    made = _conv(node, graph, layouts, "")
+    names = {x for x in (*made.nodes[0].inputs, *made.nodes[0].outputs) if x}
+    constants = {x: a for x, a in {**graph.constants, **made.constants}.items() if x in names}
+    types = {x: physical(graph.types[x], layout) for x, layout in layouts.items()}
+    types |= {x: TensorType(a.dtype.name, a.shape) for x, a in constants.items()}
+    inputs = tuple(x for x in layouts if x != node.outputs[0])
+    sample = Graph(made.nodes, inputs, node.outputs, types, constants)
+    return mark_winograd(sample) is not sample
 
 
 def can_loop(node: Node) -> bool:
@@ -79,10 +98,13 @@ def can_loop(node: Node) -> bool:
 
 
 def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
-    if variant:
+    if variant in LOOPS:
         return _looped(node, graph, variant)
     (x_name, is_exchanged), (y_name, _) = _NAMES[layouts[node.inputs[0]]], _NAMES[layouts[node.outputs[0]]]
     attributes = {**node.attributes, "x_layout": x_name, "y_layout": y_name}
+    if variant == WINOGRAD:
+        attributes["algorithm"] = WINOGRAD
+    node = replace(node, op="FusedConv")
     if not is_exchanged:
         return Realised((replace(node, attributes=attributes),))
     w = node.inputs[1]
