@@ -1,0 +1,183 @@
+"""Sessions on ONNX models: any shape that is fed, wrong feeds named, weights held once, threads in turn."""
+
+import threading
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import pliant
+from pliant.compiled import compile
+from pliant.errors import GraphError, InputError
+from tests.models.onnx_models import linear, parse
+
+SUM = parse("g (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
+
+
+def _rows(n: int) -> np.ndarray:
+    return np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+
+
+def test_the_package_is_also_the_verb() -> None:
+    """`pliant.compile("model.onnx")` is what users write, whatever was imported before."""
+    session = pliant.compile(SUM, threads=1)
+    assert np.array_equal(session.run({"x": _rows(2), "w": _rows(2)})["y"], 2 * _rows(2))
+
+
+def test_each_shape_that_is_fed_is_answered() -> None:
+    """Batches differ in size; the user binds nothing by hand."""
+    session = compile(SUM, threads=1)
+    for n in (1, 4, 0, 2, 4):
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+
+
+def test_it_runs_as_onnxruntime_users_write_it() -> None:
+    """Names and feeds by position, results as a list."""
+    session = compile(SUM, threads=1)
+    assert np.array_equal(session.run(None, {"x": _rows(2), "w": _rows(2)})[0], 2 * _rows(2))
+    with pytest.raises(InputError, match=r"no outputs \['z'\]; the outputs are \['y'\]"):
+        session.run(["z"], {"x": _rows(2), "w": _rows(2)})
+
+
+def test_outputs_go_into_the_arrays_given() -> None:
+    """A caller that answers requests all day wants no fresh memory for each."""
+    session = compile(SUM, threads=1)
+    out = np.empty((2, 3), np.float32)
+    assert session.run({"x": _rows(2), "w": _rows(2)}, {"y": out})["y"] is out
+    assert np.array_equal(out, 2 * _rows(2))
+
+
+def test_at_most_so_many_images_are_kept() -> None:
+    """Each shape costs an arena; the one not used for longest goes."""
+    session = compile(SUM, threads=1, images=2)
+    for n in (1, 2, 3):
+        session.run({"x": _rows(n), "w": _rows(n)})
+    assert len(session._images) == 2
+
+
+def test_weights_are_packed_once_for_all_shapes() -> None:
+    """Eight shapes of BERT-base must not be eight times its weights."""
+    model, weight = linear(128, 64)
+    session = compile(model, threads=1)
+    for n in (3, 5, 64):
+        x = np.ones((n, 128), np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
+    held = [a for image in session._images.values() for a in image._weights.values()]
+    assert len(held) == 3
+    assert len({a.ctypes.data for a in held}) == 1
+
+
+def test_values_that_shapes_follow_from_are_compiled_in_and_followed() -> None:
+    """The shape fed to Reshape may change from run to run."""
+    session = compile(parse("g (float[6] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }"), threads=1)
+    x = np.arange(6, dtype=np.float32)
+    for shape in ((2, 3), (3, -1), (2, 3)):
+        assert np.array_equal(session.run({"x": x, "s": np.int64(shape)})["y"], x.reshape(shape))
+
+
+def test_fixed_dimensions_are_compiled_at_once_and_held() -> None:
+    """A bound dimension is a promise; feeding another size breaks it."""
+    session = compile(SUM, dims={"N": 2}, threads=1)
+    assert len(session._images) == 1
+    assert str(session.inputs[0]) == "float32[2,3]"
+    with pytest.raises(InputError, match=r"'x' is float32\[4,3\], but must be float32\[2,3\]"):
+        session.run({"x": _rows(4), "w": _rows(4)})
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        ({"x": _rows(2)}, "'w' is missing"),
+        ({"x": _rows(2), "w": _rows(2), "z": _rows(2)}, "there is no input 'z'"),
+        (
+            {"x": _rows(2).astype(np.float64), "w": _rows(2)},
+            r"'x' is float64\[2,3\], but must be float32\[N,3\]",
+        ),
+        ({"x": _rows(2)[0], "w": _rows(2)}, r"'x' is float32\[3\], but must be"),
+        ({"x": _rows(2)[:, :2], "w": _rows(2)}, r"axis 1 is 2"),
+        ({"x": _rows(2), "w": _rows(3)}, r"dimension 'N' is 2 in input 'x', but 3 in 'w'"),
+        ({"x": [[1, 2, 3]], "w": _rows(1)}, "'x' must be a numpy array, not list"),
+    ],
+)
+def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], said: str) -> None:
+    """A kernel that trusts a wrong shape would read other memory."""
+    with pytest.raises(InputError, match=said):
+        compile(SUM, threads=1).run(feeds)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": 0}, "0 threads"),
+        ({"images": 0}, "at least one image"),
+        ({"dims": {"M": 2}}, r"no dimension 'M'; it has \['N'\]"),
+        ({"dims": {"N": -1}}, "'N' is -1"),
+        ({"without": ["nothing"]}, r"no passes \['nothing'\]"),
+    ],
+)
+def test_options_that_make_no_sense_are_errors(options: dict[str, object], said: str) -> None:
+    """Misspelt options must not be dropped silently."""
+    with pytest.raises(InputError, match=said):
+        compile(SUM, **options).run({"x": _rows(2), "w": _rows(2)})
+
+
+def test_rows_out_of_order_and_columns_apart_are_read_rightly() -> None:
+    """Feeds need not be contiguous."""
+    session = compile(SUM, threads=1)
+    x = np.asfortranarray(_rows(4))
+    assert np.array_equal(session.run({"x": x, "w": _rows(8)[::2]})["y"], x + _rows(8)[::2])
+
+
+def test_constants_and_inputs_may_be_outputs() -> None:
+    """Nothing is left to run then, but the caller's arrays are filled."""
+    model = parse(
+        "g (float[2] x) => (float[2] y, int64[1] s, float[2] z) { y = Identity(x) s = Shape(x) z = Neg(x) }"
+    )
+    out = compile(model, threads=1).run({"x": np.float32([1, 2])})
+    assert [out["y"].tolist(), out["s"].tolist(), out["z"].tolist()] == [[1, 2], [2], [-1, -2]]
+
+
+def test_threads_take_turns() -> None:
+    """One arena, one run at a time; no answer may be another's."""
+    session = compile(SUM, threads=2)
+    wrong: list[int] = []
+
+    def ask(n: int) -> None:
+        results = [session.run({"x": _rows(n), "w": _rows(n)})["y"] for _ in range(20)]
+        wrong.extend(n for y in results if not np.array_equal(y, 2 * _rows(n)))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in (1, 2, 3, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_sessions_of_equal_threads_share_a_pool() -> None:
+    """Ten models must not be ten times the threads."""
+    assert compile(SUM, threads=2)._pool is compile(SUM, threads=2)._pool
+
+
+def test_a_closed_session_says_so() -> None:
+    """Its memory is gone."""
+    with compile(SUM, threads=1) as session:
+        pass
+    with pytest.raises(InputError, match="closed"):
+        session.run({"x": _rows(1), "w": _rows(1)})
+
+
+def test_more_memory_than_the_machine_has_is_refused() -> None:
+    """Asking the system for it would end in the out-of-memory killer."""
+    nodes = [helper.make_node("Expand", ["x", "s"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+    shape = helper.make_tensor("s", 7, [2], [1 << 18, 1 << 19])
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info("y", 1, ["a", "b"])],
+        [shape],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(GraphError, match=r"GB for its tensors|would be"):
+        compile(model, threads=1)
