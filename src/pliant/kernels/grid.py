@@ -11,6 +11,7 @@ from functools import reduce
 from itertools import product
 from operator import and_, mul
 
+from pliant.kernels import elementary
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value
@@ -108,13 +109,13 @@ def _taps(f: Function, grid: Value, axis: _Axis, sampling: Sampling) -> list[_Ta
     else:
         x = ((grid + 1.0) * axis.length - 1.0) / 2.0
     if sampling.mode == "nearest":
-        x = f.intrinsic("llvm.rint", "float", x)
+        x = elementary.rint(f, x)
     is_beyond = (x < axis.low) | (axis.high < x)
     if sampling.padding == "border":
         x = f.select(is_beyond, _within(f, x, f.const(0.0, "float"), axis.length - 1.0), x)
     elif sampling.padding == "reflection":
         x = f.select(is_beyond, _reflected(f, x, axis), x)
-    base = f.intrinsic("llvm.floor", "float", x)
+    base = elementary.floor(f, x)
     first = f.intrinsic("llvm.fptosi.sat", "i64", base, suffix=".i64.f32")
     weights = _weights(f, x - base, sampling.mode)
     start = -1 if sampling.mode == "cubic" else 0
@@ -157,10 +158,10 @@ def _reflected(f: Function, x: Value, axis: _Axis) -> Value:
     span = axis.high - axis.low
     is_left = x < axis.low
     beyond = f.select(is_left, axis.low - x, x - axis.high)
-    turns = f.intrinsic("llvm.trunc", "float", beyond / span)
+    turns = elementary.trunc(f, beyond / span)
     rest = beyond - turns * span
     half = turns * 0.5
-    is_even = half.compare("eq", f.intrinsic("llvm.trunc", "float", half))
+    is_even = half.compare("eq", elementary.trunc(f, half))
     comes_from_low = f.op(f"icmp eq {is_left}, {is_even.text}", "i1")
     mirrored = f.select(comes_from_low, axis.low + rest, axis.high - rest)
     inside = f.select(is_left | (axis.high < x), mirrored, x)

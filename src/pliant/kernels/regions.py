@@ -2,6 +2,7 @@
 
 import ctypes
 
+from pliant.kernels import elementary
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.index import clamped
 from pliant.kernels.isa import Isa
@@ -85,7 +86,7 @@ def _side(f: Function, args: Value, corners: Value, first: int, cells: Value) ->
     length = f.load(f.at(corners, first + 2)) * scale - offset - start
     length = f.select(length < least, least, length)
     cell = length / f.cast("sitofp", cells, "float")
-    whole = f.intrinsic("llvm.fptosi.sat", "i64", f.intrinsic("llvm.ceil", "float", cell), suffix=".i64.f32")
+    whole = f.intrinsic("llvm.fptosi.sat", "i64", elementary.ceil(f, cell), suffix=".i64.f32")
     whole = f.least(whole, MAX_SAMPLES)
     return start, cell, f.select(samples > 0, samples, whole)
 
