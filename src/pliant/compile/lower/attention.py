@@ -1,15 +1,18 @@
-"""FusedAttention: softmax(scale * Q K^T + mask) V. Knows its meaning, not how it is computed.
+"""FusedAttention, softmax(scale * Q K^T + mask) V, and FusedRotary. Knows meanings, no kernel's insides.
 
 FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
 compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees
 keys up to t + shift); `group` (heads that share a key head); `is_empty_zero` (rows that see no key are 0, not
 NaN); `is_transposed` (the output is [batch, row, head, column]).
+
+FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as many as cos has, and x behind;
+float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
 """
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compile.view import read
 from pliant.ir.graph import Graph, Node
-from pliant.kernels import attention
+from pliant.kernels import attention, rotary
 from pliant.kernels.attention import AttentionArgs
 
 
@@ -59,8 +62,32 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
     return Lowered(calls=(call,))
 
 
+def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
+    names = ("x", "cos", "sin")
+    views = {n: read(graph, x, node.attributes[f"{n}_view"]) for n, x in zip(names, node.inputs, strict=True)}
+    batch, heads, rows, columns = views["x"].shape
+    fields: dict[str, Field] = {"out": Ref(node.outputs[0])}
+    for name, view in views.items():
+        fields[name] = view.ref(4)
+        for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
+            fields[f"{name}_{axis}"] = stride
+    half = views["cos"].shape[-1] // 2
+    fields |= {"n_heads": heads, "n_rows": rows, "half": half, "n": columns}
+    call = Call(
+        Kernel(rotary.ROTARY, rotary.rotary_ir),
+        rotary.RotaryArgs,
+        fields,
+        batch * heads * rows,
+        tuple(dict.fromkeys(node.inputs)),
+        node.outputs,
+        grain=64,
+        label=node.name or node.op,
+    )
+    return Lowered(calls=(call,))
+
+
 def _integer(node: Node, name: str, otherwise: int) -> int:
     return int(node.attributes.get(name, otherwise))  # type: ignore[arg-type]
 
 
-RULES = {"FusedAttention": _attention}
+RULES = {"FusedAttention": _attention, "FusedRotary": _rotary}

@@ -17,6 +17,7 @@ from pliant.compile.simplify.fuse_int8 import fuse_int8
 from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from pliant.compile.simplify.fuse_norm import fuse_norm
+from pliant.compile.simplify.fuse_rotary import fuse_rotary
 from pliant.compile.simplify.identities import drop_identities
 from pliant.compile.simplify.push_transposes import push_transposes
 from pliant.compile.simplify.reshapes import merge_reshapes
@@ -39,6 +40,7 @@ CLEANING: dict[str, Pass] = {
 FUSING: dict[str, Pass] = {
     "gelu": fuse_gelu,
     "norm": fuse_norm,
+    "rotary": fuse_rotary,
     "attention": fuse_attention,
     "int8": fuse_int8,
     "matmul": fuse_matmul,
