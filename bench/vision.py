@@ -1,0 +1,220 @@
+"""pliant.compile beside onnxruntime and OpenVINO: VGG-16, ResNet-50, their layers, and recurrent layers.
+
+Batch 1, fp32, weights random. Wall time with two threads; where others keep the machine busy, the CPU time
+of one thread says more, so that stands beside it.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from report import Report, interleaved, options
+
+Run = Callable[[], np.ndarray]
+
+# Input channels, output channels, height and width of the input, kernel, stride; how often in the model.
+LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
+    "ResNet-50": (
+        (3, 64, 224, 7, 2),
+        (64, 64, 56, 3, 1),
+        (64, 256, 56, 1, 1),
+        (256, 64, 56, 1, 1),
+        (128, 128, 56, 3, 2),
+        (128, 128, 28, 3, 1),
+        (128, 512, 28, 1, 1),
+        (512, 128, 28, 1, 1),
+        (256, 256, 14, 3, 1),
+        (256, 1024, 14, 1, 1),
+        (1024, 256, 14, 1, 1),
+        (512, 512, 7, 3, 1),
+        (512, 2048, 7, 1, 1),
+        (2048, 512, 7, 1, 1),
+    ),
+    "VGG-16": (
+        (3, 64, 224, 3, 1),
+        (64, 64, 224, 3, 1),
+        (64, 128, 112, 3, 1),
+        (128, 128, 112, 3, 1),
+        (256, 256, 56, 3, 1),
+        (512, 512, 28, 3, 1),
+        (512, 512, 14, 3, 1),
+    ),
+}
+RECURRENT = (
+    ("LSTM", 60, 1),
+    ("LSTM", 60, 2),
+    ("GRU", 60, 1),
+    ("GRU", 60, 2),
+    ("LSTM", 10, 1),
+    ("LSTM", 1, 1),
+)
+UNITS = 300
+BARS = {"resnet50": 1.0, "vgg16": 1.0}
+
+
+def main() -> None:
+    opts = options(__doc__ or "")
+    report = Report(
+        "vision", "batch 1, fp32; VGG-16 and ResNet-50 at 224 x 224, LSTM and GRU of 300 units", opts
+    )
+    rounds = 5 if opts.quick else 15
+    with TemporaryDirectory() as folder:
+        _models(report, Path(folder), rounds)
+        if not opts.quick:
+            _layers(report, Path(folder), rounds)
+        _recurrent(report, Path(folder), rounds)
+    report.finish()
+
+
+def _models(report: Report, folder: Path, rounds: int) -> None:
+    from vision_models import MODELS, export
+
+    x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
+    rows = []
+    for name in MODELS:
+        row = _compared(name, export(name, folder / f"{name}.onnx"), {"x": x}, rounds)
+        rows.append(row)
+        value, cpu = float(str(row["/ onnxruntime"])), float(str(row["CPU / onnxruntime, 1 thread"]))
+        bar = BARS[name]
+        note = f"{name}; CPU time of one thread: {cpu:.3f}."
+        report.claim("compile.time", value, f"at most {bar} of onnxruntime", value <= bar, note)
+    report.table("Whole models (medians of paired ratios; CPU time: minima)", rows)
+
+
+def _layers(report: Report, folder: Path, rounds: int) -> None:
+    rows = []
+    for model, layers in LAYERS.items():
+        for layer in layers:
+            channels, outs, size, kernel, stride = layer
+            title = f"{model}: {channels} -> {outs}, {size} x {size}, {kernel} x {kernel} / {stride}"
+            x = np.random.default_rng(1).standard_normal((1, channels, size, size)).astype(np.float32)
+            rows.append(_compared(title, _layer(folder / "layer.onnx", *layer), {"x": x}, rounds))
+    report.table("Convolution with bias and relu, alone: both reorder its input and output", rows)
+
+
+def _recurrent(report: Report, folder: Path, rounds: int) -> None:
+    rows = []
+    for op, steps, depth in RECURRENT:
+        x = np.random.default_rng(1).standard_normal((steps, 1, UNITS)).astype(np.float32)
+        path = _stack(folder / "stack.onnx", op, steps, depth)
+        title = f"{op}, {steps} steps, {depth} layer{'s' if depth > 1 else ''}"
+        rows.append(_compared(title, path, {"x": x}, 4 * rounds))
+    report.table(f"Recurrent layers of {UNITS} units", rows)
+
+
+def _compared(name: str, path: Path, given: Mapping[str, np.ndarray], rounds: int) -> dict[str, object]:
+    runs = {peer: make(path, given, 2) for peer, make in RUNTIMES.items() if find_spec(peer)}
+    want = runs["onnxruntime"]()
+    error = float(np.abs(runs["pliant"]() - want).max() / np.abs(want).max())
+    seconds, ratio = interleaved({peer: _timed(run) for peer, run in runs.items()}, rounds)
+    single = {peer: RUNTIMES[peer](path, given, 1) for peer in ("pliant", "onnxruntime")}
+    cpu = {peer: min(_cpu_s(run) for _ in range(rounds)) for peer, run in single.items()}
+    row: dict[str, object] = {"what": name}
+    row |= {f"{peer} ms": 1e3 * min(taken) for peer, taken in seconds.items()}
+    row["/ onnxruntime"] = ratio("pliant", "onnxruntime")
+    row["/ openvino"] = ratio("pliant", "openvino") if "openvino" in runs else "not installed"
+    row["CPU ms, 1 thread"] = 1e3 * cpu["pliant"]
+    row["CPU / onnxruntime, 1 thread"] = cpu["pliant"] / cpu["onnxruntime"]
+    row["largest difference / largest"] = error
+    return row
+
+
+def _timed(run: Run) -> Callable[[], float]:
+    def seconds() -> float:
+        run()  # the others' threads spin on for a while
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def _cpu_s(run: Run) -> float:
+    start = time.thread_time()
+    run()
+    return time.thread_time() - start
+
+
+def _pliant(path: Path, given: Mapping[str, np.ndarray], threads: int) -> Run:
+    import pliant
+
+    session = pliant.compile(path, threads=threads)
+    return lambda: next(iter(session.run(dict(given)).values()))
+
+
+def _onnxruntime(path: Path, given: Mapping[str, np.ndarray], threads: int) -> Run:
+    import onnxruntime
+
+    chosen = onnxruntime.SessionOptions()
+    chosen.intra_op_num_threads, chosen.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
+    return lambda: np.asarray(session.run(None, dict(given))[0])
+
+
+def _openvino(path: Path, given: Mapping[str, np.ndarray], threads: int) -> Run:
+    import openvino
+
+    config = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(str(path), "CPU", config).create_infer_request()
+    return lambda: np.asarray(request.infer(dict(given))[0])
+
+
+RUNTIMES = {"pliant": _pliant, "onnxruntime": _onnxruntime, "openvino": _openvino}
+
+
+def _layer(path: Path, channels: int, outs: int, size: int, kernel: int, stride: int) -> Path:
+    random = np.random.default_rng(0)
+    w = random.standard_normal((outs, channels, kernel, kernel)) / (channels * kernel * kernel) ** 0.5
+    conv = helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[kernel // 2] * 4, strides=[stride, stride])
+    nodes = [conv, helper.make_node("Relu", ["c"], ["y"])]
+    weights = {"w": w, "b": random.standard_normal(outs)}
+    return _saved(path, nodes, weights, (1, channels, size, size))
+
+
+def _stack(path: Path, op: str, steps: int, depth: int) -> Path:
+    """`depth` layers of UNITS units on as many inputs, weights as torch initialises them."""
+    random = np.random.default_rng(0)
+    gates, bound = {"LSTM": 4, "GRU": 3}[op], UNITS**-0.5
+    nodes, weights, x = [], dict[str, np.ndarray](), "x"
+    attributes = {"hidden_size": UNITS} | ({"linear_before_reset": 1} if op == "GRU" else {})
+    for i in range(depth):
+        names = [f"{letter}{i}" for letter in "wrb"]
+        for name, shape in zip(names, ((UNITS,), (UNITS,), ()), strict=True):
+            rows = gates * UNITS * (1 if shape else 2)
+            weights[name] = random.uniform(-bound, bound, (1, rows, *shape))
+        y = "y" if i == depth - 1 else f"y{i}"
+        nodes.append(helper.make_node(op, [x, *names], [y], **attributes))
+        if y != "y":
+            x = f"x{i}"
+            nodes += [helper.make_node("Squeeze", [y, "axes"], [x])]
+    if depth > 1:
+        weights["axes"] = np.array([1])
+    return _saved(path, nodes, weights, (steps, 1, UNITS))
+
+
+def _saved(
+    path: Path, nodes: list[onnx.NodeProto], weights: Mapping[str, np.ndarray], shape: tuple[int, ...]
+) -> Path:
+    initial = [
+        numpy_helper.from_array(a if a.dtype.kind == "i" else a.astype(np.float32), name)
+        for name, a in weights.items()
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)],
+        initial,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+if __name__ == "__main__":
+    main()
