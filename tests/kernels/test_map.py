@@ -8,6 +8,8 @@ from functools import partial
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pliant.kernels.dtypes import DTYPES
 from pliant.kernels.expression import Expr, leaf
@@ -76,6 +78,28 @@ def test_neighbouring_dimensions_are_merged() -> None:
     assert (way.inner, way.pattern, way.strides) == (4, "cs", ((4,), (1,)))
 
 
+_SIDES = st.lists(st.integers(1, 4), max_size=6)
+
+
+@given(shape=_SIDES, data=st.data())
+def test_a_walk_visits_what_numpy_broadcasts(shape: list[int], data: st.DataObject) -> None:
+    """Every output position, from the numbers that the kernel gets, against an array of positions."""
+    first = data.draw(st.integers(0, len(shape)))
+    operand = [data.draw(st.sampled_from([1, n])) for n in shape[first:]]
+    way = walk(shape, [shape, operand])
+    assert way is not None
+    numbers = np.arange(math.prod(operand)).reshape(operand)
+    visited = []
+    for row in range(way.rows):
+        left, at = row, 0
+        for size, stride in zip(way.sizes, way.strides[1], strict=True):
+            left, index = divmod(left, size)
+            at += index * stride
+        steps = np.arange(way.inner) if way.pattern[1] == "c" else np.zeros(way.inner, int)
+        visited += list(at + steps)
+    assert visited == list(np.broadcast_to(numbers, shape).ravel())
+
+
 def test_too_many_separate_dimensions_are_refused() -> None:
     """The argument structure has room for a fixed number."""
     ones = [2 if d % 2 else 1 for d in range(20)]
@@ -95,7 +119,7 @@ def test_an_output_may_be_its_input(library: Library) -> None:
 
 
 INTEGERS = [f"{sign}int{n}" for sign in ("", "u") for n in (8, 16, 32, 64)]
-WIDE = ["float32", "float64", "bool", *INTEGERS]
+WIDE = ["float32", "float64", "bool", "int8", "int64", "uint16", "uint64"]
 
 
 @pytest.mark.parametrize("source", WIDE)

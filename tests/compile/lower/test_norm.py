@@ -102,7 +102,10 @@ def test_group_norm_matches_its_definition() -> None:
 
 def test_rms_and_lp_norms() -> None:
     """No mean is subtracted; a row of zeros has no direction and stays zero."""
-    _check("RMSNormalization", [_floats(3, 4, 50), _floats(50, seed=1)])
+    x = _floats(3, 4, 50)
+    _check("RMSNormalization", [x, _floats(50, seed=1)])
+    _check("RMSNormalization", [x, _floats(4, 50, seed=1)], {"axis": 1, "epsilon": 0.1})
+    _check("RMSNormalization", [x, _floats(50, seed=1)], {"axis": 1})  # a scale that is broadcast
     x = _floats(4, 9)
     x[1] = 0
     for p in (1, 2):

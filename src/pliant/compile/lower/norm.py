@@ -18,7 +18,7 @@ from pliant.compile.lower.reduce import accumulator, finite, reduce_call
 from pliant.compile.lower.window import integer, numbers, real
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels import lrn, rowwise
+from pliant.kernels import lrn, rms_norm, rowwise
 from pliant.kernels.dtypes import DTYPES
 from pliant.kernels.expression import Expr, choose, constant, leaf
 
@@ -123,14 +123,27 @@ def _rms_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     wide, axis = accumulator(type_.dtype), axis_of(node, len(type_.shape), -1)
+    n, epsilon = prod(type_.shape[axis:]), real(node.attributes, "epsilon", 1e-5)
+    if type_.dtype == "float32" and n and _covers(graph.types[node.inputs[1]], type_.shape[axis:]):
+        return _rms_norm_rows(node, graph, n, epsilon)
     axes = tuple(range(axis, len(type_.shape)))
     element, kept = leaf(0, type_.dtype).cast(wide), _kept(type_.shape, axes)
     average = leaf(0, wide) / leaf(2, "int64").cast(wide)
-    inverse = constant(1, wide) / (average + real(node.attributes, "epsilon", 1e-5)).to("sqrt")
+    inverse = constant(1, wide) / (average + epsilon).to("sqrt")
     calls = reduce_call((x, type_.shape), axes, f"{y}.scale", (element * element, "add", inverse))
     operands = [(x, type_.shape), (f"{y}.scale", kept)]
     calls += _affine(element * leaf(1, wide), operands, node.inputs[1:2], graph, y)
     return Lowered(calls, temporaries={f"{y}.scale": prod(kept) * DTYPES[wide].itemsize})
+
+
+def _rms_norm_rows(node: Node, graph: Graph, n: int, epsilon: float) -> Lowered:
+    x, weight, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    rows = graph.types[x].size // n
+    fields: dict[str, Field] = {"x": Ref(x), "out": Ref(y), "weight": Ref(weight), "n": n, "eps": epsilon}
+    kernel = Kernel(rms_norm.RMS_NORM, rms_norm.rms_norm_ir)
+    reads = (x, weight)
+    call = Call(kernel, rms_norm.RmsNormArgs, fields, rows, reads, (y,), _grain(n), label=node.name)
+    return Lowered((call,) if rows else ())
 
 
 def _affine(
