@@ -47,15 +47,15 @@ def _softmax(node: Node, graph: Graph, target: Target) -> Lowered:
     wide, shape = accumulator(type_.dtype), type_.shape
     element, top, total = leaf(0, type_.dtype).cast(wide), leaf(1, wide), leaf(2, wide)
     largest = (element, "max", finite(leaf(0, wide)) if is_log else leaf(0, wide))
-    calls = reduce_call((x, shape), (axis,), f"{y}.max", largest, label=node.name)
+    calls = reduce_call((x, shape), (axis,), f"{y}@max", largest, label=node.name)
     terms = ((element - top).to("exp"), "add", leaf(0, wide).to("ln") if is_log else leaf(0, wide))
-    calls += reduce_call((x, shape), (axis,), f"{y}.sum", terms, f"{y}.max", node.name)
+    calls += reduce_call((x, shape), (axis,), f"{y}@sum", terms, f"{y}@max", node.name)
     answer = element - top - total if is_log else (element - top).to("exp") / total
     kept = _kept(shape, (axis,))
-    operands = [(x, shape), (f"{y}.max", kept), (f"{y}.sum", kept)]
+    operands = [(x, shape), (f"{y}@max", kept), (f"{y}@sum", kept)]
     calls += map_calls(answer.cast(type_.dtype), operands, (y, shape), node.name)
     n_bytes = prod(kept) * DTYPES[wide].itemsize
-    return Lowered(calls, temporaries={f"{y}.max": n_bytes, f"{y}.sum": n_bytes})
+    return Lowered(calls, temporaries={f"{y}@max": n_bytes, f"{y}@sum": n_bytes})
 
 
 def _hardmax(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -63,7 +63,7 @@ def _hardmax(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     axis = axis_of(node, len(type_.shape), -1)
-    shape, kept, place, count = type_.shape, _kept(type_.shape, (axis,)), f"{y}.place", f"{y}.count"
+    shape, kept, place, count = type_.shape, _kept(type_.shape, (axis,)), f"{y}@place", f"{y}@count"
     if prod(shape) == 0:
         return Lowered()
     calls = extremum_call(
@@ -87,7 +87,7 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
         return _layer_norm_rows(node, graph, n)
     wide = accumulator(type_.dtype)
     axes = tuple(range(axis, len(type_.shape)))
-    mean, scale = ((*node.outputs, "", "")[i] or f"{y}.{i}" for i in (1, 2))
+    mean, scale = ((*node.outputs, "", "")[i] or f"{y}@{i}" for i in (1, 2))
     kept = _kept(type_.shape, axes)
     temporaries = {t: prod(kept) * DTYPES[wide].itemsize for t in (mean, scale) if t not in node.outputs}
     stash = {t: graph.types[t].dtype if t in graph.types else wide for t in (mean, scale)}
@@ -106,7 +106,7 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _layer_norm_rows(node: Node, graph: Graph, n: int) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
-    bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}.bias"
+    bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}@bias"
     packed = {} if bias in node.inputs else {bias: _packed(np.zeros(n, np.float32))}
     rows = graph.types[x].size // n
     fields: dict[str, Field] = {
@@ -130,10 +130,10 @@ def _rms_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     element, kept = leaf(0, type_.dtype).cast(wide), _kept(type_.shape, axes)
     average = leaf(0, wide) / leaf(2, "int64").cast(wide)
     inverse = constant(1, wide) / (average + epsilon).to("sqrt")
-    calls = reduce_call((x, type_.shape), axes, f"{y}.scale", (element * element, "add", inverse))
-    operands = [(x, type_.shape), (f"{y}.scale", kept)]
+    calls = reduce_call((x, type_.shape), axes, f"{y}@scale", (element * element, "add", inverse))
+    operands = [(x, type_.shape), (f"{y}@scale", kept)]
     calls += _affine(element * leaf(1, wide), operands, node.inputs[1:2], graph, y)
-    return Lowered(calls, temporaries={f"{y}.scale": prod(kept) * DTYPES[wide].itemsize})
+    return Lowered(calls, temporaries={f"{y}@scale": prod(kept) * DTYPES[wide].itemsize})
 
 
 def _rms_norm_rows(node: Node, graph: Graph, n: int, epsilon: float) -> Lowered:
@@ -166,7 +166,7 @@ def _batch_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     y, type_ = node.outputs[0], graph.types[node.inputs[0]]
     wide = accumulator(type_.dtype)
     channels = type_.shape[1] if len(type_.shape) > 1 else 1
-    factor = f"{y}.factor"
+    factor = f"{y}@factor"
     leaves = [leaf(i, graph.types[name].dtype).cast(wide) for i, name in enumerate((scale, variance))]
     tree = leaves[0] / (leaves[1] + real(node.attributes, "epsilon", 1e-5)).to("sqrt")
     calls = map_calls(tree, [(scale, (channels,)), (variance, (channels,))], (factor, (channels,)))
@@ -190,7 +190,7 @@ def _group_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     along, kept = (groups, channels // groups, 1), (batch, groups, 1, 1)
     tree = (leaf(0, type_.dtype).cast(wide) - leaf(1, wide)) * leaf(2, wide)
     tree = tree * leaf(3, graph.types[scale].dtype).cast(wide) + leaf(4, graph.types[bias].dtype).cast(wide)
-    operands = [(x, shape), (f"{y}.mean", kept), (f"{y}.scale", kept), (scale, along), (bias, along)]
+    operands = [(x, shape), (f"{y}@mean", kept), (f"{y}@scale", kept), (scale, along), (bias, along)]
     calls += map_calls(tree.cast(type_.dtype), operands, (y, shape), node.name)
     return Lowered(calls, temporaries=temporaries)
 
@@ -198,15 +198,15 @@ def _group_norm(node: Node, graph: Graph, target: Target) -> Lowered:
 def _moments(
     x: tuple[str, Shape], dtype: str, axes: Shape, y: str, epsilon: float
 ) -> tuple[tuple[Call, ...], dict[str, int]]:
-    """`y.mean` and `y.scale` = 1 / sqrt(variance + epsilon), from centred values."""
+    """`y@mean` and `y@scale` = 1 / sqrt(variance + epsilon), from centred values."""
     wide, kept = accumulator(dtype), _kept(x[1], axes)
     element, average = leaf(0, dtype).cast(wide), leaf(0, wide) / leaf(2, "int64").cast(wide)
     centred = element - leaf(1, wide)
     inverse = constant(1, wide) / (average + epsilon).to("sqrt")
-    calls = reduce_call(x, axes, f"{y}.mean", (element, "add", average))
-    calls += reduce_call(x, axes, f"{y}.scale", (centred * centred, "add", inverse), f"{y}.mean")
+    calls = reduce_call(x, axes, f"{y}@mean", (element, "add", average))
+    calls += reduce_call(x, axes, f"{y}@scale", (centred * centred, "add", inverse), f"{y}@mean")
     n_bytes = prod(kept) * DTYPES[wide].itemsize
-    return calls, {f"{y}.mean": n_bytes, f"{y}.scale": n_bytes}
+    return calls, {f"{y}@mean": n_bytes, f"{y}@scale": n_bytes}
 
 
 def _mean_variance(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -218,7 +218,7 @@ def _mean_variance(node: Node, graph: Graph, target: Target) -> Lowered:
     kept = _kept(type_.shape, axes)
     # ONNX divides by deviation + 1e-9.
     tree = (leaf(0, type_.dtype).cast(wide) - leaf(1, wide)) / (constant(1, wide) / leaf(2, wide) + 1e-9)
-    operands = [(x, type_.shape), (f"{y}.mean", kept), (f"{y}.scale", kept)]
+    operands = [(x, type_.shape), (f"{y}@mean", kept), (f"{y}@scale", kept)]
     calls += map_calls(tree.cast(type_.dtype), operands, (y, type_.shape), node.name)
     return Lowered(calls, temporaries=temporaries)
 
@@ -230,12 +230,12 @@ def _lp_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     given, total = leaf(0, type_.dtype).cast(wide), leaf(0, wide)
     absolute, square = (given.to("abs"), "add", total), (given * given, "add", total.to("sqrt"))
     terms = absolute if integer(node.attributes, "p", 2) == 1 else square
-    calls = reduce_call((x, type_.shape), (axis,), f"{y}.norm", terms, label=node.name)
+    calls = reduce_call((x, type_.shape), (axis,), f"{y}@norm", terms, label=node.name)
     norm, kept = leaf(1, wide), _kept(type_.shape, (axis,))
     tree = choose(norm.compare("eq", 0), norm.like(0), given / norm)
-    operands = [(x, type_.shape), (f"{y}.norm", kept)]
+    operands = [(x, type_.shape), (f"{y}@norm", kept)]
     calls += map_calls(tree.cast(type_.dtype), operands, (y, type_.shape), node.name)
-    return Lowered(calls, temporaries={f"{y}.norm": prod(kept) * DTYPES[wide].itemsize})
+    return Lowered(calls, temporaries={f"{y}@norm": prod(kept) * DTYPES[wide].itemsize})
 
 
 def _lrn(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -112,7 +112,7 @@ def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
 def _log_sum_exp(node: Node, graph: Graph, target: Target) -> Lowered:
     """Shifted by the maximum, which must be known first."""
     x, y = node.inputs[0], node.outputs[0]
-    type_, axes, top = graph.types[x], axes_of(node, graph), f"{node.outputs[0]}.max"
+    type_, axes, top = graph.types[x], axes_of(node, graph), f"{node.outputs[0]}@max"
     wide = accumulator(type_.dtype)
     given = (x, type_.shape)
     largest = (leaf(0, type_.dtype).cast(wide), "max", leaf(0, wide))
