@@ -14,9 +14,9 @@ from pliant.plan.attempt import Problem
 from pliant.plan.load import fidelity
 from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.preload import PreloadRule
-from pliant.plan.result import plan_text
+from pliant.plan.result import Plan, plan_text
 from pliant.plan.search import plan
-from pliant.plan.shape import StoreShape
+from pliant.plan.shape import FULL_BITS, StoreShape
 from pliant.plan.submodel import fitting, rank, submodels
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 
@@ -35,6 +35,12 @@ def random_grid(rng: np.random.Generator, shape: StoreShape) -> AccuracyGrid:
         for m in shape.widths
         for b in BITS
     }
+
+
+def is_whole(p: Plan, shape: StoreShape) -> bool:
+    """Whether all of the model runs at full fidelity."""
+    is_all = (p.n, p.width) == (shape.n_layers, shape.n_slices)
+    return is_all and all(bits == FULL_BITS for row in p.bits for bits in row)
 
 
 def table_of(grid: AccuracyGrid, rng: np.random.Generator) -> AccuracyTable:
@@ -62,6 +68,7 @@ def test_no_submodel_in_reach_is_expected_to_be_more_accurate(
         in_reach[c.n, c.m] = known.at(c.n, c.m, kept)
     assume(in_reach)
     p = plan(shape, costs, budget, importance, how, accuracy=grid)
+    assume(not is_whole(p, shape))
     assert p.expected_accuracy == max(x for x in in_reach.values() if x is not None)
     assert p.expected_accuracy == in_reach[p.n, p.width] == known.at(p.n, p.width, p.fidelity)
     assert p.meets_target
@@ -82,7 +89,17 @@ def test_planes_in_memory_count_where_submodels_are_compared(rng: np.random.Gene
             best = max(best, known.at(c.n, c.m, kept) or 0.0)
     assume(best >= 0)
     p = plan(shape, costs, budget, importance, held=held, accuracy=grid)
+    assume(not is_whole(p, shape))
     assert p.expected_accuracy == best
+
+
+@settings(max_examples=60, deadline=None)
+@given(rng=rngs)
+def test_the_whole_model_at_full_fidelity_runs_whatever_was_measured(rng: np.random.Generator) -> None:
+    """Where nothing has to be given up nothing is: a noisy grid must not choose a part of the model."""
+    shape, costs, budget, importance = random_problem(rng)
+    p = plan(shape, costs, replace(budget, latency_s=100.0), importance, accuracy=random_grid(rng, shape))
+    assert is_whole(p, shape)
 
 
 @settings(max_examples=60, deadline=None)

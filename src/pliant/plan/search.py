@@ -112,9 +112,12 @@ def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
 def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
     """The submodel of the highest expected accuracy at the bits it can reach.
 
-    One that could not win at full fidelity, or at more than its IO time can buy, is not looked at any
-    closer. Where none in reach was measured it is the first of `order`.
+    The whole model at full fidelity needs no comparison: where it is in reach nothing is given up. One
+    that could not win at full fidelity, or at more than its IO time can buy, is not looked at any closer.
+    Where none in reach was measured it is the first of `order`.
     """
+    if (whole := _whole(problem, order, known)) is not None:
+        return whole
     best: _Choice | None = None
     least = -1.0
     for c in sorted(order, key=lambda c: _or_less(known.at(c.n, c.m, 1.0)), reverse=True):
@@ -129,6 +132,18 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
         if best is None or _or_less(choice.accuracy) > least:
             best, least = choice, _or_less(choice.accuracy)
     return best
+
+
+def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+    """The whole model, if every shard of it can run at full fidelity."""
+    everything = (problem.shape.n_layers, problem.shape.n_slices)
+    found = next((c for c in order if (c.n, c.m) == everything), None)
+    a = None if found is None else problem.attempt(found)
+    if a is None or problem.fidelity_bound(a) < 1.0 - 1e-9:
+        return None
+    choice = _allocated(problem, a, known)
+    is_full = all(bits == FULL_BITS for row in choice.ledger.bits for bits in row)
+    return choice if is_full else None
 
 
 def _or_less(accuracy: float | None) -> float:
@@ -171,8 +186,11 @@ def _why_accurate(
     if problem.options.choose == "size" or not order:
         yield expected
         return
-    yield f"{expected}, more than any other in reach"
     most = order[0]
+    if most == c and all(bits == FULL_BITS for row in chosen.ledger.bits for bits in row):
+        yield expected
+        return
+    yield f"{expected}, more than any other in reach"
     at_best = known.at(most.n, most.m, 1.0)
     if most != c and at_best is not None:
         yield f"most slices would be {most.n}x{most.m}: {100 * at_best:.1f} % at full fidelity"
