@@ -18,16 +18,26 @@ def expression(node: Node, graph: Graph) -> tuple[Expr, tuple[str, ...]] | None:
 
     Every tensor is named once; the first is the tree's input x0, and so on.
     """
-    if node.op not in FORMULAS:
+    found = _formula(node, graph)
+    if found is None:
         return None
-    present = [x for x in node.inputs[: 1 if node.op in _FIRST_ONLY else None] if x]
-    if node.op == "Pow" and _special_power(node, graph):
-        present = present[:1]
+    formula, n_read = found
+    present = [x for x in node.inputs[:n_read] if x]
     names = tuple(dict.fromkeys(present))
     known = {x: leaf(i, graph.types[x].dtype) for i, x in enumerate(names)}
-    args = tuple(known[x] for x in present)
-    formula = FORMULAS[node.op] if len(args) > 1 or node.op != "Pow" else _power_of(node, graph)
-    return _rounded(node, formula(node, args), graph.types[node.outputs[0]].dtype), names
+    tree = formula(node, tuple(known[x] for x in present))
+    return _rounded(node, tree, graph.types[node.outputs[0]].dtype), names
+
+
+def _formula(node: Node, graph: Graph) -> tuple[Formula, int | None] | None:
+    """A node's formula and how many of its inputs it reads, None for all of them."""
+    if node.op == "CastLike":
+        return _cast, 1
+    special = _special_power(node, graph) if node.op == "Pow" else None
+    if special is not None:
+        return lambda _, args: special(args[0]), 1
+    formula = FORMULAS.get(node.op)
+    return None if formula is None else (formula, None)
 
 
 def _special_power(node: Node, graph: Graph) -> Callable[[Expr], Expr] | None:
@@ -35,16 +45,9 @@ def _special_power(node: Node, graph: Graph) -> Callable[[Expr], Expr] | None:
     exponent = graph.constants.get(node.inputs[1])
     if exponent is None or exponent.size != 1:
         return None
-    powers, only_floats = _POWERS, _FLOAT_POWERS
     number = float(exponent.ravel()[0])
     is_float = leaf(0, graph.types[node.inputs[0]].dtype).row.kind == "float"
-    return powers.get(number) or (only_floats.get(number) if is_float else None)
-
-
-def _power_of(node: Node, graph: Graph) -> Formula:
-    special = _special_power(node, graph)
-    assert special is not None, "a power with one operand is a special one"
-    return lambda _, args: special(args[0])
+    return _POWERS.get(number) or (_FLOAT_POWERS.get(number) if is_float else None)
 
 
 _POWERS: Mapping[float, Callable[[Expr], Expr]] = {
@@ -228,8 +231,6 @@ def _is_nan(node: Node, args: Args) -> Expr:
 def _map(node: Node, args: Args) -> Expr:
     return parse(text(node.attributes, "expression", ""))
 
-
-_FIRST_ONLY = {"CastLike"}
 
 FORMULAS: Mapping[str, Formula] = {
     "Abs": _unary("abs"),
