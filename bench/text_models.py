@@ -1,4 +1,4 @@
-"""BERT, GPT-NeoX, I-BERT and ConvBERT from transformers' configs with random weights and a fixed seed, as ONNX."""
+"""BERT, GPT-NeoX, I-BERT and ConvBERT from transformers' configs, weights random by a fixed seed, as ONNX."""
 
 import warnings
 from dataclasses import dataclass
@@ -57,9 +57,7 @@ def build(model: TextModel) -> Any:
     elif model.kind == "I-BERT":
         made = transformers.IBertModel(transformers.IBertConfig(**sizes), add_pooling_layer=False)
     else:
-        made = transformers.ConvBertModel(
-            transformers.ConvBertConfig(**sizes, embedding_size=model.hidden)
-        )
+        made = transformers.ConvBertModel(transformers.ConvBertConfig(**sizes, embedding_size=model.hidden))
     return made.eval()
 
 

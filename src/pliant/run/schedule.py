@@ -74,6 +74,17 @@ class Planned:
     report: ScheduleReport | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and i-j-k loops if any."""
+
+    op: str
+    n: int
+    default_s: float
+    chosen_s: float
+    loops_s: float | None
+
+
 @final
 class Planner:
     """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`)."""
@@ -104,6 +115,35 @@ class Planner:
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )
         return Planned(done, report)
+
+    def problem(self, graph: Graph) -> Problem:
+        """The choice for a graph that is simplified already, every time measured."""
+        problem = candidates(graph)
+        wanted = keys(graph, problem)
+        return priced(problem, wanted, self._table(problem, wanted)[0])
+
+    def operators(self, graph: Graph) -> list[OperatorTime]:
+        """Where the time of a simplified graph goes, by operator: plain loops, default and chosen layouts."""
+        problem = candidates(graph)
+        wanted = keys(graph, problem, all_loops=True)
+        table, _ = self._table(problem, wanted)
+        ready = priced(problem, wanted, table)
+        schedule = choose(ready, "exact", self._seed)
+        found: dict[str, OperatorTime] = {}
+        for node, every, operator, form in zip(
+            graph.nodes, problem.operators, ready.operators, schedule.forms, strict=True
+        ):
+            loops = next((i for i, f in enumerate(every.forms) if f.variant == "ijk"), None)
+            row = found.setdefault(node.op, OperatorTime(node.op, 0, 0.0, 0.0, None))
+            loops_s = None if loops is None else table[wanted.forms[operator.name, loops]]
+            found[node.op] = OperatorTime(
+                node.op,
+                row.n + 1,
+                row.default_s + table[wanted.forms[operator.name, 0]],
+                row.chosen_s + ready.form_s(operator, form, schedule.layouts),
+                row.loops_s if loops_s is None else (row.loops_s or 0.0) + loops_s,
+            )
+        return list(found.values())
 
     def _table(self, problem: Problem, wanted: Keys) -> tuple[dict[str, float], int]:
         """Every time asked for: those kept, and those measured now, operator by operator.

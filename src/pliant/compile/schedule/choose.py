@@ -10,6 +10,9 @@ from pliant.compile.schedule.vote import Choice, choose_by_vote
 
 Kind = Literal["none", "paper", "exact"]
 
+WORTHWHILE = 0.99
+"""A schedule that promises more of the default's time than this is not worth its reorders."""
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
@@ -32,7 +35,7 @@ class Schedule:
 def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
     """The schedule of a kind. `none` needs no times, but all loop orders.
 
-    The paper's votes are taken only where they promise to be no slower than the default layouts.
+    Layouts are turned only where that promises clearly less time than the default layouts take.
     """
     default = problem.default
     default_s = problem.seconds(default)
@@ -41,7 +44,7 @@ def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
         choice = choose_by_vote(problem, seed)
     elif kind == "exact":
         choice = choose_by_parts(problem, choose_exactly)
-    if choice.seconds > default_s:
+    if choice.seconds > WORTHWHILE * default_s:
         choice = replace(choice, layouts=default, seconds=default_s)
     layouts = {**default, **choice.layouts}
     best = tuple(problem.best(o, layouts)[1] for o in problem.operators)

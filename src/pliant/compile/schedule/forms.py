@@ -138,10 +138,10 @@ def realise(node: Node, graph: Graph, form: Form) -> Realised:
     return FAMILIES[node.op].realise(node, graph, layouts, form.variant)
 
 
-def keys(graph: Graph, problem: Problem) -> Keys:
+def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
     """What to measure for `problem`, which is `candidates(graph)`; equal operators ask for the same.
 
-    A cost model leaves plain loops out where they cannot win.
+    A cost model leaves plain loops out where they cannot win, unless `all_loops` are asked for.
     """
     forms: dict[tuple[str, int], str] = {}
     reorders: dict[tuple[str, Layout, Layout], str] = {}
@@ -152,7 +152,8 @@ def keys(graph: Graph, problem: Problem) -> Keys:
         if like not in seen:
             seen[like] = {}
             for i, form in enumerate(operator.forms):
-                if form.variant in windows.LOOPS and _products(node, graph) > _LOOPED_PRODUCTS:
+                is_loop = form.variant in windows.LOOPS
+                if is_loop and not all_loops and _products(node, graph) > _LOOPED_PRODUCTS:
                     continue
                 sample = _sample(node, graph, form)
                 key = sha256(_text(sample.nodes, sample.types, sample.constants).encode()).hexdigest()[:24]

@@ -3,7 +3,7 @@
 Knows names and seconds only; where the seconds come from and what a layout means is others' business.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import inf, prod
@@ -98,8 +98,19 @@ def brute_force(problem: Problem, limit: int = 2_000_000) -> tuple[float, dict[s
     if n > limit:
         raise GraphError(f"{n} assignments of layouts are too many to try; the limit is {limit}.")
 
-    def assignments() -> Iterator[dict[str, Layout]]:
-        for layouts in product(*(problem.layouts[e] for e in edges)):
-            yield dict(zip(edges, layouts, strict=True))
+    # An operator's time depends on its own edges only: worked out once for each of their layouts.
+    known: list[dict[tuple[Layout, ...], float]] = [{} for _ in problem.operators]
+    touched = [[edges.index(e) for e in dict.fromkeys((*o.inputs, *o.outputs))] for o in problem.operators]
 
-    return min(((problem.seconds(a), a) for a in assignments()), key=lambda x: x[0])
+    def seconds(chosen: tuple[Layout, ...]) -> float:
+        total = 0.0
+        for operator, places, found in zip(problem.operators, touched, known, strict=True):
+            own = tuple(chosen[i] for i in places)
+            if own not in found:
+                found[own] = problem.best(operator, {edges[i]: chosen[i] for i in places})[0]
+            total += found[own]
+        return total
+
+    best = min(product(*(problem.layouts[e] for e in edges)), key=seconds)
+    layouts = dict(zip(edges, best, strict=True))
+    return problem.seconds(layouts), layouts

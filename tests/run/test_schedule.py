@@ -1,0 +1,89 @@
+"""Sessions under every schedule answer alike; what is measured once is not measured again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pliant
+from pliant import compiled
+from pliant.compile.schedule.choose import choose
+from pliant.compile.schedule.forms import candidates, keys, priced
+from pliant.errors import InputError
+from pliant.kernels.isa import host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.profile.forms import CostFile
+from pliant.run.schedule import Planner
+from tests.compile.schedule.models import a_network, a_transformer, expected, feeds_of, graph_of, run
+
+
+@pytest.mark.parametrize("kind", ["static", "none", "paper", "exact"])
+def test_every_schedule_answers_as_onnx_does(kind: compiled.ScheduleKind) -> None:
+    """Against onnx's reference, on convolutions and on a transformer."""
+    for model in (a_network(), a_transformer()):
+        feeds = feeds_of(model)
+        session = pliant.compile(model, schedule=kind, threads=2)
+        got = session.run(feeds)
+        for name, want in expected(model, feeds).items():
+            np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5, err_msg=f"{kind} {name}")
+        report = session.schedule
+        assert (report is None) == (kind == "static")
+        if report is not None:
+            assert report.kind == kind
+            assert report.predicted_s <= report.default_s
+
+
+def test_the_second_plan_measures_nothing(tmp_path: Path) -> None:
+    """The table on disk answers, in this process and in the next."""
+    library = Library(host_isa())
+    with Pool(2, library) as pool:
+        graph = graph_of(a_network())
+        costs = CostFile(tmp_path / "costs.json")
+        first = Planner("exact", pool, library, costs).plan(graph).report
+        second = Planner("exact", pool, library, costs).plan(graph).report
+    assert first is not None
+    assert second is not None
+    assert first.measured > 0
+    assert second.measured == 0
+    assert second.predicted_s == pytest.approx(first.predicted_s)
+
+
+def test_plain_loops_are_what_none_runs() -> None:
+    """The ablation's baseline: no tile, no packed panel, default layouts."""
+    graph = graph_of(a_network())
+    problem = candidates(graph)
+    schedule = choose(problem, "none")
+    assert schedule.layouts == problem.default
+    assert {f.variant for o, f in zip(graph.nodes, schedule.forms, strict=True) if "Conv" in o.op} == {"ijk"}
+
+
+def test_noise_does_not_choose() -> None:
+    """Forms within some per cent of the default count as equal: nothing is turned for them."""
+    graph = graph_of(a_network())
+    problem = candidates(graph)
+    wanted = keys(graph, problem, all_loops=True)
+    noise = np.random.default_rng(0)
+    table = {key: 1e-4 * (1.0 + 0.03 * noise.random()) for key in wanted.samples}
+    schedule = choose(priced(problem, wanted, table), "exact")
+    assert schedule.layouts == problem.default
+
+
+def test_an_unknown_schedule_is_refused() -> None:
+    """A misspelt option must not silently mean the default."""
+    with pytest.raises(InputError, match="no schedule"):
+        pliant.compile(a_network(), schedule="exat")  # type: ignore[arg-type]
+
+
+def test_both_loop_orders_run() -> None:
+    """i-k-j beside i-j-k: convolutions with groups, strides and pads, and products, in either order."""
+    from pliant.compile.schedule.apply import apply
+
+    for model in (a_network(), a_transformer()):
+        graph = graph_of(model)
+        problem = candidates(graph)
+        for order in ("ijk", "ikj"):
+            forms = [next((f for f in o.forms if f.variant == order), o.forms[0]) for o in problem.operators]
+            got = run(apply(graph, problem.default, forms).graph, feeds_of(model))
+            for name, want in expected(model, feeds_of(model)).items():
+                np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5)
