@@ -1,7 +1,8 @@
 """A tensor seen through other strides: what reshapes, transposes and slices make of it. Knows no kernel."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 
 from pliant.compile.call import Ref
 from pliant.ir.graph import Graph, TensorType
@@ -15,6 +16,19 @@ class View:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """Of elements."""
+        return prod(self.shape)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie one after another in row-major order."""
+        return self.count == 0 or all(
+            n == 1 or stride == dense
+            for n, stride, dense in zip(self.shape, self.strides, row_major(self.shape), strict=True)
+        )
 
     @property
     def attribute(self) -> tuple[int, ...]:
@@ -35,10 +49,46 @@ class View:
         kept = tuple(s if n == m else 0 for s, n, m in zip(strides, own, shape, strict=True))
         return View(self.tensor, self.offset, tuple(shape), kept)
 
+    def transposed(self, order: Sequence[int]) -> "View":
+        """Dimension i is dimension order[i] of this view."""
+        return replace(
+            self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order)
+        )
 
-def whole(tensor: str, type_: TensorType) -> View:
-    """A tensor as it is."""
-    return View(tensor, 0, type_.shape, type_.strides)
+    def sliced(self, axis: int, start: int, count: int, step: int = 1) -> "View":
+        """`count` positions of `axis`: `start`, `start + step`, ..."""
+        last = start + (count - 1) * step
+        assert count == 0 or (0 <= start < self.shape[axis] and 0 <= last < self.shape[axis]), (
+            f"positions {start} to {last} of axis {axis} of {self.shape}"
+        )
+        return self.placed(axis, (count,), (step,), start if count else 0)
+
+    def placed(self, axis: int, shape: Sequence[int], steps: Sequence[int], start: int) -> "View":
+        """`axis` as dimensions of `shape`, whose turns go `steps` positions along it from `start` on."""
+        strides = tuple(step * self.strides[axis] for step in steps)
+        return replace(
+            self,
+            offset=self.offset + start * self.strides[axis],
+            shape=(*self.shape[:axis], *shape, *self.shape[axis + 1 :]),
+            strides=(*self.strides[:axis], *strides, *self.strides[axis + 1 :]),
+        )
+
+    def split(self, axis: int, parts: Sequence[int]) -> "View":
+        """`axis` as several dimensions of lengths `parts`, whose product is its length."""
+        assert prod(parts) == self.shape[axis], f"axis {axis} of {self.shape} as {tuple(parts)}"
+        return self.placed(axis, parts, row_major(parts), 0)
+
+
+def whole(tensor: str, type_: TensorType, shape: Sequence[int] | None = None) -> View:
+    """A tensor as it is, or in another shape of as many elements."""
+    shape = type_.shape if shape is None else tuple(shape)
+    assert prod(shape) == type_.size, f"{type_} as {shape}"
+    return View(tensor, 0, shape, row_major(shape))
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense tensor, in elements."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def read(graph: Graph, tensor: str, attribute: object = None) -> View:

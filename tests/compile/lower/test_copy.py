@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from pliant.compile.call import Call, Ref
 from pliant.compile.lower.copy import Dim, copies, merged
-from pliant.compile.lower.view import View, row_major
+from pliant.compile.view import View, row_major
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compile.lower.running import machine
 from tests.kernels.calling import call as run_kernel
@@ -40,18 +40,18 @@ def _run(call: Call, tensors: dict[str, np.ndarray], isa: Isa) -> None:
         run_kernel(address, arguments, min(first + call.grain, call.n_units), first=first)
 
 
-def _check(source: View, isa: Isa) -> None:
+def _check(source: View, size: int, isa: Isa) -> None:
     """Copy a view of counting numbers into a dense tensor with a margin, and compare."""
-    dtype = UNSIGNED[source.size]
+    dtype = UNSIGNED[size]
     low = source.offset + sum(min(0, (n - 1) * s) for n, s in zip(source.shape, source.strides, strict=True))
     high = source.offset + sum(max(0, (n - 1) * s) for n, s in zip(source.shape, source.strides, strict=True))
     assert low >= 0
     base = (np.arange(high + 1) * 7 + 1).astype(dtype)
     made = np.full(source.count + 2 * MARGIN, 99, dtype)
-    target = View("y", source.size, source.shape, row_major(source.shape), MARGIN)
-    for call in copies(source, target, "it"):
+    target = View("y", MARGIN, source.shape, row_major(source.shape))
+    for call in copies(source, target, size, "it"):
         _run(call, {"x": base, "y": made}, isa)
-    strides = [s * source.size for s in source.strides]
+    strides = [s * size for s in source.strides]
     wanted = as_strided(base[source.offset :], source.shape, strides)
     inside = slice(MARGIN, MARGIN + source.count)
     np.testing.assert_array_equal(made[inside].reshape(source.shape), wanted)
@@ -82,11 +82,11 @@ def test_any_view_is_copied_exactly_and_nothing_beside_it(chosen: Choices, isa: 
     """Rows, tiles, single elements and spreads must agree with numpy for all shapes and steps."""
     size, dims, order, times = chosen
     shape = tuple(n for n, _, _ in dims)
-    view = View("x", size, shape, row_major(shape))
+    view = View("x", 0, shape, row_major(shape))
     for axis, (n, step, count) in enumerate(dims):
         view = view.sliced(axis, 0 if step > 0 else n - 1, count, step)
     view = view.transposed(order)
-    _check(view.spread([times, *view.shape]) if times else view, isa)
+    _check(view.broadcast([times, *view.shape]) if times else view, size, isa)
 
 
 @EVERY_ISA
@@ -94,39 +94,39 @@ def test_any_view_is_copied_exactly_and_nothing_beside_it(chosen: Choices, isa: 
 @pytest.mark.parametrize("shape", [(64, 64), (200, 137), (33, 70), (4, 4), (3, 100), (100, 5)])
 def test_transposing_covers_tiles_and_their_edges(shape: tuple[int, int], size: int, isa: Isa) -> None:
     """Whole tiles, rests along either side, and shapes smaller than one tile."""
-    _check(View("x", size, shape, row_major(shape)).transposed((1, 0)), isa)
+    _check(View("x", 0, shape, row_major(shape)).transposed((1, 0)), size, isa)
 
 
 @EVERY_ISA
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300])
 def test_rows_of_every_length(n: int, isa: Isa) -> None:
     """A row's last vector overlaps the one before; short rows are two overlapping pieces."""
-    _check(View("x", 1, (5, n), (n + 3, 1), 2), isa)
+    _check(View("x", 2, (5, n), (n + 3, 1)), 1, isa)
 
 
 @EVERY_ISA
 def test_a_long_row_is_shared_among_units(isa: Isa) -> None:
     """One row of megabytes would keep one thread busy and the others idle."""
-    view = View("x", 4, (1, 300_001), (300_001, 1))
-    (first, *_) = copies(view, View("y", 4, view.shape, view.strides), "it")
+    view = View("x", 0, (1, 300_001), (300_001, 1))
+    (first, *_) = copies(view, View("y", 0, view.shape, view.strides), 4, "it")
     assert first.n_units > 10
-    _check(view, isa)
+    _check(view, 4, isa)
 
 
 @EVERY_ISA
 def test_more_loops_than_a_nest_has(isa: Isa) -> None:
     """Ten dimensions that do not merge become several calls."""
     shape = (2, 3, 2, 3, 2, 3, 2, 3, 2, 3)
-    view = View("x", 4, shape, row_major(shape)).transposed(range(9, -1, -1))
-    assert len(copies(view, View("y", 4, view.shape, row_major(view.shape)), "it")) > 1
-    _check(view, isa)
+    view = View("x", 0, shape, row_major(shape)).transposed(range(9, -1, -1))
+    assert len(copies(view, View("y", 0, view.shape, row_major(view.shape)), 4, "it")) > 1
+    _check(view, 4, isa)
 
 
 @EVERY_ISA
 def test_nothing_is_done_for_nothing(isa: Isa) -> None:
     """A tensor without elements needs no call; a scalar needs one."""
-    assert copies(View("x", 4, (0, 3), (3, 1)), View("y", 4, (0, 3), (3, 1)), "it") == ()
-    _check(View("x", 4, (), ()), isa)
+    assert copies(View("x", 0, (0, 3), (3, 1)), View("y", 0, (0, 3), (3, 1)), 4, "it") == ()
+    _check(View("x", 0, (), ()), 4, isa)
 
 
 def test_dimensions_that_walk_as_one_are_one() -> None:

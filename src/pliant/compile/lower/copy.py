@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 
 from pliant.compile.call import Call, Field, Kernel, Ref
-from pliant.compile.lower.view import View
+from pliant.compile.view import View
 from pliant.errors import GraphError
 from pliant.ir.graph import Node
 from pliant.kernels import move
@@ -31,24 +31,22 @@ class Dim:
     target: int
 
 
-def copies(source: View, target: View, label: str) -> tuple[Call, ...]:
-    """Calls that write `source` into `target`, equal in shape and element size and apart in memory.
+def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
+    """Calls that write `source` into `target`, equal in shape and apart in memory; elements of `size` bytes.
 
     Target strides are positive and no two elements of the target share a place.
     """
     assert source.shape == target.shape, (source.shape, target.shape)
-    assert source.size == target.size, (source, target)
     if source.count == 0:
         return ()
-    size = source.size
     dims = [
         Dim(n, s * size, t * size)
         for n, s, t in zip(source.shape, source.strides, target.strides, strict=True)
     ]
+    start = source.offset * size, target.offset * size
     if size > max(move.SIZES):
         dims.append(Dim(size // 8, 8, 8))
         size = 8
-    start = source.offset * source.size, target.offset * target.size
     return tuple(
         _call(part, size, (Ref(source.tensor, at[0]), Ref(target.tensor, at[1])), label)
         for part, at in _parts(merged(dims), start, size)

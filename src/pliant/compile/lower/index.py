@@ -11,7 +11,7 @@ import numpy as np
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
 from pliant.compile.lower.move import axis_of, moved, require
-from pliant.compile.lower.view import View, row_major, whole
+from pliant.compile.view import View, row_major, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import index, move, scatter
@@ -169,11 +169,11 @@ def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
     axis = axis_of(node, len(data.shape))
     _check_within(node, graph, graph.types[indices].shape, axis)
     require(update_type.shape == graph.types[indices].shape, node, graph)
-    first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
+    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
     if update_type.size == 0 or data.size == 0:
         return Lowered(calls=first)
     strides = tuple(0 if i == axis else s for i, s in enumerate(data.strides))
-    places = View(y, data.itemsize, update_type.shape, strides)
+    places = View(y, 0, update_type.shape, strides)
     call = place(
         node,
         graph,
@@ -201,7 +201,7 @@ def place(
 
     `sources` are indices and updates, dense, of the shape of `places`; indices are below `dim`.
     """
-    kind, size = index_dtype(node, graph.types[sources[0]]), places.size
+    kind, size = index_dtype(node, graph.types[sources[0]]), graph.types[sources[1]].itemsize
     shape = places.shape
     dims = [
         Dim(n, s * size, t * size) for n, s, t in zip(shape, row_major(shape), places.strides, strict=True)
@@ -235,7 +235,7 @@ def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
     data, index_type = graph.types[x], graph.types[indices]
     depth = index_type.shape[-1]
     require(graph.types[updates].shape == index_type.shape[:-1] + data.shape[depth:], node, graph)
-    first = copies(whole(x, data), whole(y, graph.types[y]), node.name)
+    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
     n_rows, n = prod(index_type.shape[:-1]), prod(data.shape[depth:])
     if n_rows * n == 0 or data.size == 0:
         return Lowered(calls=first)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.compile.call import Alias, Call, Lowered, Target
 from pliant.compile.lower.copy import copies
-from pliant.compile.lower.view import View, whole
+from pliant.compile.view import View, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 
@@ -20,9 +20,10 @@ def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
     name = node.outputs[output]
     if not name:
         return Lowered()
+    size = graph.types[name].itemsize
     if source.is_dense:
-        return Lowered(aliases=(Alias(name, source.tensor, source.offset * source.size),))
-    return Lowered(calls=copies(source, whole(name, graph.types[name], source.shape), node.name))
+        return Lowered(aliases=(Alias(name, source.tensor, source.offset * size),))
+    return Lowered(calls=copies(source, whole(name, graph.types[name], source.shape), size, node.name))
 
 
 def joined(parts: Sequence[Lowered]) -> Lowered:
@@ -98,7 +99,9 @@ def _concat(node: Node, graph: Graph, target: Target) -> Lowered:
     at = 0
     for x in node.inputs:
         source = whole(x, graph.types[x])
-        calls += copies(source, result.sliced(axis, at, source.shape[axis]), node.name)
+        calls += copies(
+            source, result.sliced(axis, at, source.shape[axis]), graph.types[y].itemsize, node.name
+        )
         at += source.shape[axis]
     return Lowered(calls=tuple(calls))
 
@@ -116,7 +119,7 @@ def _split(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _expand(node: Node, graph: Graph, target: Target) -> Lowered:
-    return moved(node, _input(node, graph).spread(graph.types[node.outputs[0]].shape), graph)
+    return moved(node, _input(node, graph).broadcast(graph.types[node.outputs[0]].shape), graph)
 
 
 def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -125,7 +128,7 @@ def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
     view = _input(node, graph)
     pairs = list(zip(repeats.ravel().tolist(), view.shape, strict=True))
     lifted = whole(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
-    return moved(node, lifted.spread([k for r, n in pairs for k in (r, n)]), graph)
+    return moved(node, lifted.broadcast([k for r, n in pairs for k in (r, n)]), graph)
 
 
 def _depth_to_space(node: Node, graph: Graph, target: Target) -> Lowered:

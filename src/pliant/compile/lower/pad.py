@@ -8,7 +8,7 @@ import numpy as np
 from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.lower.copy import copies
 from pliant.compile.lower.move import moved, require, static
-from pliant.compile.lower.view import View, whole
+from pliant.compile.view import View, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 
@@ -21,22 +21,24 @@ def zero_for(node: Node, graph: Graph) -> tuple[View, dict[str, Packed]]:
     def fill(memory: np.ndarray) -> None:
         memory[:] = 0
 
-    return View(name, size, (), ()), {name: Packed(size, fill)}
+    return View(name, 0, (), ()), {name: Packed(size, fill)}
 
 
-def filled(value: View, target: View, label: str) -> tuple[Call, ...]:
+def filled(value: View, target: View, size: int, label: str) -> tuple[Call, ...]:
     """The one element of `value` everywhere in `target`."""
-    single = View(value.tensor, value.size, (), (), value.offset)
-    return copies(single.spread(target.shape), target, label)
+    single = View(value.tensor, value.offset, (), ())
+    return copies(single.broadcast(target.shape), target, size, label)
 
 
-def framed(inner: View, at: Sequence[int], target: View, value: View, label: str) -> tuple[Call, ...]:
+def framed(
+    inner: View, at: Sequence[int], target: View, value: View, size: int, label: str
+) -> tuple[Call, ...]:
     """`inner` in `target` from position `at` on, `value` around it."""
-    calls = list(copies(inner, _box(target, at, inner.shape), label))
+    calls = list(copies(inner, _box(target, at, inner.shape), size, label))
     for axis, (start, n) in enumerate(zip(at, inner.shape, strict=True)):
         within = _box(target, [*at[:axis], *[0] * (len(at) - axis)], _mixed(inner, target, axis))
         for first, stop in ((0, start), (start + n, target.shape[axis])):
-            calls += filled(value, within.sliced(axis, first, stop - first), label)
+            calls += filled(value, within.sliced(axis, first, stop - first), size, label)
     return tuple(calls)
 
 
@@ -54,6 +56,7 @@ def _mixed(inner: View, outer: View, axis: int) -> tuple[int, ...]:
 def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     source, result = whole(x, graph.types[x]), whole(y, graph.types[y])
+    size = graph.types[y].itemsize
     before, after = _pads(node, graph, len(source.shape))
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
         crop = max(-first, 0), max(-last, 0)
@@ -63,13 +66,13 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
     at = [max(n, 0) for n in before]
     mode = str(node.attributes.get("mode", "constant"))
     if mode != "constant":
-        return Lowered(calls=_mirrored(node, source, at, result, mode))
+        return Lowered(calls=_mirrored(node, source, at, result, size, mode))
     if len(node.inputs) > 2 and node.inputs[2]:
         value = whole(node.inputs[2], graph.types[node.inputs[2]])
-        require(value.count == 1 and value.size == source.size, node, graph)
-        return Lowered(calls=framed(source, at, result, value, node.name))
+        require(value.count == 1 and graph.types[node.inputs[2]].itemsize == size, node, graph)
+        return Lowered(calls=framed(source, at, result, value, size, node.name))
     zero, packed = zero_for(node, graph)
-    return Lowered(calls=framed(source, at, result, zero, node.name), packed=packed)
+    return Lowered(calls=framed(source, at, result, zero, size, node.name), packed=packed)
 
 
 def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
@@ -85,11 +88,13 @@ def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
     return before, after
 
 
-def _mirrored(node: Node, source: View, at: Sequence[int], target: View, mode: str) -> tuple[Call, ...]:
+def _mirrored(
+    node: Node, source: View, at: Sequence[int], target: View, size: int, mode: str
+) -> tuple[Call, ...]:
     """The frame made of what is inside it, axis by axis, so that corners come from finished edges."""
     if 0 in source.shape:
         raise GraphError(f"node {node.name!r} (Pad) has nothing of which to make its {mode} padding.")
-    calls = list(copies(source, _box(target, at, source.shape), node.name))
+    calls = list(copies(source, _box(target, at, source.shape), size, node.name))
     for axis, (start, n) in enumerate(zip(at, source.shape, strict=True)):
         rest = len(at) - axis - 1
         region = _box(
@@ -101,7 +106,7 @@ def _mirrored(node: Node, source: View, at: Sequence[int], target: View, mode: s
         places = [start + _inside(p - start, n, mode) for p in borders]
         for first, count, place, step in _runs(borders, places):
             calls += copies(
-                region.sliced(axis, place, count, step), region.sliced(axis, first, count), node.name
+                region.sliced(axis, place, count, step), region.sliced(axis, first, count), size, node.name
             )
     return tuple(calls)
 
@@ -135,6 +140,7 @@ def _runs(targets: Sequence[int], sources: Sequence[int]) -> Iterator[tuple[int,
 def _center_crop_pad(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     source, result = whole(x, graph.types[x]), whole(y, graph.types[y])
+    size = graph.types[y].itemsize
     at = [0] * len(source.shape)
     for axis, (n, wanted) in enumerate(zip(source.shape, result.shape, strict=True)):
         if n > wanted:
@@ -143,7 +149,7 @@ def _center_crop_pad(node: Node, graph: Graph, target: Target) -> Lowered:
     if result.count == 0 or source.shape == result.shape:
         return moved(node, source, graph)
     zero, packed = zero_for(node, graph)
-    return Lowered(calls=framed(source, at, result, zero, node.name), packed=packed)
+    return Lowered(calls=framed(source, at, result, zero, size, node.name), packed=packed)
 
 
 RULES: Mapping[str, Any] = {"Pad": _pad, "CenterCropPad": _center_crop_pad}

@@ -10,9 +10,9 @@ from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, grain_of, merged, nest_fields, two_inner
 from pliant.compile.lower.move import require
 from pliant.compile.lower.pad import filled, zero_for
-from pliant.compile.lower.view import View, whole
+from pliant.compile.view import View, whole
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node
+from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import grid, move, regions, scatter
 
 _CUBIC_RANK = 2
@@ -127,7 +127,7 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
     ]
     columns = whole(x, graph.types[x], (*result.shape[:2], *sizes, *counts))
     zero, packed = zero_for(node, graph)
-    calls = list(filled(zero, result, node.name))
+    calls = list(filled(zero, result, graph.types[y].itemsize, node.name))
     for offsets in product(*map(range, sizes)):
         part, place = columns, result
         for i, offset in enumerate(offsets):
@@ -138,16 +138,14 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
             part = part.sliced(2 + rank + i, skipped, n)
             place = place.sliced(2 + i, first + skipped * steps[i], n, steps[i])
         if place.count:
-            flat = View(
-                x, part.size, place.shape, (*part.strides[:2], *part.strides[2 + rank :]), part.offset
-            )
-            calls.append(_added(node, flat, place, graph.types[x].dtype))
+            flat = View(x, part.offset, place.shape, (*part.strides[:2], *part.strides[2 + rank :]))
+            calls.append(_added(node, flat, place, graph.types[x]))
     return Lowered(calls=tuple(calls), packed=packed)
 
 
-def _added(node: Node, source: View, target: View, dtype: str) -> Call:
+def _added(node: Node, source: View, target: View, type_: TensorType) -> Call:
     """`target` plus `source`, in place."""
-    size = source.size
+    size, dtype = type_.itemsize, type_.dtype
     dims = merged(
         [
             Dim(n, s * size, t * size)

@@ -12,7 +12,7 @@ from pliant.compile.lower.copy import copies, grain_of
 from pliant.compile.lower.index import place
 from pliant.compile.lower.move import axis_of, require, static
 from pliant.compile.lower.pad import filled, framed, zero_for
-from pliant.compile.lower.view import View, whole
+from pliant.compile.view import View, whole
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import mark, topk, triangle
 
@@ -60,7 +60,7 @@ def _one_hot(node: Node, graph: Graph, target: Target) -> Lowered:
     if result.size == 0:
         return Lowered()
     size = result.itemsize
-    off = filled(View(values, size, (), ()), whole(y, result), node.name)
+    off = filled(View(values, 0, (), ()), whole(y, result), size, node.name)
     name = f"one_hot_{index_type.dtype}_{size}"
     on = Call(
         kernel=Kernel(name, partial(mark.one_hot_ir, name=name, index=index_type.dtype, size=size)),
@@ -119,7 +119,7 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
     rows = (*type_.shape[:axis], update_type.shape[axis], *type_.shape[axis + 1 :])
     require(axis > 0 and update_type.shape == rows, node, graph)
     require(not first or graph.types[first].shape == type_.shape[:1], node, graph)
-    copy = copies(whole(cache, type_), whole(y, type_), node.name)
+    copy = copies(whole(cache, type_), whole(y, type_), type_.itemsize, node.name)
     if type_.size == 0 or update_type.size == 0:
         return Lowered(calls=copy)
     is_circular = node.attributes.get("mode", "linear") == "circular"
@@ -162,7 +162,7 @@ def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
         if run.size:
             at = int(np.searchsorted(kept, run[0]))
             piece = result.sliced(axis, at, run.size)
-            calls += copies(source.sliced(axis, int(run[0]), run.size), piece, node.name)
+            calls += copies(source.sliced(axis, int(run[0]), run.size), piece, type_.itemsize, node.name)
     return Lowered(calls=tuple(calls))
 
 
@@ -185,14 +185,14 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     require(all(0 < n <= m for n, m in zip(shape, result.shape, strict=True)), node, graph)
     name = f"{y}.unpooled" if is_framed else y
     n = prod(shape)
-    flat = View(name, type_.itemsize, (n,), (1,))
-    calls = list(filled(zero, flat, node.name))
-    places = View(name, type_.itemsize, (type_.size,), (0,))
+    flat = View(name, 0, (n,), (1,))
+    calls = list(filled(zero, flat, type_.itemsize, node.name))
+    places = View(name, 0, (type_.size,), (0,))
     calls.append(place(node, graph, (indices, x), places, n, 1, type_.dtype))
     if is_framed:
         at = [0] * len(shape)
         kept = whole(name, TensorType(type_.dtype, shape))
-        calls += framed(kept, at, result, zero, node.name)
+        calls += framed(kept, at, result, zero, type_.itemsize, node.name)
     return Lowered(
         calls=tuple(calls), packed=packed, temporaries={name: n * type_.itemsize} if is_framed else {}
     )
