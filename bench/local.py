@@ -262,8 +262,9 @@ def _int8_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, b
         gemm.a = q.ctypes.data
         quantize = QuantizeArgs(a.ctypes.data, K, K, q.ctypes.data, K, scales.ctypes.data)
         out.add(kernels["quantize_rows"], quantize, rows, 16, a, q, scales)
-        args = GemmInt8Args(gemm, scales.ctypes.data, scale)
-        out.add(kernels["gemm_int8"], args, units_int8(N), 1, slices, table, c, bias)
+        step = np.array([scale], np.float32)
+        args = GemmInt8Args(gemm, scales.ctypes.data, step.ctypes.data)
+        out.add(kernels["gemm_int8"], args, units_int8(N), 1, slices, table, c, bias, step)
         out.flops += 2 * rows * K * N
     return out
 

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import psutil
 
-from pliant.compile.arena import make_arena
+from pliant.compile.encoder import arena_bytes
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile, Dilation, dilate
@@ -125,8 +125,8 @@ def plan_of(
     spec, planner = store.spec, planner_of(store.manifest, profile)
     length = planner.bucket(options.length)
     if baseline is None:
-        arena = make_arena(store.geometry, spec.widths[-1], length, options.compute)
-        return planner.plan(options, length, arena_bytes=arena.n_bytes)
+        n_bytes = arena_bytes(spec, spec.widths[-1], length, options.compute)
+        return planner.plan(options, length, arena_bytes=n_bytes)
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
     if baseline == "load-exec":

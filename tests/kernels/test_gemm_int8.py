@@ -24,12 +24,12 @@ from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded import Coded, codebooks, coded
 
 ALL = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
-SCALE = int8_scale(codebooks()[6])
+SCALE = np.array([int8_scale(codebooks()[6])], np.float32)
 
 
 def step(isa: Isa) -> np.float32:
     """What one step of a weight is worth."""
-    return np.float32(SCALE) * np.float32(127 / int8_form(isa).centroid)
+    return SCALE[0] * np.float32(127 / int8_form(isa).centroid)
 
 
 def stored(library: Library, whole: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def product(
     rows, columns = len(whole), matrix.weights.shape[1]
     q = stored(library, whole)
     c = guarded(rows, columns, columns + 3)
-    args = GemmInt8Args(matrix.args(q, c[:, :columns], **epilogue), scales.ctypes.data, SCALE)  # type: ignore[arg-type]
+    args = GemmInt8Args(matrix.args(q, c[:, :columns], **epilogue), scales.ctypes.data, SCALE.ctypes.data)  # type: ignore[arg-type]
     args.gemm.lda = q.strides[0] // 2
     kernel = address(library, "gemm_int8", gemm_int8_ir)
     call(kernel, args, units_int8(columns), scratch_bytes_int8(matrix.weights.shape[0]))

@@ -8,7 +8,7 @@ import pytest
 
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.models.checkpoint import Checkpoint, open_checkpoint
-from pliant.models.spec import picked_layers, tensor_shapes
+from pliant.models.spec import Head, picked_layers, tensor_shapes
 from pliant.models.tokenizer import Encoded
 from pliant.run.engine import Engine, runs_of
 from pliant.store.quantize import fit
@@ -114,6 +114,41 @@ def test_a_longer_input_makes_room_for_itself(
     with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache, tokens=4) as engine:
         engine.hold(np.full((2, 4), 32))
         encoded = _encoded(checkpoint, spec.max_tokens)
+        expected = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
+        np.testing.assert_allclose(
+            engine.answer(encoded, (0, 1), 4), expected, atol=TOLERANCE, rtol=TOLERANCE
+        )
+
+
+def test_room_for_more_rows_changes_no_bit(
+    tiny_store: Callable[..., Path], tiny_model: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """Graphs are compiled for a number of rows and run over fewer: as if compiled for these."""
+    encoded = [_encoded(open_checkpoint(tiny_model()), n) for n in (1, 5, 2)]
+    with (
+        open_store(tiny_store()) as store,
+        Engine(store, cache=kernel_cache, tokens=24) as roomy,
+        Engine(store, cache=kernel_cache, tokens=1) as tight,
+    ):
+        for engine in (roomy, tight):
+            engine.hold(np.full((2, 4), 5))
+        for e in encoded:
+            tight.encoder.reserve(len(e.ids))
+            assert np.array_equal(roomy.answer(e, (0, 1), 4), tight.answer(e, (0, 1), 4))
+
+
+def test_the_first_token_alone_is_an_answer(
+    tiny_store: Callable[..., Path], tiny_model: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """Embedding models that pool the first token have a head without a kernel."""
+    head = Head("cls", None, None, True)
+    checkpoint = open_checkpoint(tiny_model("bert", False, head=head))
+    spec, encoded = checkpoint.spec, _encoded(checkpoint, 6)
+    with (
+        open_store(tiny_store("bert", False, head=head)) as store,
+        Engine(store, cache=kernel_cache) as engine,
+    ):
+        engine.hold(np.full((2, 4), 32))
         expected = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
         np.testing.assert_allclose(
             engine.answer(encoded, (0, 1), 4), expected, atol=TOLERANCE, rtol=TOLERANCE

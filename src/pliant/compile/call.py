@@ -37,11 +37,23 @@ Field = int | float | Ref | None | tuple[int, ...] | tuple[Ref | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """What of a call follows from a number of rows that is bound before each run.
+
+    `fields` hold that number, `share(n)` are the units and the grain; the call itself stands for the most.
+    """
+
+    fields: tuple[str, ...]
+    share: Callable[[int], tuple[int, int]] = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """`kernel` over units 0..n_units-1 with arguments of type `layout`, whose `fields` not named are zero.
 
-    `reads` and `writes` are the tensors touched; from them lifetimes follow. `scratch_bytes` is what a
-    thread needs. `label` is the node it came from.
+    `reads` and `writes` are the tensors touched; from them lifetimes follow. The first tensor written may
+    take the bytes of `in_place`, one of those read, if that is as large and dies here. `scratch_bytes` is
+    what a thread needs. `label` is the node it came from. Without an `extent` the call is always whole.
     """
 
     kernel: Kernel
@@ -53,6 +65,8 @@ class Call:
     grain: int = 1
     scratch_bytes: int = 0
     label: str = ""
+    in_place: str = ""
+    extent: Extent | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pliant.compile.assemble import Image
 from pliant.compile.call import Call, Kernel, Ref
-from pliant.compile.image import Image
 from pliant.ir.graph import TensorType
 
 ARENA = "arena"
@@ -46,7 +46,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name."""
+    """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name.
+
+    Where the extent stands in the arguments, as a 64-bit number, `extents` says.
+    """
 
     arguments: bytes
     addresses: tuple[Address, ...]
@@ -58,6 +61,7 @@ class Encoded:
     arena_bytes: int
     scratch_bytes: int
     n_threads: int
+    extents: tuple[int, ...] = ()
 
 
 def encode(image: Image) -> Encoded:
@@ -65,6 +69,7 @@ def encode(image: Image) -> Encoded:
     blob = bytearray()
     addresses: list[Address] = []
     rows: list[Row] = []
+    extents: list[int] = []
     for call in image.calls:
         blob += bytes(-len(blob) % _ALIGNMENT)
         start = len(blob)
@@ -73,6 +78,7 @@ def encode(image: Image) -> Encoded:
         for at, ref in refs:
             place = image.places[ref.tensor]
             addresses.append(Address(start + at, place.space, place.offset + ref.offset))
+        extents += [start + at for at in _extents(call)]
         rows.append(Row(call.kernel.name, start, call.n_units, call.grain, call.label))
     copies = []
     for output, source in image.copies:
@@ -89,6 +95,7 @@ def encode(image: Image) -> Encoded:
         arena_bytes=image.arena_bytes,
         scratch_bytes=image.scratch_bytes,
         n_threads=image.target.n_threads,
+        extents=tuple(extents),
     )
 
 
@@ -100,11 +107,10 @@ def kernels(image: Image) -> dict[str, Kernel]:
 def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
     """The bytes of a call's argument structure, zero where an address comes, and which comes where."""
     structure = call.layout()
-    base = ctypes.addressof(structure)
     refs: list[tuple[int, Ref]] = []
     for name, value in call.fields.items():
         owner, last = _owner(structure, name)
-        at = ctypes.addressof(owner) - base + getattr(type(owner), last).offset
+        at = _at(structure, name)
         if isinstance(value, tuple):
             array = getattr(owner, last)
             for i, number in _numbered(value):
@@ -117,6 +123,19 @@ def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
         else:
             setattr(owner, last, value)
     return bytes(structure), refs
+
+
+def _extents(call: Call) -> list[int]:
+    """Where in the arguments the extent stands."""
+    structure = call.layout()
+    return [] if call.extent is None else [_at(structure, name) for name in call.extent.fields]
+
+
+def _at(structure: ctypes.Structure, name: str) -> int:
+    """The offset of a dotted field name."""
+    owner, last = _owner(structure, name)
+    offset: int = getattr(type(owner), last).offset
+    return ctypes.addressof(owner) - ctypes.addressof(structure) + offset
 
 
 def _numbered(values: tuple[object, ...]) -> Iterator[tuple[int, object]]:

@@ -1,70 +1,87 @@
-"""The layers of a BERT-family encoder as kernel tables over one arena.
+"""A store's model as compiled graphs over one arena: embedding, layers of any width, head.
 
-Knows dimensions, resident parameters and kernels. Where the compressed weights lie, and which of them
-have arrived, is the caller's business: it says so by `place` and `set_bits`.
+Knows where resident parameters lie. Where the compressed weights lie, and which of them have arrived, is the
+caller's business: it says so by `place` and `set_bits`.
 """
 
 from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 
-from pliant.compile.arena import make_arena
-from pliant.compile.kernels import Kernels, Precise
-from pliant.compile.layer import LayerTable
-from pliant.compile.weights import Weights
-from pliant.kernels import attention, gemm
-from pliant.kernels.gemm_int8 import scratch_bytes_int8
+from pliant.compile.call import Target
+from pliant.compile.encode import ARENA, kernels
+from pliant.compile.load import addresses
+from pliant.compile.place import ALIGNMENT
+from pliant.compile.stage import Form, Stage
+from pliant.compile.weights import PlainWeights, Weights, norm_addresses
+from pliant.kernels.isa import X86_64
+from pliant.kernels.jit import Library
+from pliant.kernels.memory import zeroed_bytes
 from pliant.kernels.pool import Pool
+from pliant.models.encoder_graph import Precise, TableFormat, embedding_graph, head_graph, layer_graph
 from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
+from pliant.models.table import QuantizedTable
 from pliant.store.encode import ResidentLayer
+from pliant.store.files import Embeddings, HeadWeights
 
 
+@final
 class Encoder:
-    """The layers of one model, ready to run at any width up to `width` on up to `tokens` rows.
+    """One model, ready to run at any width on up to `tokens` rows.
 
-    Holds one descriptor array a layer and one kernel table for each (layer, width) that was asked for.
-    Not thread-safe: one run at a time.
+    `hidden`, float32 [tokens, padded d], enters and leaves every layer. Holds one form for each width and one
+    stage for each (layer, width) that was asked for. Not thread-safe: one run at a time.
     """
+
+    hidden: np.ndarray
+    arena_bytes: int
 
     def __init__(
         self,
         spec: ModelSpec,
         resident: Sequence[ResidentLayer],
-        kernels: Kernels,
+        embeddings: Embeddings,
+        head: HeadWeights,
+        library: Library,
         pool: Pool,
         *,
         tokens: int,
-        width: int | None = None,
         compute: Precise = "fp32",
     ) -> None:
         self.spec = spec
-        self.geometry = slice_geometry(spec)
-        self.compute = compute
-        self._width = width or spec.n_heads
-        self._kernels = kernels
-        self._pool = pool
-        self._layers = [Weights(self.geometry, spec.precision, r, kernels.isa, compute) for r in resident]
-        self._tables: dict[tuple[int, int], LayerTable] = {}
+        self._compute, self._library, self._pool = compute, library, pool
+        self._target = Target(library.isa, pool.n_threads)
+        self._kernels: dict[str, int] = {}
+        geometry = slice_geometry(spec)
+        self._layers = [Weights(geometry, spec.precision, r, library.isa, compute) for r in resident]
+        self._embeddings = embeddings
+        plain = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
+        self._plain = [PlainWeights(name, linear) for name, linear in plain.items() if linear is not None]
         self.reserve(tokens)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for `tokens` rows; what the arena held is lost."""
-        self.arena = make_arena(self.geometry, self._width, tokens, self.compute)
-        self._tables.clear()
-        needed = max(
-            gemm.scratch_bytes(self._kernels.isa),
-            attention.scratch_bytes(self.geometry.head_dim, tokens, self._kernels.isa),
-            scratch_bytes_int8(max(self.geometry.hidden, self._width * self.geometry.slice_ffn))
-            if self.compute == "int8"
-            else 0,
-        )
-        self._pool.reserve(needed)
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes of descriptors and decode tables."""
-        return sum(layer.n_bytes for layer in self._layers)
+        """Make room for `tokens` rows; what `hidden` held is lost."""
+        self.tokens = tokens
+        self._stages: dict[tuple[int, int], Stage] = {}
+        self._forms: dict[int, Form] = {}
+        embedding = Form(embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target)
+        head = Form(head_graph(self.spec, tokens), self._target)
+        layer = self._form(self.spec.n_heads, (embedding, head))
+        n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
+        columns = slice_geometry(self.spec).hidden
+        block = zeroed_bytes(n_bytes + 4 * tokens * columns)
+        self.arena_bytes = block.nbytes
+        self.hidden = block[n_bytes:].view(np.float32).reshape(tokens, columns)
+        self._ids, self._types = np.zeros((2, tokens), np.int32)
+        self._answer = np.zeros(head.program.outputs["answer"].shape, np.float32)
+        hidden = self.hidden.ctypes.data
+        self._at = {ARENA: block.ctypes.data, "hidden": hidden, "out": hidden}
+        at = self._at | {x: address for plain in self._plain for x, address in plain.addresses.items()}
+        at |= {"ids": self._ids.ctypes.data, "types": self._types.ctypes.data}
+        at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
+        self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
 
     def place(self, layer: int, part: int, first: int, count: int, address: int) -> None:
         """Say where one part of `count` neighbouring slices of `layer` lies: slice `first` at `address`."""
@@ -74,14 +91,66 @@ class Encoder:
         """Run the leading slices of `layer` with `bits`: 1..6 planes, or 32 for full fidelity."""
         self._layers[layer].set_bits(bits)
 
+    def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
+        """Fill the first n rows of `hidden`; ids and types int32 [n]. Raises StoreError for a damaged row."""
+        n = len(ids)
+        self._embeddings.check(ids)
+        self._ids[:n] = ids
+        self._types[:n] = types
+        self._embedding.walk(n, self._pool)
+
     def run(self, layer: int, width: int, n_tokens: int) -> None:
-        """Run one layer at `width` slices over the first `n_tokens` rows of `arena.hidden`, in place."""
-        table = self._tables.get((layer, width))
-        if table is None:
-            table = LayerTable(
-                self.spec, self.geometry, self._layers[layer], self._kernels, self.arena, width,
-                self._pool.n_threads, self.compute,
-            )  # fmt: skip
-            self._tables[layer, width] = table
-        table.bind(n_tokens)
-        self._pool.walk(table.table)
+        """Run one layer at `width` slices over the first `n_tokens` rows of `hidden`, in place."""
+        stage = self._stages.get((layer, width))
+        if stage is None:
+            at = self._at | self._layers[layer].addresses
+            stage = self._stages[layer, width] = Stage(self._form(width), self._kernels, at)
+        stage.walk(n_tokens, self._pool)
+
+    def head(self, n_tokens: int) -> np.ndarray:
+        """Logits, float32 [labels], or the pooled vector, float32 [hidden]; a new array."""
+        self._head.walk(n_tokens, self._pool)
+        head = self.spec.head
+        answer = self._answer[0, : self.spec.hidden if head.labels is None else len(head.labels)].copy()
+        if head.is_normalized:
+            answer /= max(float(np.sqrt((answer * answer).sum())), 1e-12)
+        return answer
+
+    def _form(self, width: int, others: Sequence[Form] = ()) -> Form:
+        """The layer's form at `width`; the kernels of `others` are loaded with its own."""
+        form = self._forms.get(width)
+        if form is None:
+            form = Form(layer_graph(self.spec, width, self.tokens, self._compute), self._target)
+            assert form.image.may_replace("out", "hidden"), f"a layer of {width} slices cannot run in place"
+            self._forms[width] = form
+        wanted = {name: k for f in (form, *others) for name, k in kernels(f.image).items()}
+        missing = {name: k for name, k in wanted.items() if name not in self._kernels}
+        if missing:
+            self._kernels |= addresses(missing, self._library)
+        self._pool.reserve(max(f.image.scratch_bytes for f in (form, *others)))
+        return form
+
+
+def arena_bytes(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> int:
+    """What activations take when layers of `width` slices run over up to `tokens` rows, on any CPU."""
+    layer = Form(layer_graph(spec, width, tokens, compute), Target(X86_64)).image
+    return _padded(layer.arena_bytes) + layer.inputs["hidden"].n_bytes
+
+
+def _word_format(embeddings: Embeddings) -> TableFormat:
+    return "codes" if isinstance(embeddings.word, QuantizedTable) else embeddings.word.precision
+
+
+def _tables(embeddings: Embeddings) -> dict[str, int]:
+    """Where the embedding's tables and norm stand."""
+    word = embeddings.word
+    at = {"position": embeddings.position.ctypes.data} | norm_addresses("norm", embeddings.norm)
+    if embeddings.types is not None:
+        at["type"] = embeddings.types.ctypes.data
+    if isinstance(word, QuantizedTable):
+        return at | {"word": word.codes.ctypes.data, "codebook": word.codebook.ctypes.data}
+    return at | {"word": word.values.ctypes.data}
+
+
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT) * ALIGNMENT

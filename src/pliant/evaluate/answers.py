@@ -30,7 +30,7 @@ def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
 def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
     """What enters the first layer."""
     engine.embed(encoded.ids, encoded.types)
-    return engine.encoder.arena.hidden[: encoded.n_tokens].copy()
+    return engine.encoder.hidden[: encoded.n_tokens].copy()
 
 
 def through(
@@ -38,9 +38,9 @@ def through(
 ) -> Float[np.ndarray, "T d"]:
     """What leaves `layer` when `hidden` enters it."""
     n = len(hidden)
-    engine.encoder.arena.hidden[:n] = hidden
+    engine.encoder.hidden[:n] = hidden
     engine.layer(layer, width, n)
-    return engine.encoder.arena.hidden[:n].copy()
+    return engine.encoder.hidden[:n].copy()
 
 
 def log_likelihood(logits: Float[np.ndarray, " C"], label: int) -> float:

@@ -67,6 +67,6 @@ def _every_depth(engine: Engine, example: Labelled, width: int) -> list[Float[np
         for k, layer in enumerate(layers):
             if layers[: k + 1] not in known:
                 known[layers[: k + 1]] = through(engine, layer, width, known[layers[:k]])
-        engine.encoder.arena.hidden[: example.encoded.n_tokens] = known[layers]
+        engine.encoder.hidden[: example.encoded.n_tokens] = known[layers]
         answers.append(engine.head(example.encoded.n_tokens))
     return answers

@@ -100,11 +100,11 @@ def _judge(
     engine: Engine, inputs: Sequence[Float[np.ndarray, "_ d"]], examples: Sequence[Labelled], first: int
 ) -> tuple[float, float]:
     """Accuracy and mean log-likelihood when layers `first` and above run on what enters layer `first`."""
-    spec, arena = engine.spec, engine.encoder.arena
+    spec, encoder = engine.spec, engine.encoder
     n_right, likelihood = 0, 0.0
     for hidden, example in zip(inputs, examples, strict=True):
         n = len(hidden)
-        arena.hidden[:n] = hidden
+        encoder.hidden[:n] = hidden
         for layer in range(first, spec.n_layers):
             engine.layer(layer, spec.n_heads, n)
         logits = engine.head(n)

@@ -11,6 +11,7 @@ once. Elsewhere a word index reads float32 tables, by `vpermps` in registers or 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -128,11 +129,11 @@ def _table(
     assert 1 <= bits <= 6
     assert words.shape == (1 << bits,)
     if not _by_bytes(isa):
-        values = np.concatenate([words[_codes(_word_order(bits, u), bits)] for u in range(_ORDERS)])
+        values = np.concatenate([words[_ordered(bits, u, by_bytes=False)] for u in range(_ORDERS)])
         return _aligned(values.view(np.uint8))
     rows = []
     for u in range(_ORDERS):
-        entries = words[_codes(_nibble_order(bits, u), bits)].reshape(-1, 16)
+        entries = words[_ordered(bits, u, by_bytes=True)].reshape(-1, 16)
         rows += [(e >> shift & 0xFF).astype(np.uint8) for e in entries for shift in shifts]
     return _aligned(np.concatenate(rows))
 
@@ -141,6 +142,14 @@ def _aligned(raw: UInt8[np.ndarray, "bytes"]) -> UInt8[np.ndarray, "bytes"]:
     out = aligned_bytes(raw.size)
     out[:] = raw
     return out
+
+
+@cache  # the same for every layer
+def _ordered(bits: int, u: int, *, by_bytes: bool) -> np.ndarray:
+    """The codes of order `u`'s table, as bytes or as words are looked up."""
+    codes = _codes((_nibble_order if by_bytes else _word_order)(bits, u), bits)
+    codes.flags.writeable = False
+    return codes
 
 
 def _codes(order: dict[int, int], bits: int) -> np.ndarray:

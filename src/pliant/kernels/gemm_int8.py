@@ -41,13 +41,13 @@ class QuantizeArgs(ctypes.Structure):
 class GemmInt8Args(ctypes.Structure):
     """`gemm` as for float32, but its `a` is what `quantize_rows` wrote and `lda` its `ldq`.
 
-    `weight_scale` is the layer's `int8_scale`, at which the slices' tables were made.
+    `weight_step` float32 is the layer's `int8_scale`, at which the slices' tables were made.
     """
 
     _fields_ = (
         ("gemm", GemmArgs),
         ("a_scales", ctypes.c_void_p),
-        ("weight_scale", ctypes.c_float),
+        ("weight_step", ctypes.c_void_p),
     )
 
 
@@ -117,9 +117,9 @@ def _write_groups(f: Function) -> None:
     segment_rows, n_segments, activation = f.fields(
         args, GemmArgs, "segment_rows", "n_segments", "activation"
     )
-    a_scales, weight_scale = f.fields(args, GemmInt8Args, "a_scales", "weight_scale")
+    a_scales, weight_step = f.fields(args, GemmInt8Args, "a_scales", "weight_step")
     form = int8_form(f.isa)
-    step = weight_scale * (127 / form.centroid)
+    step = f.load(weight_step) * (127 / form.centroid)
     steps = f.const(1.0, "float") / step
     depth = segment_rows * n_segments
     sums = f.at(scratch, depth * COLUMNS // 2, "i32")

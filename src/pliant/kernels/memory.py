@@ -13,6 +13,13 @@ def aligned_bytes(n: int) -> UInt8[np.ndarray, "n"]:
     return raw[start : start + n]
 
 
+def zeroed_bytes(n: int) -> UInt8[np.ndarray, "n"]:
+    """`n` zero bytes that start on a cache line; pages nobody writes take no memory."""
+    raw = np.zeros(n + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + n]
+
+
 def aligned_floats(*shape: int) -> Float[np.ndarray, "..."]:
     """An uninitialised float32 array that starts on a cache line."""
     n = int(np.prod(shape))

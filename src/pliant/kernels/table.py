@@ -4,6 +4,7 @@ import ctypes
 from typing import final
 
 import numpy as np
+from jaxtyping import Int64
 
 from pliant.kernels.walker import UNIT_BITS, Entry
 
@@ -54,6 +55,10 @@ class Table:
         _check(n_units, grain)
         self._rows["n_units"][range(len(self))[entry]] = n_units
         self._rows["grain"][range(len(self))[entry]] = grain
+
+    def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
+        """Give every entry, in order, its units and its grain; both as `resize` takes them."""
+        self._rows.view(np.int64).reshape(-1, 4)[: self._n, 2:] = shares
 
 
 def _check(n_units: int, grain: int) -> None:

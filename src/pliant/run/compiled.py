@@ -1,19 +1,19 @@
 """A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
 
-import ctypes
 from collections.abc import Mapping
 from typing import Self, final
 
 import numpy as np
 
-from pliant.compile.encode import ARENA, Copy, Encoded, encode, kernels
+from pliant.compile.bound import Bound
+from pliant.compile.encode import ARENA, Encoded, encode, kernels
 from pliant.compile.image import Image
 from pliant.compile.load import addresses
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
-from pliant.kernels.pool import Pool, Table
+from pliant.kernels.pool import Pool
 
 
 @final
@@ -46,21 +46,11 @@ class CompiledSession:
         self._pool, self._weights = pool, weights
         pool.reserve(program.scratch_bytes)
         self._arena = aligned_bytes(program.arena_bytes)
-        self._arguments = aligned_bytes(len(program.arguments))
-        self._arguments[:] = np.frombuffer(program.arguments, np.uint8)
-        self._base = {ARENA: self._arena.ctypes.data} | {x: a.ctypes.data for x, a in weights.items()}
-        # Addresses of inputs and outputs are set before each run: (place in the arguments, offset).
-        self._pointers: dict[str, list[tuple[int, int]]] = {}
-        self._words = self._arguments[: len(self._arguments) // 8 * 8].view(np.uint64)
-        for a in program.addresses:
-            if a.space in self._base:
-                self._words[a.at // 8] = self._base[a.space] + a.offset
-            else:
-                self._pointers.setdefault(a.space, []).append((a.at // 8, a.offset))
-        self._table = Table()
-        start = self._arguments.ctypes.data
-        for row in program.rows:
-            self._table.append(addresses[row.kernel], start + row.arguments, row.n_units, row.grain)
+        self._bound = Bound(program, addresses)
+        self._table = self._bound.table
+        self._fixed = {ARENA: self._arena.ctypes.data} | {x: a.ctypes.data for x, a in weights.items()}
+        for space, address in self._fixed.items():
+            self._bound.point(space, address)
 
     @property
     def arena_bytes(self) -> int:
@@ -74,31 +64,21 @@ class CompiledSession:
         held = {}
         for x in self.program.inputs:
             held[x] = np.ascontiguousarray(feeds[x])
-            self._point(x, held[x].ctypes.data)
+            self._bound.point(x, held[x].ctypes.data)
         results = {}
         for y, type_ in self.program.outputs.items():
             given = None if out is None else out.get(y)
             results[y] = np.empty(type_.shape, type_.numpy) if given is None else _writable(y, given, type_)
-            if y not in held:
-                self._point(y, results[y].ctypes.data)
+            if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
+                self._bound.point(y, results[y].ctypes.data)
         if len(self._table):
             self._pool.walk(self._table)
-        for copy in self.program.copies:
-            self._copy(results[copy.output], copy, results | held)
+        self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
 
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
         self._pool.walk(self._table)
-
-    def _copy(self, target: np.ndarray, copy: Copy, held: Mapping[str, np.ndarray]) -> None:
-        # A constant that is an output has the output's name.
-        base = self._base[copy.space] if copy.space in self._base else held[copy.space].ctypes.data
-        ctypes.memmove(target.ctypes.data, base + copy.offset, target.nbytes)
-
-    def _point(self, space: str, address: int) -> None:
-        for word, offset in self._pointers.get(space, ()):
-            self._words[word] = address + offset
 
     def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
         inputs = self.program.inputs

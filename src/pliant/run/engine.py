@@ -9,12 +9,11 @@ from types import TracebackType
 import numpy as np
 
 from pliant.compile.encoder import Encoder
-from pliant.compile.ends import Embedder, HeadRunner, embed_formats
-from pliant.compile.kernels import Precise, load_kernels
 from pliant.ir.program import FULL, Run
-from pliant.kernels.isa import Isa
+from pliant.kernels.isa import Isa, host_isa
+from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
-from pliant.models.slices import slice_geometry
+from pliant.models.encoder_graph import Precise
 from pliant.models.tokenizer import Encoded
 from pliant.run.preload import PreloadBuffer
 from pliant.store.read import Store
@@ -37,17 +36,14 @@ class Engine:
     ) -> None:
         self.store = store
         self.spec = store.spec
-        geometry = slice_geometry(store.spec)
-        formats = embed_formats(store.embeddings)
-        self._kernels = load_kernels(geometry.head_dim, formats, compute, isa=isa, cache=cache)
-        self.pool = Pool(n_threads, self._kernels.library)
+        library = Library(isa or host_isa(), cache)
+        self.pool = Pool(n_threads, library)
         resident = [store.resident(i) for i in range(store.spec.n_layers)]
         self.encoder = Encoder(
-            store.spec, resident, self._kernels, self.pool, tokens=min(tokens, store.spec.max_tokens),
-            compute=compute,
+            store.spec, resident, store.embeddings, store.head, library, self.pool,
+            tokens=min(tokens, store.spec.max_tokens), compute=compute,
         )  # fmt: skip
         self._held = PreloadBuffer()
-        self._bind_ends()
 
     def __enter__(self) -> "Engine":
         return self
@@ -63,18 +59,17 @@ class Engine:
 
     @property
     def arena_bytes(self) -> int:
-        return self.encoder.arena.n_bytes
+        return self.encoder.arena_bytes
 
     def reserve(self, tokens: int) -> None:
         """Make room for inputs of `tokens` tokens; a no-op when there is."""
-        if tokens > self.encoder.arena.tokens:
+        if tokens > self.encoder.tokens:
             self.encoder.reserve(tokens)
-            self._bind_ends()
 
     def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
-        """Fill `arena.hidden` with the first layer's input; ids and types are int32 [T]."""
+        """Fill `encoder.hidden` with the first layer's input; ids and types are int32 [T]."""
         self.reserve(len(ids))
-        self._embedder.run(ids, types)
+        self.encoder.embed(ids, types)
 
     def layer(self, layer: int, width: int, n_tokens: int) -> None:
         """Run one layer with whatever weights and bits it was given."""
@@ -86,7 +81,7 @@ class Engine:
 
     def head(self, n_tokens: int) -> np.ndarray:
         """Logits, float32 [labels], or the embedding vector, float32 [hidden]."""
-        return self._head.run(n_tokens)
+        return self.encoder.head(n_tokens)
 
     def hold(self, bits: np.ndarray) -> None:
         """Read weights into memory and run with them: `bits` int [n_layers, n_heads], 0 where not needed.
@@ -106,11 +101,6 @@ class Engine:
         for layer in layers:
             self.encoder.run(layer, width, n)
         return self.head(n)
-
-    def _bind_ends(self) -> None:
-        arena = self.encoder.arena
-        self._embedder = Embedder(self.spec, self.store.embeddings, arena, self._kernels, self.pool)
-        self._head = HeadRunner(self.spec, self.store.head, arena, self._kernels, self.pool)
 
 
 def runs_of(bits: np.ndarray) -> tuple[Run, ...]:

@@ -92,7 +92,7 @@ class Pipeline:
     def run(
         self, lanes: Lanes, n_tokens: int, embed: Callable[[], None], head: Callable[[], None]
     ) -> Outcome:
-        """Run once over `n_tokens` rows. `embed` fills `arena.hidden`, `head` reads it.
+        """Run once over `n_tokens` rows. `embed` fills `encoder.hidden`, `head` reads it.
 
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """

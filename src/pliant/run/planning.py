@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 
-from pliant.compile.kernels import Precise
 from pliant.errors import InputError
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile
+from pliant.models.encoder_graph import Precise
 from pliant.plan.accuracy import AccuracyGrid, expected_grid
 from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan

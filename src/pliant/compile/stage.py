@@ -1,0 +1,56 @@
+"""The local engine's graphs, compiled and bound: a stage is one native call. Knows no weights, no model."""
+
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+from jaxtyping import Int64
+
+from pliant.compile.assemble import assemble
+from pliant.compile.bound import Bound
+from pliant.compile.call import Target
+from pliant.compile.encode import encode
+from pliant.compile.lower import coded
+from pliant.ir.graph import Graph
+from pliant.kernels.pool import Pool
+
+
+@final
+class Form:
+    """A graph compiled for as many rows as its tensors have: what stages that differ in weights share."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.image = assemble(
+            graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target
+        )
+        self.program = encode(self.image)
+        self._shares: dict[int, np.ndarray] = {}
+
+    def shares(self, n_rows: int) -> Int64[np.ndarray, "calls 2"]:
+        """Units and grain of every call over `n_rows` rows."""
+        known = self._shares.get(n_rows)
+        if known is None:
+            known = self._shares[n_rows] = self.image.shares(n_rows)
+        return known
+
+
+@final
+class Stage:
+    """A form with an address for everything it reads and writes; the caller keeps that memory alive."""
+
+    def __init__(self, form: Form, kernels: Mapping[str, int], at: Mapping[str, int]) -> None:
+        self._form = form
+        self._bound = Bound(form.program, kernels)
+        for space in self._bound.spaces:
+            self._bound.point(space, at[space])
+        self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
+        self._n_rows = 0
+
+    def walk(self, n_rows: int, pool: Pool) -> None:
+        """Run over the first `n_rows` rows."""
+        if n_rows != self._n_rows:
+            self._bound.cut(n_rows, self._form.shares(n_rows))
+            self._n_rows = n_rows
+        pool.walk(self._bound.table)
+        if self._outputs:
+            self._bound.copy(self._outputs)
