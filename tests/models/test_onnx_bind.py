@@ -157,6 +157,10 @@ def test_functions_that_multiply_are_refused() -> None:
         ),
         ("g (bool[2] x) => (bool[2] y) { y = Relu(x) }", r"input 'x' is bool\[2\], which Relu does not take"),
         ("g (float[2] x) => (float[2] y) { y = Softmax <axis = 7> (x) }", r"axis 7 is none of 'x'"),
+        (
+            "g (float[2] x, int64[2,1] i) => (float[2] y) { y = GatherND <batch_dims = 2> (x, i) }",
+            "batch_dims is 2",
+        ),
     ],
 )
 def test_what_does_not_fit_names_node_and_tensor(text: str, said: str) -> None:

@@ -80,7 +80,19 @@ def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: 
 
 
 def check_axes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
-    """Raises GraphError for an axis the first input has not: ONNX's inference may crash on one."""
+    """Raises GraphError for an axis the first input has not, and other numbers that cannot be meant.
+
+    ONNX's own inference ends the process on some of them.
+    """
+    for a in node.attribute:
+        if a.name in _SMALLEST and a.i < _SMALLEST[a.name]:
+            raise GraphError(f"{where}: {a.name} is {a.i}; it must be at least {_SMALLEST[a.name]}.")
+    batch_dims = next((a.i for a in node.attribute if a.name == "batch_dims"), 0)
+    if batch_dims and any(batch_dims >= len(types[x].shape) for x in node.input[:2]):
+        raise GraphError(f"{where}: batch_dims is {batch_dims}, more than its inputs have.")
+    parts = next((a.i for a in node.attribute if a.name == "num_outputs"), None)
+    if node.op_type == "Split" and parts is not None and parts != len(node.output):
+        raise GraphError(f"{where}: num_outputs is {parts}, but there are {len(node.output)} outputs.")
     if not node.input or not node.input[0]:
         return
     rank = max(len(types[node.input[0]].shape), 1)
@@ -94,6 +106,8 @@ def check_axes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
                     f"{where}: {a.name} {axis} is none of {node.input[0]!r}, {types[node.input[0]]}."
                 )
 
+
+_SMALLEST = {"batch_dims": 0, "group": 1, "num_groups": 1, "blocksize": 1, "num_outputs": 1}
 
 # How far axes may lie outside those of the first input: below -rank, above rank - 1.
 _AXIS_ROOM = {"Flatten": (0, 1), "OneHot": (1, 1), "QuantizeLinear": (0, 1), "DequantizeLinear": (0, 1)}
