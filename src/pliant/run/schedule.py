@@ -17,6 +17,7 @@ from pliant.compile.call import Target
 from pliant.compile.encode import kernels
 from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
+from pliant.compile.order import lower_peak
 from pliant.compile.schedule.apply import apply
 from pliant.compile.schedule.choose import Kind, Schedule, choose
 from pliant.compile.schedule.forms import Keys, candidates, keys, priced
@@ -99,7 +100,7 @@ class Planner:
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
         """`graph` simplified but for passes `without`, and scheduled."""
         if self.kind == "static":
-            return Planned(simplify(graph, without))
+            return Planned(lower_peak(simplify(graph, without)))
         started = time.perf_counter()
         graph = simplify(graph, {*without, *_OWN_LAYOUTS})
         problem = candidates(graph)
@@ -110,7 +111,7 @@ class Planner:
             problem = priced(problem, wanted, table)
         schedule = choose(problem, self.kind, self._seed)
         applied = apply(graph, schedule.layouts, schedule.forms)
-        done = simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")})
+        done = lower_peak(simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")}))
         report = _report(
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )

@@ -1,0 +1,106 @@
+"""An order of execution that needs less memory at a time. Knows data flow and sizes, no kernel.
+
+Contract: the same nodes in another order that respects data flow, or the graph itself where greed finds none
+that lowers the peak.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pliant.ir.graph import Graph, Node
+
+_ALIASES = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
+
+
+def lower_peak(graph: Graph) -> Graph:
+    """Of all nodes that can run, always the one after which least is alive; the first of equals."""
+    ordered = _greedy(graph)
+    return replace(graph, nodes=ordered) if peak_bytes(graph, ordered) < peak_bytes(graph) else graph
+
+
+def peak_bytes(graph: Graph, nodes: Sequence[Node] | None = None) -> int:
+    """The most bytes of intermediate tensors alive at once; inputs, outputs and constants lie elsewhere."""
+    nodes = graph.nodes if nodes is None else nodes
+    roots = _roots(graph)
+    left = _readers(graph, roots)
+    alive = peak = 0
+    for node in nodes:
+        made = {roots[y] for y in node.outputs if y} - {roots[x] for x in node.inputs if x in roots}
+        alive += sum(_bytes(graph, y) for y in made)
+        peak = max(peak, alive)
+        alive -= _freed(graph, node, roots, left)
+    return peak
+
+
+def _greedy(graph: Graph) -> tuple[Node, ...]:
+    roots = _roots(graph)
+    left = _readers(graph, roots)
+    makers = graph.producers
+    waiting = {i: {x for x in node.inputs if x in makers} for i, node in enumerate(graph.nodes)}
+    readers: dict[str, list[int]] = {}
+    for i, inputs in waiting.items():
+        for x in inputs:
+            readers.setdefault(x, []).append(i)
+    ready = [i for i, inputs in waiting.items() if not inputs]
+    found: list[Node] = []
+    while ready:
+        best = min(ready, key=lambda i: (_growth(graph, graph.nodes[i], roots, left), i))
+        ready.remove(best)
+        node = graph.nodes[best]
+        found.append(node)
+        _freed(graph, node, roots, left)
+        for y in node.outputs:
+            for i in readers.get(y, ()) if y else ():
+                waiting[i].discard(y)
+                if not waiting[i]:
+                    ready.append(i)
+    return tuple(found)
+
+
+def _growth(graph: Graph, node: Node, roots: Mapping[str, str], left: Mapping[str, int]) -> int:
+    """Bytes that running a node adds to what is alive."""
+    read = {roots[x] for x in node.inputs if x in roots}
+    made = {roots[y] for y in node.outputs if y} - read
+    return sum(_bytes(graph, y) for y in made) - sum(
+        _bytes(graph, x) for x in read if left[x] == _times(node, roots, x)
+    )
+
+
+def _freed(graph: Graph, node: Node, roots: Mapping[str, str], left: dict[str, int]) -> int:
+    """Bytes that die with a node; counts down the readers that are left."""
+    freed = 0
+    for x in {roots[x] for x in node.inputs if x in roots}:
+        left[x] -= _times(node, roots, x)
+        freed += _bytes(graph, x) if left[x] == 0 else 0
+    return freed
+
+
+def _times(node: Node, roots: Mapping[str, str], root: str) -> int:
+    return sum(roots.get(x) == root for x in node.inputs)
+
+
+def _roots(graph: Graph) -> dict[str, str]:
+    """The tensor whose bytes each tensor made here is."""
+    roots: dict[str, str] = {}
+    for node in graph.nodes:
+        for y in node.outputs:
+            if y:
+                roots[y] = roots.get(node.inputs[0], y) if node.op in _ALIASES else y
+    return roots
+
+
+def _readers(graph: Graph, roots: Mapping[str, str]) -> dict[str, int]:
+    """How often each root is read; what leaves the graph is read once more than it ever is."""
+    left = dict.fromkeys(roots.values(), 0)
+    for node in graph.nodes:
+        for x in node.inputs:
+            if x in roots:
+                left[roots[x]] += 1
+    for y in graph.outputs:
+        if y in roots:
+            left[roots[y]] += 1
+    return left
+
+
+def _bytes(graph: Graph, root: str) -> int:
+    return 0 if root in graph.outputs else graph.types[root].n_bytes
