@@ -1,6 +1,7 @@
-"""Elementary functions against numpy's and mpmath's: both precisions, special values, all sizes."""
+"""Elementary functions against numpy's in float64: both precisions, special values, all sizes."""
 
-import mpmath
+import math
+
 import numpy as np
 import pytest
 
@@ -100,16 +101,16 @@ def test_special_values_are_numpys(library: Library, name: str, dtype: str) -> N
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_erf_sigmoid_and_softplus(library: Library, dtype: str) -> None:
-    """Against 30 digits; small erf and large negative sigmoids and softplus keep their relative accuracy."""
+    """Small erf and large negative sigmoids and softplus keep their relative accuracy."""
     x = np.concatenate([np.linspace(-7, 7, 301), [1e-20, 1e-5, -30, 30, 80, -80]]).astype(dtype)
+    wide = x.astype(np.float64)
     exact = {
-        "erf": mpmath.erf,
-        "sigmoid": lambda v: 1 / (1 + mpmath.exp(-v)),
-        "softplus": lambda v: mpmath.log1p(mpmath.exp(v)),
+        "erf": np.array([math.erf(v) for v in wide]),
+        "sigmoid": 1 / (1 + np.exp(-wide)),
+        "softplus": np.logaddexp(0, wide),
     }
     rtol = 1e-6 if dtype == "float32" else 1e-12
-    for name, function in exact.items():
-        wanted = [float(function(mpmath.mpf(float(v)))) for v in x]
+    for name, wanted in exact.items():
         y = evaluate(library, leaf(0, dtype).to(name), x)
         np.testing.assert_allclose(y, wanted, rtol=rtol, atol=1e-38)
 
