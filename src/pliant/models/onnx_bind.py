@@ -52,12 +52,13 @@ def bind(
     *,
     supported: Collection[str],
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    max_bytes: int = MAX_TENSOR_BYTES,
 ) -> Graph:
     """The graph of `model` with symbolic dimensions `dims` and inputs' `values` known.
 
     A dimension without a name is called `input.axis` ("x.0"). `shapes` gives inputs' whole shapes instead.
     `supported` names the operators that have kernels, others' functions are expanded. Inputs given by
-    value are no inputs of the graph.
+    value are no inputs of the graph. A tensor of more than `max_bytes` is refused.
 
     Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape
     follows from the value of inputs; GraphError naming node and tensor when something does not fit, and
@@ -65,7 +66,7 @@ def bind(
     """
     types = {port.name: _bound(port, dims, shapes or {}) for port in model.inputs}
     _no_unknown(model, dims)
-    walk = _Walk(model, supported)
+    walk = _Walk(model, supported, max_bytes)
     given = values or {}
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
@@ -123,8 +124,9 @@ class _Scope:
 class _Walk:
     """The state of one walk: tensors known so far, by value or by type, and the nodes kept."""
 
-    def __init__(self, model: OnnxModel, supported: Collection[str]) -> None:
+    def __init__(self, model: OnnxModel, supported: Collection[str], max_bytes: int) -> None:
         self._model = model
+        self._max_bytes = max_bytes
         self._supported = supported
         self._types: dict[str, TensorType] = {}
         self._values: dict[str, np.ndarray] = {}
@@ -388,7 +390,7 @@ class _Walk:
         return next(name for i in self._count if (name := f"{near}#{i}") not in taken)
 
     def _fits(self, name: str, type_: TensorType) -> None:
-        if type_.n_bytes > MAX_TENSOR_BYTES:
+        if type_.n_bytes > self._max_bytes:
             raise GraphError(f"tensor {name!r} would be {type_}: {type_.n_bytes} bytes.")
 
     def _all_known(self, node: Any, key: str, where: str) -> None:

@@ -159,10 +159,11 @@ class ModelSession:
 
     def _bound(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> Graph:
         """The graph for these shapes; inputs that shapes follow from are found on the way."""
+        memory = psutil.virtual_memory().total
         while True:
             values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
             try:
-                bound = bind(self._model, {}, values, supported=RULES, shapes=shapes)
+                bound = bind(self._model, {}, values, supported=RULES, shapes=shapes, max_bytes=memory)
             except ValueNeeded as needed:
                 if needed.names <= set(self._by_value) or not needed.names <= set(feeds):
                     raise
