@@ -15,6 +15,7 @@ from pliant.compile.lower.elementwise import map_calls
 from pliant.compile.lower.extremum import extremum_call
 from pliant.compile.lower.move import axis_of
 from pliant.compile.lower.reduce import accumulator, finite, reduce_call
+from pliant.compile.lower.rows import grain, layer_norm_call
 from pliant.compile.lower.window import integer, numbers, real
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -32,7 +33,7 @@ def softmax_rows(x: str, out: str, shape: Sequence[int], label: str = "") -> tup
         return ()
     kernel = Kernel(rowwise.SOFTMAX, rowwise.softmax_ir)
     fields: dict[str, Field] = {"x": Ref(x), "ld_x": n, "out": Ref(out), "ld_out": n, "n": n}
-    return (Call(kernel, rowwise.RowArgs, fields, rows, (x,), (out,), _grain(n), label=label),)
+    return (Call(kernel, rowwise.RowArgs, fields, rows, (x,), (out,), grain(n), label=label),)
 
 
 def _softmax(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -108,14 +109,8 @@ def _layer_norm_rows(node: Node, graph: Graph, n: int) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}@bias"
     packed = {} if bias in node.inputs else {bias: _packed(np.zeros(n, np.float32))}
-    rows = graph.types[x].size // n
-    fields: dict[str, Field] = {
-        **{"x": Ref(x), "ld_x": n, "out": Ref(y), "ld_out": n, "weight": Ref(node.inputs[1])},
-        **{"bias": Ref(bias), "n": n, "n_padded": n, "eps": real(node.attributes, "epsilon", 1e-5)},
-    }
-    kernel = Kernel(rowwise.LAYER_NORM, rowwise.layer_norm_ir)
-    reads = (x, node.inputs[1], bias)
-    call = Call(kernel, rowwise.LayerNormArgs, fields, rows, reads, (y,), _grain(n), label=node.name)
+    rows, epsilon = graph.types[x].size // n, real(node.attributes, "epsilon", 1e-5)
+    call = layer_norm_call(x, y, (node.inputs[1], bias), (rows, n), n, epsilon, node.name)
     return Lowered((call,) if rows else (), packed=packed)
 
 
@@ -142,7 +137,7 @@ def _rms_norm_rows(node: Node, graph: Graph, n: int, epsilon: float) -> Lowered:
     fields: dict[str, Field] = {"x": Ref(x), "out": Ref(y), "weight": Ref(weight), "n": n, "eps": epsilon}
     kernel = Kernel(rms_norm.RMS_NORM, rms_norm.rms_norm_ir)
     reads = (x, weight)
-    call = Call(kernel, rms_norm.RmsNormArgs, fields, rows, reads, (y,), _grain(n), label=node.name)
+    call = Call(kernel, rms_norm.RmsNormArgs, fields, rows, reads, (y,), grain(n), label=node.name)
     return Lowered((call,) if rows else ())
 
 
@@ -270,10 +265,6 @@ def _packed(values: np.ndarray) -> Packed:
 
 def _fill(values: np.ndarray, memory: np.ndarray) -> None:
     memory[: values.nbytes] = values.view(np.uint8)
-
-
-def _grain(n: int) -> int:
-    return max(1, 2048 // n)
 
 
 RULES = {
