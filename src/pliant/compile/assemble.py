@@ -159,12 +159,12 @@ def _merge(
 ) -> None:
     """Give what a call may write in place the bytes of what dies there: x becomes an alias of y."""
     for at, call in enumerate(calls):
-        if not call.in_place:
+        if not call.in_place or call.in_place in places:
             continue
         x, y = call.in_place, call.writes[0]
         is_whole = x not in roots and y not in roots and sizes[x] == sizes[y]
         is_read_once = [roots.get(r, (r, 0))[0] for r in call.reads].count(x) == 1
-        if is_whole and is_read_once and x not in places and lives[x][1] == at == lives[y][0]:
+        if is_whole and is_read_once and lives[x][1] == at == lives[y][0]:
             first, _ = lives.pop(x)
             lives[y] = (first, lives[y][1])
             for tensor, (root, offset) in roots.items():

@@ -9,6 +9,7 @@ from pliant.compile.call import Alias, Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.onnx_elementwise import FORMULAS, expression
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
+from pliant.kernels.dtypes import DTYPES
 from pliant.kernels.expression import Expr, constant, inputs
 from pliant.kernels.map import MAX_INPUTS, MAX_OUTER, SCRATCH_BYTES, MapArgs, map_ir, map_name, walk
 
@@ -47,8 +48,24 @@ def map_calls(
     }
     kernel = Kernel(map_name(tree, way.pattern), partial(map_ir, tree=tree, pattern=way.pattern))
     reads = tuple(dict.fromkeys(x for x, _ in operands))
+    sizes = [DTYPES[dtype].itemsize for dtype in inputs(tree).values()]
+    alike = [
+        x
+        for (x, s), n in zip(operands, sizes, strict=True)
+        if tuple(s) == tuple(shape) and n == DTYPES[tree.dtype].itemsize
+    ]
     return (
-        Call(kernel, MapArgs, fields, way.n_units, reads, (name,), scratch_bytes=SCRATCH_BYTES, label=label),
+        Call(
+            kernel,
+            MapArgs,
+            fields,
+            way.n_units,
+            reads,
+            (name,),
+            scratch_bytes=SCRATCH_BYTES,
+            label=label,
+            in_place=alike[0] if alike else "",
+        ),
     )
 
 
