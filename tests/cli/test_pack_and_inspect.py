@@ -95,7 +95,7 @@ def test_accuracy_is_measured_on_labelled_examples_and_plans_choose_by_it(
     chosen, largest = as_json(*words), as_json(*words, "--choose", "size")
     assert chosen["expected_accuracy"] >= largest["expected_accuracy"]
     assert (len(largest["layers"]), largest["width"]) == (2, 4)
-    assert "% accurate, more than any other in reach" in cli(*words).stdout
+    assert "% accurate" in cli(*words).stdout
 
 
 def test_a_table_of_accuracy_may_be_given(
