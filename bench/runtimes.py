@@ -1,7 +1,8 @@
 """A model in pliant, onnxruntime or OpenVINO, two threads; run alone, what one takes in a fresh process.
 
 `python bench/runtimes.py RUNTIME FILE` prints the time to the first answer, import included, and the peak of
-resident memory over three runs. Imports no runtime but the one asked for.
+resident memory over three runs. With `--serve OUT` it saves the first answer and then, for each line on
+standard input, runs twice and prints the seconds of the second run. Imports no runtime but the one asked for.
 """
 
 import json
@@ -61,12 +62,25 @@ def main() -> None:
     start = time.perf_counter()
     ids = np.random.default_rng(0).integers(1000, 30000, (1, 128), dtype=np.int64)
     run = {**RUNTIMES, "loaded": _loaded}[name](path, {"ids": ids, "mask": np.ones_like(ids)})
+    if len(sys.argv) > 3:
+        np.save(sys.argv[4], run())
+        _serve(run)
+        return
     run()
     first_s = time.perf_counter() - start
     run()
     run()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"first answer s": first_s, "peak MB": peak}))
+
+
+def _serve(run: Callable[[], np.ndarray]) -> None:
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        run()
+        start = time.perf_counter()
+        run()
+        print(time.perf_counter() - start, flush=True)
 
 
 if __name__ == "__main__":
