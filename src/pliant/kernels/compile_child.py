@@ -25,9 +25,7 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str =
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(triple) if triple else llvm.Target.from_default_triple()
-    machine = target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
-    )
+    machine = target.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
     # The generators unroll and vectorise themselves; LLVM doing it again only costs time and code.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_unrolling = False
@@ -48,9 +46,7 @@ def compile_objects(texts: Sequence[str], cpu: str, features: str, triple: str =
 def main() -> None:
     """Answer one request: `{"texts": [...], "cpu": "...", "features": "...", "triple": ""}`."""
     request = json.load(sys.stdin)
-    for data in compile_objects(
-        request["texts"], request["cpu"], request["features"], request["triple"]
-    ):
+    for data in compile_objects(request["texts"], request["cpu"], request["features"], request["triple"]):
         sys.stdout.buffer.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
 
 
