@@ -364,7 +364,8 @@ def _child(runtime: str, model: str) -> dict[str, float]:
     if runtime == "pliant":
         directory = Path(model).with_suffix(".pliant")
         if not directory.exists():
-            compile_ = [sys.executable, "-m", "pliant", "compile", model, "-o", str(directory)]
+            verb = ["-c", "from pliant.cli.app import app; app()", "compile"]
+            compile_ = [sys.executable, *verb, model, "-o", str(directory)]
             subprocess.run(compile_, check=True, capture_output=True)
         import pliant
 
