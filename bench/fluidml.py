@@ -19,8 +19,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-import text_models
-import vision_models
 from report import Report, interleaved, options
 
 THREADS = 2
@@ -56,6 +54,10 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 def _models(folder: Path, quick: bool, only: list[str] | None) -> dict[str, Path]:
     """Name -> ONNX file, exported where it does not exist."""
+    # Here, not above: processes whose memory is measured must not load torch.
+    import text_models
+    import vision_models
+
     if quick:
         small = text_models.TextModel("BERT", 2, 128, 4, 64, 2000)
         return {"BERT (2 layers of 128)": text_models.export(small, folder / "small.onnx")}
