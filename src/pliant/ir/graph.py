@@ -34,7 +34,8 @@ class TensorType:
 
     @property
     def numpy(self) -> np.dtype:
-        return np.dtype(_EXTENDED.get(self.dtype, self.dtype))
+        found: np.dtype = np.dtype(_EXTENDED.get(self.dtype, self.dtype))
+        return found
 
     @property
     def size(self) -> int:

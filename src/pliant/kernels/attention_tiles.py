@@ -121,11 +121,11 @@ def fill_queries(
         with f.each(0, whole, QUAD) as column:
             for i, lanes in enumerate(quad_of_rows(f, starts, column)):
                 f.store(lanes * factor, f.at(to, (column + i) * strip.rows + v * f.lanes))
-        for column in range(whole, strip.keys):
+        for last in range(whole, strip.keys):
             lanes = f.const(0.0, f.vec)
-            if column < strip.key_dim:
-                lanes = rows_at(f, starts, f.const(column)) * factor
-            f.store(lanes, f.at(to, column * strip.rows + v * f.lanes))
+            if last < strip.key_dim:
+                lanes = rows_at(f, starts, f.const(last)) * factor
+            f.store(lanes, f.at(to, last * strip.rows + v * f.lanes))
 
 
 def quad_of_rows(f: Function, starts: Sequence[Value], column: Value) -> list[Value]:

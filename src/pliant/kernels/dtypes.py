@@ -44,14 +44,14 @@ class Dtype:
     @property
     def lowest(self) -> Number:
         """The smallest value, -inf of floats."""
-        return float("-inf") if self.kind == "float" else -(2 ** (self.bits - 1)) if self.kind == "int" else 0
+        return float("-inf") if self.kind == "float" else -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def highest(self) -> Number:
         """The largest value, inf of floats."""
         if self.kind == "float":
             return float("inf")
-        return 2 ** (self.bits - 1) - 1 if self.kind == "int" else 2**self.bits - 1
+        return (1 << (self.bits - 1)) - 1 if self.kind == "int" else (1 << self.bits) - 1
 
 
 DTYPES = {

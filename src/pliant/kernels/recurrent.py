@@ -138,9 +138,7 @@ class _Crew:
                 exists = (i < self.hidden) & given.compare("ne", 0)
                 at = (row + self.first_row) * state_b + self.direction * state_d + i
                 zero = f.const(0.0, "float")
-                value = f.choose(
-                    exists, lambda at=at, given=given: [f.load(f.at(given, at))], lambda z=zero: [z]
-                )
+                value = f.choose(exists, partial(_load_at, f, given, at), partial(_as_list, zero))
                 f.store(value[0], f.at(self.state(n), row * self.width + i))
 
     def integers(self, *names: str) -> list[Value]:
@@ -323,3 +321,11 @@ class _Work:
             return function(f, x, f.splat(alpha), f.splat(beta))
 
         return apply
+
+
+def _load_at(f: Function, pointer: Value, index: Value) -> list[Value]:
+    return [f.load(f.at(pointer, index))]
+
+
+def _as_list(value: Value) -> list[Value]:
+    return [value]

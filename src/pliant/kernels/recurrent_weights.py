@@ -5,6 +5,7 @@ Knows blocks of 16 hidden units; nothing of what gates mean.
 
 import ctypes
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -109,6 +110,10 @@ def interleave_ir(isa: Isa) -> str:
                 place = f.select(exists, row * depth + k, f.const(0))
                 value = f.select(exists, f.load(f.at(source, place)), zero)
                 at = f.at(to, (gate * padded_depth + k) * LANES + lane)
-                before = f.choose(adds.compare("ne", 0), lambda at=at: [f.load(at)], lambda: [zero])[0]
+                before = f.choose(adds.compare("ne", 0), partial(_loaded, f, at), lambda: [zero])[0]
                 f.store(before + value, at)
     return module.text()
+
+
+def _loaded(f: Function, at: Value) -> list[Value]:
+    return [f.load(at)]
