@@ -10,9 +10,10 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 
-from pliant.kernels.emit import Module
+from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.recurrent_args import LANES
+from pliant.kernels.values import Value
 
 INTERLEAVE = "recurrent_interleave"
 
