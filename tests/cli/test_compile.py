@@ -99,3 +99,17 @@ def test_an_unknown_runtime_is_named(model: Path) -> None:
     assert status == 1
     assert "abacus" in said
     assert "onnxruntime" in said
+
+
+def test_a_schedule_says_what_it_chose_from(model: Path) -> None:
+    """As a table and as JSON: edges, candidates, conflicts, reorders and the gain it promises."""
+    words = ("compile", str(model), "--dim", "batch=2", "--threads", "1", "--schedule", "exact")
+    status, printed, _ = run(*words, "--json")
+    assert status == 0
+    said = json.loads(printed)["schedule"]
+    assert (said["kind"], said["edges"], said["reorders"]) == ("exact", 2, 0)
+    assert said["predicted_s"] <= said["default_s"]
+    status, printed, _ = run(*words)
+    assert status == 0
+    for word in ("candidate layouts", "conflicts", "reorders inserted", "predicted gain"):
+        assert word in printed
