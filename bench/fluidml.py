@@ -91,6 +91,7 @@ def _schedules(report: Report, files: dict[str, Path], quick: bool) -> None:
             {"model": name}
             | {f"{kind} [ms]": 1e3 * s for kind, s in best.items()}
             | {
+                **{f"{kind}, one thread [processor ms]": 1e3 * s for kind, s in alone.items()},
                 "none / exact": best["none"] / best["exact"],
                 "exact / ort": best["exact"] / best["onnxruntime"],
             }
