@@ -61,7 +61,7 @@ def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> Co
     """
     saved = open_saved(Path(directory))
     _, pool = shared_pool(n_threads(threads))
-    return CompiledSession.of(saved.program, saved.weights, saved.addresses, pool)
+    return CompiledSession(saved.program, saved.weights, saved.addresses, pool)
 
 
 def whole(

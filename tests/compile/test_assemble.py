@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pliant.compile.assemble import Image, assemble
+from pliant.compile.assemble import ARENA, Image, assemble
 from pliant.compile.call import Alias, Call, Extent, Kernel, Lowered, Ref, Target
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import X86_64
@@ -52,7 +52,7 @@ def test_inputs_outputs_and_operands_read_twice_are_not_overwritten() -> None:
     made = image({"a": ("x",), "b": ("a",), "y": ("b", "b")}, ("a", "y"))
     assert made.places["a"].space == "a"
     assert made.places["x"].space == "x"
-    assert made.places["b"].space == "arena"
+    assert made.places["b"].space == ARENA
 
 
 def test_aliases_follow_what_was_merged() -> None:

@@ -7,7 +7,7 @@ from pliant.compile.call import Target
 from pliant.compile.image import Image, make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import host_isa
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import open_image
 from tests.compile.lower.running import machine
 
 SHAPE = (37, 53)
@@ -22,7 +22,7 @@ def an_image(nodes: tuple[Node, ...], outputs: tuple[str, ...], **types: TensorT
 
 def answer(image: Image, x: np.ndarray) -> np.ndarray:
     library, pool = machine(host_isa())
-    return CompiledSession(image, pool, library).run({"x": x})["y"]
+    return open_image(image, pool, library).run({"x": x})["y"]
 
 
 def test_a_chain_needs_one_block() -> None:
@@ -68,3 +68,18 @@ def test_other_sizes_and_broadcasts_are_not_taken_over() -> None:
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     want = (np.exp(x.max(0, keepdims=True)) + np.exp(x)).T
     np.testing.assert_allclose(answer(image, x), want, rtol=1e-5)
+
+
+def test_a_tensor_may_have_any_name() -> None:
+    """No name of a tensor is taken for the arena."""
+    nodes = (
+        Node("Exp", ("arena",), ("a",)),
+        Node("Transpose", ("a",), ("b",)),
+        Node("Transpose", ("b",), ("y",)),
+    )
+    known = dict.fromkeys(("arena", "a", "y"), TensorType("float32", SHAPE))
+    graph = Graph(nodes, ("arena",), ("y",), known | {"b": TensorType("float32", SHAPE[::-1])})
+    library, pool = machine(host_isa())
+    session = open_image(make_image(graph, Target(host_isa(), 2)), pool, library)
+    x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+    np.testing.assert_allclose(session.run({"arena": x})["y"], np.exp(x), rtol=1e-5)

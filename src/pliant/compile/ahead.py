@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
+from pliant.compile.assemble import ARENA
 from pliant.compile.encode import Encoded, encode
 from pliant.compile.image import Image
 from pliant.compile.parts import draft_of, write_objects, write_weights
@@ -83,17 +84,18 @@ def _write(image: Image, name: str, out: Path) -> None:
 def _tables(program: Encoded, layout: Layout, name: str) -> str:
     """The model's own part of the C source."""
     weights = dict(zip(program.weights, layout.offsets, strict=True))
-    indices = {x: i for i, x in enumerate(program.inputs)} | {y: i for i, y in enumerate(program.outputs)}
+    inputs, outputs = list(program.inputs), list(program.outputs)
     kernels_used = list(dict.fromkeys(row.kernel for row in program.rows))
 
     def where(space: str, offset: int) -> str:
         """space, index, offset"""
-        if space == "arena":
+        if space == ARENA:
             return f"ARENA, 0, {offset}u"
         if space in weights:
             return f"WEIGHTS, 0, {weights[space] + offset}u"
-        kind = "INPUT" if space in program.inputs else "OUTPUT"
-        return f"{kind}, {indices[space]}, {offset}u"
+        if space in program.inputs:
+            return f"INPUT, {inputs.index(space)}, {offset}u"
+        return f"OUTPUT, {outputs.index(space)}, {offset}u"
 
     addresses = [f"{{{a.at}u, {where(a.space, a.offset)}}}" for a in program.addresses]
     rows = [
@@ -101,7 +103,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
         f" /* {_comment(r.label)} */"
         for r in program.rows
     ]
-    copies = [f"{{{indices[c.output]}, {where(c.space, c.offset)}}}" for c in program.copies]
+    copies = [f"{{{outputs.index(c.output)}, {where(c.space, c.offset)}}}" for c in program.copies]
     numbers = {
         "ARENA_BYTES": program.arena_bytes,
         "SCRATCH_BYTES": program.scratch_bytes,

@@ -14,12 +14,15 @@ from pliant.compile.place import Lifetime, place
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, TensorType
 
+ARENA = ""
+"""The arena's name among spaces: the one name that no tensor can have."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """Where a tensor's bytes are: `offset` into the arena, or into an input, output or constant."""
 
-    space: str  # "arena", or the name of an input, an output, a constant or a packed constant
+    space: str  # ARENA, or the name of an input, an output, a constant or a packed constant
     offset: int = 0
 
 
@@ -88,7 +91,7 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     _merge(calls, roots, sizes, places, lives)
     moving = [x for x in lives if x not in places]
     placed = place([Lifetime(sizes[x], *lives[x]) for x in moving])
-    places |= {x: Place("arena", at) for x, at in zip(moving, placed.offsets, strict=True)}
+    places |= {x: Place(ARENA, at) for x, at in zip(moving, placed.offsets, strict=True)}
     for x, (root, offset) in roots.items():
         if root in places:
             places.setdefault(x, Place(places[root].space, places[root].offset + offset))

@@ -4,14 +4,13 @@ A session fills the addresses in, a directory keeps them, and C source prints th
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pliant.compile.assemble import Image
 from pliant.compile.call import Call, Kernel, Ref
 from pliant.ir.graph import TensorType
 
-ARENA = "arena"
 _ALIGNMENT = 16
 
 
@@ -113,7 +112,7 @@ def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
         at = _at(structure, name)
         if isinstance(value, tuple):
             array = getattr(owner, last)
-            for i, number in _numbered(value):
+            for i, number in enumerate(value):
                 if isinstance(number, Ref):
                     refs.append((at + i * ctypes.sizeof(ctypes.c_void_p), number))
                 else:
@@ -136,10 +135,6 @@ def _at(structure: ctypes.Structure, name: str) -> int:
     owner, last = _owner(structure, name)
     offset: int = getattr(type(owner), last).offset
     return ctypes.addressof(owner) - ctypes.addressof(structure) + offset
-
-
-def _numbered(values: tuple[object, ...]) -> Iterator[tuple[int, object]]:
-    yield from enumerate(values)
 
 
 def _owner(structure: ctypes.Structure, name: str) -> tuple[ctypes.Structure, str]:

@@ -9,8 +9,9 @@ from typing import final
 
 import numpy as np
 
+from pliant.compile.assemble import ARENA
 from pliant.compile.call import Target
-from pliant.compile.encode import ARENA, kernels
+from pliant.compile.encode import kernels
 from pliant.compile.load import addresses
 from pliant.compile.place import ALIGNMENT
 from pliant.compile.stage import Form, Stage

@@ -1,12 +1,14 @@
 """A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
 
+import threading
 from collections.abc import Mapping
-from typing import Self, final
+from typing import Any, final
 
 import numpy as np
 
+from pliant.compile.assemble import ARENA
 from pliant.compile.bound import Bound
-from pliant.compile.encode import ARENA, Encoded, encode, kernels
+from pliant.compile.encode import Encoded, encode, kernels
 from pliant.compile.image import Image
 from pliant.compile.load import addresses
 from pliant.errors import InputError
@@ -18,32 +20,17 @@ from pliant.kernels.pool import Pool
 
 @final
 class CompiledSession:
-    """Runs one image; one run at a time. The pool may be shared with other sessions and is left open.
+    """Runs one program on its weights and the addresses of its kernels; threads take turns.
 
-    Constants and packed weights stand in memory once; the arena is allocated here and never again.
+    The pool may be shared with other sessions and is left open. The arena is allocated here and never again.
     """
 
-    def __init__(self, image: Image, pool: Pool, library: Library) -> None:
-        weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
-        for name, packed in image.packed.items():
-            weights[name] = aligned_bytes(packed.n_bytes)
-            packed.fill(weights[name])
-        self._load(encode(image), weights, addresses(kernels(image), library), pool)
-
-    @classmethod
-    def of(
-        cls, program: Encoded, weights: Mapping[str, np.ndarray], addresses: Mapping[str, int], pool: Pool
-    ) -> Self:
-        """A session on a program that was encoded before, its weights and the addresses of its kernels."""
-        session = cls.__new__(cls)
-        session._load(program, weights, addresses, pool)
-        return session
-
-    def _load(
+    def __init__(
         self, program: Encoded, weights: Mapping[str, np.ndarray], addresses: Mapping[str, int], pool: Pool
     ) -> None:
         self.program = program
         self._pool, self._weights = pool, weights
+        self._lock = threading.Lock()
         pool.reserve(program.scratch_bytes)
         self._arena = aligned_bytes(program.arena_bytes)
         self._bound = Bound(program, addresses)
@@ -61,6 +48,17 @@ class CompiledSession:
     ) -> dict[str, np.ndarray]:
         """Outputs by name, in fresh arrays or in those of `out`. Raises InputError naming a wrong feed."""
         self._check(feeds)
+        with self._lock:
+            return self._run(feeds, out)
+
+    def repeat(self) -> None:
+        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
+        with self._lock:
+            self._pool.walk(self._table)
+
+    def _run(
+        self, feeds: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray] | None
+    ) -> dict[str, np.ndarray]:
         held = {}
         for x in self.program.inputs:
             held[x] = np.ascontiguousarray(feeds[x])
@@ -76,10 +74,6 @@ class CompiledSession:
         self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
 
-    def repeat(self) -> None:
-        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        self._pool.walk(self._table)
-
     def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
         inputs = self.program.inputs
         wrong = sorted(set(feeds) ^ set(inputs))
@@ -89,8 +83,19 @@ class CompiledSession:
             _fitting(x, feeds[x], type_)
 
 
-def _fitting(name: str, array: np.ndarray, type_: TensorType) -> np.ndarray:
+def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
+    """A session on an image that nothing else runs; weights are packed here."""
+    weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
+    for name, packed in image.packed.items():
+        weights[name] = aligned_bytes(packed.n_bytes)
+        packed.fill(weights[name])
+    return CompiledSession(encode(image), weights, addresses(kernels(image), library), pool)
+
+
+def _fitting(name: str, array: Any, type_: TensorType) -> np.ndarray:
     """`array` if its dtype and shape are right. Raises InputError that says what they are and must be."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
     if array.dtype != type_.numpy or array.shape != type_.shape:
         raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
     return array

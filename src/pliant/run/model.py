@@ -151,7 +151,7 @@ class ModelSession:
         _check_memory(image, self._model.source)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, graph.constants)
-        session = CompiledSession.of(encode(image), weights, at, self._pool)
+        session = CompiledSession(encode(image), weights, at, self._pool)
         self._images[self._key(shapes, feeds)] = session
         while len(self._images) > self._options.images:
             self._images.popitem(last=False)

@@ -29,7 +29,7 @@ from pliant.kernels.pool import Pool
 from pliant.kernels.version import generator_version, source_version
 from pliant.profile.forms import CostFile, Run, cost_file, measure
 from pliant.profile.machine import cpu_model
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import CompiledSession, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
 """`static` puts channels last around convolutions and measures nothing; the others are choose.Kind."""
@@ -183,7 +183,7 @@ class Planner:
         image = image or make_image(sample, self._target)
         if not image.calls:
             return _nothing
-        session = CompiledSession(image, pool, self._library)
+        session = open_image(image, pool, self._library)
         rng = np.random.default_rng(0)
         feeds = {
             x: (rng.standard_normal(t.shape) if t.numpy.kind == "f" else np.ones(t.shape)).astype(t.numpy)

@@ -16,7 +16,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import Isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import open_image
 
 
 @cache
@@ -68,7 +68,7 @@ def run_node(
         constants={names[i]: known[names[i]] for i in constants if names[i]},
     )
     library, pool = machine(isa, cache)
-    session = CompiledSession(make_image(graph, Target(isa, 2)), pool, library)
+    session = open_image(make_image(graph, Target(isa, 2)), pool, library)
     return list(session.run({name: known[name] for name in graph.inputs}).values())
 
 

@@ -15,7 +15,7 @@ from pliant.ir.graph import Graph
 from pliant.kernels.isa import Isa, host_isa
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import open_onnx
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import open_image
 from tests.compile.lower.running import machine
 
 Feeds = Mapping[str, np.ndarray]
@@ -153,4 +153,4 @@ def run(graph: Graph, feeds: Feeds, isa: Isa | None = None) -> dict[str, np.ndar
     """What the compiled graph answers."""
     isa = isa or host_isa()
     library, pool = machine(isa)
-    return CompiledSession(make_image(graph, Target(isa, 2)), pool, library).run(feeds)
+    return open_image(make_image(graph, Target(isa, 2)), pool, library).run(feeds)

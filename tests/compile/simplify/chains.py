@@ -12,7 +12,7 @@ from pliant.compile.call import Target
 from pliant.compile.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import host_isa
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import open_image
 from tests.compile.lower.running import machine
 
 
@@ -69,7 +69,7 @@ def lines(graph: Graph) -> list[str]:
 def assert_same(graph: Graph, chain: Chain, tolerance: float = 1e-5) -> None:
     """A pass's graph, compiled, answers what the chain's own nodes answer in the reference implementation."""
     library, pool = machine(host_isa())
-    session = CompiledSession(make_image(graph, Target(host_isa(), 2)), pool, library)
+    session = open_image(make_image(graph, Target(host_isa(), 2)), pool, library)
     feeds: Mapping[str, np.ndarray] = {x: chain.feeds[x] for x in graph.inputs}
     for y, got in session.run(feeds).items():
         np.testing.assert_allclose(got, chain.values[y], rtol=tolerance, atol=tolerance)

@@ -9,7 +9,7 @@ from pliant.compile.image import make_image
 from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import host_isa
-from pliant.run.compiled import CompiledSession
+from pliant.run.compiled import open_image
 from tests.compile.lower.running import machine
 
 
@@ -92,7 +92,7 @@ def test_the_fused_graph_computes_the_same() -> None:
     isa = host_isa()
     library, pool = machine(isa)
     answers = [
-        CompiledSession(make_image(g, Target(isa, 2)), pool, library).run(feeds)["y"]
+        open_image(make_image(g, Target(isa, 2)), pool, library).run(feeds)["y"]
         for g in (graph, fuse_maps(graph))
     ]
     centred = feeds["x"].astype(np.float64) - feeds["m"]

@@ -1,0 +1,55 @@
+"""Sessions on one program: what is fed is checked, and threads take turns."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pliant.compile.call import Target
+from pliant.compile.image import make_image
+from pliant.errors import InputError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.isa import host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.run.compiled import CompiledSession, open_image
+
+ROWS = TensorType("float32", (64, 64))
+
+
+@pytest.fixture
+def session() -> CompiledSession:
+    """Three steps, so that two runs at once would overwrite each other's arena."""
+    nodes = (
+        Node("MatMul", ("x", "x"), ("a",)),
+        Node("Transpose", ("a",), ("b",)),
+        Node("MatMul", ("b", "a"), ("y",)),
+    )
+    graph = Graph(nodes, ("x",), ("y",), dict.fromkeys("xaby", ROWS))
+    isa = host_isa()
+    library = Library(isa)
+    return open_image(make_image(graph, Target(isa, 2)), Pool(2, library), library)
+
+
+def test_threads_take_turns(session: CompiledSession) -> None:
+    """Each gets the answer to its own feed."""
+    feeds = [np.random.default_rng(i).standard_normal((64, 64)).astype(np.float32) for i in range(4)]
+    wanted = [session.run({"x": x})["y"] for x in feeds]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        answers = [session.run({"x": feeds[i]})["y"] for _ in range(50)]
+        wrong.extend(i for y in answers if not np.array_equal(y, wanted[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_list_is_refused(session: CompiledSession) -> None:
+    """Numpy arrays only: anything else would be copied behind the caller's back."""
+    with pytest.raises(InputError, match="must be a numpy array, not list"):
+        session.run({"x": [[1.0]]})  # type: ignore[dict-item]
