@@ -1,21 +1,38 @@
-"""All verbs under one name, and what becomes of their errors. Knows no verb's options."""
+"""All verbs under one name, and what becomes of their errors. Knows no verb's options.
 
+A verb's module, and what that needs, is imported when the verb is called: no verb waits for another's.
+"""
+
+from pkgutil import resolve_name
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from pliant.cli.bench import bench
-from pliant.cli.compile import compile
-from pliant.cli.demo import demo
-from pliant.cli.eval import evaluate
-from pliant.cli.inspect import inspect
-from pliant.cli.pack import pack
-from pliant.cli.plan import plan
-from pliant.cli.profile import profile
-from pliant.cli.run import run
-from pliant.cli.stretch import stretch
 from pliant.errors import PliantError
+
+_VERBS = {
+    "pack": ("pack:pack", "Cut a model into shards of every bitwidth and write them as a store."),
+    "profile": ("profile:profile", "Measure this device with a model's shape, and keep it."),
+    "plan": ("plan:plan", "Choose submodel, preload set and bits, and predict when everything happens."),
+    "run": ("run:run", "Answer text within a target and a buffer."),
+    "eval": ("eval:evaluate", "Answer every example of a TSV, and say how well and how fast."),
+    "stretch": ("stretch:stretch", "Make a model elastic in width and depth (extra `train`)."),
+    "inspect": ("inspect:inspect", "Print a store's shape, sizes, quantization error and importance."),
+    "compile": ("compile:compile", "Compile an ONNX model, to load or to link."),
+    "bench": ("bench:bench", "Time an ONNX model in turns with other runtimes."),
+    "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
+}
+"""By name: where the verb is, below pliant.cli, and what it does."""
+
+
+class _Later(TyperCommand):
+    """A verb of which only the summary is known until it is called."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+        alone.command(self.name)(resolve_name(f"pliant.cli.{_VERBS[str(self.name)][0]}"))
+        return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
 
 
 class _Verbs(TyperGroup):
@@ -38,16 +55,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(pack)
-app.command()(profile)
-app.command()(plan)
-app.command()(run)
-app.command("eval")(evaluate)
-app.command()(stretch)
-app.command()(inspect)
-app.command()(compile)
-app.command()(bench)
-app.command()(demo)
+for _name, (_, _summary) in _VERBS.items():
+    app.command(_name, cls=_Later, help=_summary)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)

@@ -28,7 +28,7 @@ def demo(
     if source == "sst2" and source not in api.shipped_models():
         raise InputError("this installation ships no model 'sst2'; name a model directory: pliant demo DIR.")
     # A machine slower than the target allows shall still show what it can do.
-    asked = Asked(source, latency, preload, 32, None, True, True, "fp32", 1.0, 1.0)
+    asked = Asked(source, latency, preload, length=32, best_effort=True)
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:

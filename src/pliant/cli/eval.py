@@ -7,23 +7,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from pliant.api import Baseline
-from pliant.cli.options import (
-    Anytime,
-    Asked,
-    BestEffort,
-    Choose,
-    DilateCompute,
-    DilateIo,
-    Json,
-    Latency,
-    Length,
-    Precise,
-    Preload,
-    Source,
-    Threads,
-    Working,
-)
+from pliant.cli.options import Asked, Json, System, asking
 from pliant.cli.show import print_json, progress_bar
 from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import Example, read_examples
@@ -31,33 +15,17 @@ from pliant.quantities import format_bytes, format_seconds
 from pliant.run.session import Reply
 
 
+@asking
 def evaluate(
-    source: Source,
+    asked: Asked,
     data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")],
-    latency: Latency,
-    preload: Preload = "0",
-    working: Working = None,
-    baseline: Annotated[
-        Baseline | None, typer.Option(help="Run as one of the systems STI is compared with.")
-    ] = None,
+    baseline: System = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None,
-    length: Length = 64,
-    threads: Threads = None,
-    best_effort: BestEffort = False,
-    anytime: Anytime = True,
-    compute: Precise = "fp32",
-    choose: Choose = "accuracy",
-    dilate_compute: DilateCompute = 1.0,
-    dilate_io: DilateIo = 1.0,
     json: Json = False,
 ) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
-    asked = Asked(
-        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        baseline, choose, working,
-    )  # fmt: skip
     with progress_bar() as on_progress:
-        session = asked.open(on_progress)
+        session = asked.open(on_progress, baseline)
         with session:
             labels = session.store.spec.head.labels or ()
             examples = read_examples(data, labels)[:limit]

@@ -1,9 +1,11 @@
 """Options that several verbs share, and how they become a session. Knows no verb."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +13,6 @@ from pliant import api
 from pliant.api import Baseline, Compute, OnProgress
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
-from pliant.models.examples import read_examples as read_examples
 from pliant.plan.options import Choice, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.session import Session, SessionOptions
@@ -20,43 +21,44 @@ from pliant.store.read import Store
 Source = Annotated[
     str, typer.Argument(help="A store, a model that ships with pliant (sst2), a model directory or hub id.")
 ]
-Latency = Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
-Preload = Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")]
-Working = Annotated[
-    str | None, typer.Option(help="Bound of the memory that layers in flight are read into, such as 1MB.")
+Threads = Annotated[
+    int | None, typer.Option(help="Compute threads.", show_default="the physical cores", min=1)
 ]
-Length = Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")]
-Threads = Annotated[int | None, typer.Option(help="Compute threads [default: the physical cores].", min=1)]
-BestEffort = Annotated[
-    bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
-]
-Anytime = Annotated[bool, typer.Option(help="Do without refinements that are late.")]
 Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
-Choose = Annotated[
-    Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
+System = Annotated[
+    Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
 ]
-DilateCompute = Annotated[float, typer.Option(help="Emulate a device that computes this many times slower.")]
-DilateIo = Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What run, plan and eval were asked for, in the words of the command line."""
+    """What run, plan and eval are all asked for, in the words of the command line (see `asking`)."""
 
-    source: str
-    latency: str
-    preload: str
-    length: int
-    threads: int | None
-    best_effort: bool
-    anytime: bool
-    compute: Compute
-    dilate_compute: float
-    dilate_io: float
-    baseline: Baseline | None = None
-    choose: Choice = "accuracy"
-    working: str | None = None
+    source: Source
+    latency: Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
+    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")] = "0"
+    working: Annotated[
+        str | None,
+        typer.Option(
+            help="Bound of the memory that layers in flight are read into, such as 1MB.",
+            show_default="unbounded",
+        ),
+    ] = None
+    length: Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")] = 64
+    threads: Threads = None
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
+    ] = False
+    anytime: Annotated[bool, typer.Option(help="Do without refinements that are late.")] = True
+    compute: Precise = "fp32"
+    choose: Annotated[
+        Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
+    ] = "accuracy"
+    dilate_compute: Annotated[
+        float, typer.Option(help="Emulate a device that computes this many times slower.")
+    ] = 1.0
+    dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
 
     @property
     def dilation(self) -> Dilation:
@@ -80,8 +82,8 @@ class Asked:
     def plan(self) -> PlanOptions:
         return PlanOptions(choose=self.choose)
 
-    def open(self, on_progress: OnProgress) -> Session:
-        """The session; packs and profiles first where that was never done."""
+    def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
+        """The session, ours or a baseline's; packs and profiles first where that was never done."""
         return api.open(
             self.source,
             latency=self.latency,
@@ -94,7 +96,7 @@ class Asked:
             compute=self.compute,
             dilation=self.dilation,
             plan=self.plan,
-            baseline=self.baseline,
+            baseline=baseline,
             on_progress=on_progress,
         )
 
@@ -103,6 +105,22 @@ class Asked:
         threads = self.options.n_threads
         kept = api.profile_of(store, api.cache_directory(), threads, self.compute, on_progress)
         return dilate(kept, self.dilation)
+
+
+def asking(verb: Callable[..., None]) -> Callable[..., None]:
+    """`verb(asked=..., its own options)` as a command: Asked's options stand where `asked` stands."""
+
+    @wraps(verb)
+    def command(**given: Any) -> None:
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        verb(asked=asked, **given)
+
+    parameters: list[Parameter] = []
+    for own in signature(verb).parameters.values():
+        shared = signature(Asked).parameters.values() if own.name == "asked" else (own,)
+        parameters += [p.replace(kind=Parameter.KEYWORD_ONLY) for p in shared]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:

@@ -32,13 +32,14 @@ Method = Literal["ablation", "gradient"]
 def pack(
     source: Annotated[str, typer.Argument(help="A model directory, a shipped model or a hub id.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where the store goes [default: NAME.store].")
+        Path | None,
+        typer.Option("--output", "-o", help="Where the store goes.", show_default="NAME.store"),
     ] = None,
     quantizer: Annotated[
         Literal["lloyd", "equal-population"], typer.Option(help="How weights become 6-bit codes.")
     ] = "lloyd",
     bits: Annotated[
-        str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32 [default: all].")
+        str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32.", show_default="all")
     ] = None,
     importance: Annotated[
         Path | None,

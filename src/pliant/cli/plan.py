@@ -6,59 +6,27 @@ from typing import Annotated
 import typer
 
 from pliant import api
-from pliant.api import Baseline
-from pliant.cli.options import (
-    Anytime,
-    Asked,
-    BestEffort,
-    Choose,
-    DilateCompute,
-    DilateIo,
-    Json,
-    Latency,
-    Length,
-    Precise,
-    Preload,
-    Source,
-    Threads,
-    Working,
-)
+from pliant.cli.options import Asked, Json, System, asking
 from pliant.cli.show import print_json, progress_bar, show_plan
 from pliant.ir.text import program_text
 from pliant.plan.lower import lower_plan
 from pliant.plan.picture import draw_plan
 
 
+@asking
 def plan(
-    source: Source,
-    latency: Latency,
-    preload: Preload = "0",
-    working: Working = None,
-    length: Length = 64,
+    asked: Asked,
+    baseline: System = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the plan: .svg, .png or .pdf.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print the program: every step, its reads and waits.")
     ] = False,
-    baseline: Annotated[
-        Baseline | None, typer.Option(help="Plan as one of the systems STI is compared with.")
-    ] = None,
-    threads: Threads = None,
-    best_effort: BestEffort = False,
-    anytime: Anytime = True,
-    compute: Precise = "fp32",
-    choose: Choose = "accuracy",
-    dilate_compute: DilateCompute = 1.0,
-    dilate_io: DilateIo = 1.0,
     json: Json = False,
 ) -> None:
     """Choose submodel, preload set and bits, and predict when everything happens."""
-    asked = Asked(
-        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        choose=choose, working=working,
-    )  # fmt: skip
-    options = asked.options
-    with progress_bar() as on_progress, api.open_source(source, api.cache_directory(), on_progress) as store:
-        made = api.plan_of(store, asked.profile(store, on_progress), options, baseline)
+    cache = api.cache_directory()
+    with progress_bar() as on_progress, api.open_source(asked.source, cache, on_progress) as store:
+        made = api.plan_of(store, asked.profile(store, on_progress), asked.options, baseline)
     if plot is not None:
         draw_plan(made, plot)
     if json:

@@ -15,7 +15,8 @@ from pliant.quantities import format_bytes, format_seconds
 def profile(
     source: Source,
     lengths: Annotated[
-        str | None, typer.Option(help="Input lengths, such as 16,32,64 [default: 16..256 and the limit].")
+        str | None,
+        typer.Option(help="Input lengths, such as 16,32,64.", show_default="16..256 and the limit"),
     ] = None,
     threads: Threads = None,
     compute: Precise = "fp32",

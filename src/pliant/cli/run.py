@@ -5,57 +5,27 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.options import (
-    Anytime,
-    Asked,
-    BestEffort,
-    Choose,
-    DilateCompute,
-    DilateIo,
-    Json,
-    Latency,
-    Length,
-    Precise,
-    Preload,
-    Source,
-    Threads,
-    Working,
-    text_lines,
-)
+from pliant.cli.options import Asked, Json, asking, text_lines
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.errors import InputError
 from pliant.run.trace import write_trace
 
 
+@asking
 def run(
-    source: Source,
-    latency: Latency,
-    preload: Preload = "0",
-    working: Working = None,
+    asked: Asked,
     text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
     input: Annotated[Path | None, typer.Option(help="A file with one text a line.")] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write the last run as a Chrome trace (ui.perfetto.dev opens it).")
     ] = None,
-    length: Length = 64,
-    threads: Threads = None,
-    best_effort: BestEffort = False,
-    anytime: Anytime = True,
-    compute: Precise = "fp32",
-    choose: Choose = "accuracy",
-    dilate_compute: DilateCompute = 1.0,
-    dilate_io: DilateIo = 1.0,
     json: Json = False,
 ) -> None:
     """Answer text within the target; with --json, one line of JSON a text."""
     if (text is None) == (input is None) or (pair is not None and text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     texts = (text,) if text is not None else text_lines(input or Path())
-    asked = Asked(
-        source, latency, preload, length, threads, best_effort, anytime, compute, dilate_compute, dilate_io,
-        choose=choose, working=working,
-    )  # fmt: skip
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:

@@ -26,7 +26,7 @@ def stretch(
         str | None, typer.Option(help="Names for the labels, such as negative,positive.")
     ] = None,
     widths: Annotated[
-        str | None, typer.Option(help="Slices to run with [default: quarters of the heads].")
+        str | None, typer.Option(help="Slices to run with.", show_default="quarters of the heads")
     ] = None,
     tune_epochs: Annotated[float, typer.Option()] = 2.0,
     distil_epochs: Annotated[float, typer.Option()] = 2.0,
