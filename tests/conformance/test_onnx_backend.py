@@ -10,7 +10,7 @@ import pytest
 
 from pliant.compile.lower.rules import RULES
 from pliant.models.onnx_adapt import RENAMED
-from pliant.models.onnx_bind import FOLDED
+from pliant.models.onnx_vanish import VANISHING
 from tests.conformance.cases import Outcome, run_elsewhere
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
@@ -72,7 +72,7 @@ def test_the_page_names_every_supported_operator(request: pytest.FixtureRequest)
 def _supported() -> str:
     onnx_names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == ""}
     with_kernel = sorted(set(RULES) & onnx_names)
-    folded = sorted({*FOLDED, *RENAMED} - set(with_kernel))
+    folded = sorted({*VANISHING, *RENAMED} - set(with_kernel))
     functions = sorted(
         s.name
         for s in onnx.defs.get_all_schemas()

@@ -1,0 +1,123 @@
+"""Tensors of a model being bound: types, values where known, nodes that make them. Knows no operator."""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import final
+
+import numpy as np
+
+from pliant.errors import GraphError, ValueNeeded
+from pliant.ir.graph import Graph, Node, TensorType
+
+MAX_VALUE_ELEMENTS = 4096
+"""Longer inputs are never bound by value: each new value is another compilation."""
+
+
+@final
+class Known:
+    """What a walk over a model has found so far; no tensor in it has more than `max_bytes`.
+
+    It is what adapters may see and add (onnx_adapt.Around).
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.types: dict[str, TensorType] = {}
+        self.values: dict[str, np.ndarray] = {}
+        self._max_bytes = max_bytes
+        self._nodes: list[Node] = []
+        self._makers: dict[str, Node] = {}
+        self._count = count()
+
+    def type(self, tensor: str) -> TensorType:
+        return self.types[tensor]
+
+    def value(self, tensor: str) -> np.ndarray | None:
+        return self.values.get(tensor)
+
+    def constant(self, near: str, value: np.ndarray) -> str:
+        name = self.fresh(near)
+        self.know(name, np.asarray(value))
+        return name
+
+    def tensor(self, near: str, type_: TensorType) -> str:
+        name = self.fresh(near)
+        self.types[name] = type_
+        return name
+
+    def fresh(self, near: str) -> str:
+        """A name made from `near` that no tensor has."""
+        return next(name for i in self._count if (name := f"{near}#{i}") not in self.types)
+
+    def know(self, name: str, value: np.ndarray) -> None:
+        """From here on, tensor `name` is `value`."""
+        self.values[name] = value
+        self.types[name] = TensorType(str(value.dtype), value.shape)
+
+    def keep(self, nodes: Iterable[Node]) -> None:
+        """Add nodes to the graph; the types of what they make are added by the caller."""
+        for node in nodes:
+            self._nodes.append(node)
+            self._makers |= {y: node for y in node.outputs if y}
+
+    def rename(self, inner: str, outer: str) -> None:
+        """Give a known tensor a second name."""
+        if inner in self.values:
+            self.know(outer, self.values[inner])
+            return
+        self.types[outer] = self.types[inner]
+        self.keep([Node("Identity", (inner,), (outer,), {}, outer)])
+
+    def check_fits(self, name: str, type_: TensorType) -> None:
+        """Raises GraphError for a tensor larger than any that may be."""
+        if type_.n_bytes > self._max_bytes:
+            raise GraphError(f"tensor {name!r} would be {type_}: {type_.n_bytes} bytes.")
+
+    def check_values(self, wanted: Iterable[str], where: str) -> None:
+        """Raises ValueNeeded naming the model's inputs that a shape follows from, where not all are known.
+
+        Raises GraphError when those are too long to be bound by value.
+        """
+        unknown = [x for x in wanted if x and x not in self.values]
+        if not unknown:
+            return
+        sources = self._sources(unknown)
+        long = [x for x in sources if self.types[x].size > MAX_VALUE_ELEMENTS]
+        if long:
+            raise GraphError(
+                f"{where}: the shape of its output follows from the values of {sorted(long)}, which are "
+                f"too many (over {MAX_VALUE_ELEMENTS}) to compile for each."
+            )
+        raise ValueNeeded(
+            f"{where} can be compiled only once the value of {unknown} is known, which follows from the "
+            f"inputs {sorted(sources)}.",
+            frozenset(sources),
+        )
+
+    def _sources(self, tensors: Sequence[str]) -> set[str]:
+        """The model's inputs that tensors are computed from."""
+        found, queue, seen = set(), list(tensors), set()
+        while queue:
+            x = queue.pop()
+            if not x or x in seen or x in self.values:
+                continue
+            seen.add(x)
+            if x in self._makers:
+                queue += self._makers[x].inputs
+            else:
+                found.add(x)
+        return found
+
+    def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
+        """The nodes kept, with the constants that they read."""
+        made = {y for node in self._nodes for y in node.outputs}
+        read = {x for node in self._nodes for x in node.inputs} | set(outputs)
+        constants = {x: a for x, a in self.values.items() if x in read and x not in made and x not in inputs}
+        kept = made | set(constants) | set(inputs)
+        return Graph(
+            nodes=tuple(self._nodes),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            types={x: t for x, t in self.types.items() if x in kept},
+            constants=constants,
+            name=name,
+        )
