@@ -4,6 +4,8 @@ B's planes are decoded one block of a column group at a time into scratch, outli
 rows of A multiplied with it: the float32 matrix never exists. Knows addresses and sizes, no models or plans.
 """
 
+from functools import partial
+
 import numpy as np
 from jaxtyping import Float
 
@@ -133,23 +135,10 @@ def _write_panel(f: Function, args: Value, group: Value, groups: int, scratch: V
         start = f.select(is_first, bias_here, zeros)
         added = f.select(is_first, residual_here, c_here)
         added_stride = f.select(is_first, ldr, ldc)
-        a_here = f.at(a, k)
+        top = TileArgs(f.at(a, k), lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
         active = f.select(is_last, activation, f.const(0))
-
-        def at(row: Value) -> TileArgs:
-            return TileArgs(
-                a=f.at(a_here, row * lda),
-                lda=lda,
-                b=tuple(blocks),
-                c=f.at(c_here, row * ldc),
-                ldc=ldc,
-                start=start,
-                added=f.select(added.compare("eq", 0), null, f.at(added, row * added_stride)),
-                added_stride=added_stride,
-                depth=n,
-            )
 
         def after(tile: TileArgs, tile_rows: int) -> None:
             activate(f, tile.c, ldc, f.const(tile_rows), f.const(groups * COLUMNS), active)
 
-        call_rows(f, n_rows, at, after)
+        call_rows(f, n_rows, partial(top.down, f), after)

@@ -5,6 +5,7 @@ before its use; A is copied only where its columns are not neighbours. Knows add
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function, Module
@@ -163,19 +164,10 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
         next_row = f.select(group + groups < last, k, f.select(is_last, f.const(0), k + n))
         next_block = f.at(b, (next_group * depth + next_row) * COLUMNS)
 
+        top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
+
         def at(row: Value) -> TileArgs:
-            return TileArgs(
-                a=f.at(a, row * lda),
-                lda=lda,
-                b=tuple(blocks),
-                c=f.at(c_here, row * ldc),
-                ldc=ldc,
-                start=start,
-                added=f.select(added.compare("eq", 0), null, f.at(added, row * added_stride)),
-                added_stride=added_stride,
-                depth=n,
-                ahead=f.at(next_block, row // tiling(f.isa).rows * n),
-            )
+            return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
 
         def after(tile: TileArgs, tile_rows: int) -> None:
             if has_activation:

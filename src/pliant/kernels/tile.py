@@ -52,6 +52,22 @@ class TileArgs:
     depth: Value
     ahead: Value | None = None
 
+    def down(self, f: Function, row: Value) -> "TileArgs":
+        """The tile `row` rows further down, with nothing ahead; a null `added` stays null."""
+        return TileArgs(
+            a=f.at(self.a, row * self.lda),
+            lda=self.lda,
+            b=self.b,
+            c=f.at(self.c, row * self.ldc),
+            ldc=self.ldc,
+            start=self.start,
+            added=f.select(
+                self.added.compare("eq", 0), f.const(0, "ptr"), f.at(self.added, row * self.added_stride)
+            ),
+            added_stride=self.added_stride,
+            depth=self.depth,
+        )
+
 
 def write_tiles(module: Module, groups: int) -> None:
     """Define the tiles of 1 .. full rows by `groups` column groups, for any depth."""
