@@ -83,8 +83,8 @@ def _supported() -> str:
     total = len(with_kernel) + len(folded) + len(as_function)
     return "\n".join(
         [
-            f"{total} operators: {len(with_kernel)} with kernels, {len(folded)} that are gone once a model",
-            f"is compiled, {len(as_function)} as functions of others.",
+            f"{total} operators: {len(with_kernel)} with kernels, {len(as_function)} as functions of others, "
+            f"{len(folded)} gone once a model is compiled.",
             "",
             f"With kernels: {_names(with_kernel)}.",
             "",
