@@ -113,3 +113,26 @@ def test_a_schedule_says_what_it_chose_from(model: Path) -> None:
     assert status == 0
     for word in ("candidate layouts", "conflicts", "reorders inserted", "predicted gain"):
         assert word in printed
+
+
+def test_the_bench_says_where_the_time_goes(model: Path) -> None:
+    """One row a step with the node it came from, as a table, as JSON and as a trace."""
+    words = ("bench", str(model), "--dim", "batch=2", "--runs", "3", "--against", "", "--profile")
+    status, printed, said = run(*words)
+    assert status == 0, said
+    assert "GFLOP/s" in printed
+    assert "MatMul+Relu" in printed
+    trace = model.with_name("trace.json")
+    status, printed, said = run(*words, "--trace", str(trace), "--json")
+    assert status == 0, said
+    steps = json.loads(printed)["profile"]["steps"]
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert names == [step["label"] for step in steps]
+
+
+def test_a_trace_that_cannot_be_written_is_said(model: Path) -> None:
+    """The directory may not be there."""
+    words = ("bench", str(model), "--dim", "batch=2", "--runs", "3", "--against", "")
+    status, _, said = run(*words, "--trace", str(model / "trace.json"))
+    assert status == 1
+    assert "cannot be written" in said

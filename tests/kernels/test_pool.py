@@ -213,6 +213,21 @@ def test_entries_can_be_resized_between_walks(host: Library, increment: int) -> 
     assert (x[10:] == 1).all()
 
 
+def test_a_timed_walk_is_a_walk_with_a_clock(pool: Pool, increment: int) -> None:
+    """Times of entries that follow each other never go back; an entry of much work takes longer."""
+    x = np.zeros(64, np.int64)
+    table = Table()
+    for turns in (0, 20_000, 0):
+        table.add(increment, _Args(x.ctypes.data, turns), 64, 1)
+    ends_s = pool.walk_timed(table)
+    assert (x == 3).all()
+    assert ends_s[0] == 0.0
+    assert len(ends_s) == 4
+    assert (np.diff(ends_s) > 0).all()
+    assert ends_s[2] - ends_s[1] > 1e-4  # 1.28 million dependent multiplications on at most 8 threads
+    assert pool.walk_timed(Table()).tolist() == [0.0]
+
+
 def test_a_table_keeps_its_arguments_and_grows(host: Library, increment: int) -> None:
     """The native side holds addresses only: a collected argument would be read after free."""
     x = np.zeros(1, np.int64)

@@ -1,4 +1,4 @@
-"""`pliant bench`: an ONNX model here and on other runtimes, in turns, on the same feeds."""
+"""`pliant bench`: an ONNX model here and on other runtimes, in turns, and where its time goes."""
 
 import time
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from pliant.cli.show import console, print_json
 from pliant.errors import InputError
 from pliant.evaluate.peers import PEERS, Run, open_peer
 from pliant.quantities import format_seconds
+from pliant.run.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,14 @@ class Measured:
     difference: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """What `--profile --json` says."""
+
+    runtimes: list[Measured]
+    profile: Profile
+
+
 def bench(
     model: Annotated[Path, typer.Argument(help="An ONNX file.")],
     against: Annotated[
@@ -38,9 +47,15 @@ def bench(
     dim: Dims = None,
     runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50,
     threads: Threads = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
+    ] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write pliant's steps as a Chrome trace (ui.perfetto.dev opens it).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Time a model in turns with other runtimes and compare what they answer."""
+    """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
     session = compiled.compile(model, dims=dims_of(dim), threads=threads)
     feeds = compiled.sample_feeds(session.inputs)
     n_threads = compiled.n_threads(threads)
@@ -48,8 +63,11 @@ def bench(
     runners: dict[str, Run] = {"pliant": session.run}
     runners |= {name: open_peer(name, model, n_threads) for name in names}
     rows = measure(runners, feeds, runs)
+    steps = session.profile(feeds, runs) if profile or trace is not None else None
+    if steps is not None and trace is not None:
+        _write(steps, trace)
     if json:
-        print_json(rows)
+        print_json(Profiled(rows, steps) if profile and steps is not None else rows)
         return
     table = Table("runtime", "median", "95th percentile", "pliant / this", "largest difference")
     for row in rows:
@@ -58,6 +76,10 @@ def bench(
         table.add_row(row.runtime, *times, f"{row.ratio:.2f}", difference)
     console().print(table)
     typer.echo(f"{runs} runs each, in turns, {n_threads} threads")
+    if profile and steps is not None:
+        for table in steps.tables():
+            console().print(table)
+        typer.echo(steps.summary)
 
 
 def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) -> list[Measured]:
@@ -79,6 +101,13 @@ def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) ->
         Measured(name, median(t), float(np.quantile(t, 0.95)), base / median(t), differences[name])
         for name, t in times.items()
     ]
+
+
+def _write(steps: Profile, trace: Path) -> None:
+    try:
+        steps.write_trace(trace)
+    except OSError as error:
+        raise InputError(f"the trace cannot be written to {trace}: {error.strerror}.") from error
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> float:

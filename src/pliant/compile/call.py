@@ -53,7 +53,10 @@ class Call:
 
     `reads` and `writes` are the tensors touched; from them lifetimes follow. The first tensor written may
     take the bytes of `in_place`, one of those read, if that is as large and dies here. `scratch_bytes` is
-    what a thread needs. `label` is the node it came from. Without an `extent` the call is always whole.
+    what a thread needs. Without an `extent` the call is always whole.
+
+    For people: `label` is the node it came from, `op` its operator, `flops` those of the whole node, and
+    `n_bytes` are read and written, each tensor once.
     """
 
     kernel: Kernel
@@ -67,6 +70,9 @@ class Call:
     label: str = ""
     in_place: str = ""
     extent: Extent | None = None
+    op: str = ""
+    flops: int = 0
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

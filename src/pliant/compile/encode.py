@@ -25,13 +25,16 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the native table; its arguments begin at byte `arguments`."""
+    """One entry of the native table; its arguments begin at byte `arguments`. The rest is a Call's."""
 
     kernel: str
     arguments: int
     n_units: int
     grain: int
     label: str
+    op: str = ""
+    flops: int = 0
+    n_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,8 @@ def encode(image: Image) -> Encoded:
             place = image.places[ref.tensor]
             addresses.append(Address(start + at, place.space, place.offset + ref.offset))
         extents += [start + at for at in _extents(call)]
-        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, call.label))
+        about = call.label, call.op, call.flops, call.n_bytes
+        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, *about))
     copies = []
     for output, source in image.copies:
         place = image.places[source]

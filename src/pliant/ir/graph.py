@@ -73,12 +73,24 @@ class Node:
         return f"{', '.join(self.outputs)} = {op} ({', '.join(self.inputs)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a node was in the model: a name to find it by, and the floating-point operations it stands for.
+
+    The name lists the operators of several nodes that became one; `flops` counts those of products only.
+    """
+
+    name: str
+    flops: int = 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """Operators in an order that respects data flow; every tensor has one producer and a static type.
 
     `types` holds every tensor's type, `constants` the values of those known before the run (perhaps
-    memory-mapped: do not write). Raises GraphError naming node and tensor when something does not fit.
+    memory-mapped: do not write), `origins` what nodes came from, by first output, where that was traced.
+    Raises GraphError naming node and tensor when something does not fit.
     """
 
     nodes: tuple[Node, ...]
@@ -87,6 +99,7 @@ class Graph:
     types: Mapping[str, TensorType]
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     name: str = "graph"
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = {*self.inputs, *self.constants}

@@ -7,6 +7,7 @@ import weakref
 from typing import final
 
 import numpy as np
+from jaxtyping import Float64
 
 from pliant.errors import KernelError
 from pliant.kernels.jit import Library
@@ -22,6 +23,7 @@ SPINS_BEFORE_PARKING = 1000
 
 _CACHE_LINE = 64
 _WALK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_WALK_TIMED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 _HELP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 _STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -58,7 +60,7 @@ class Pool:
         self._scratch_bytes = -1
         self._lock = threading.Lock()
         code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
-        self._walk = _WALK(code["walk"])
+        self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
         helper = _HELP(code["help"])
         self._workers = [
@@ -95,14 +97,27 @@ class Pool:
     def walk(self, table: Table) -> None:
         """Run all entries in order, each after the one before it has ended on all threads."""
         with self._lock:
-            if not self._finalizer.alive:
-                raise KernelError("this pool is closed; open another one to run kernels.")
+            self._check_open()
             self._walk(self._address, table.address, len(table))
+
+    def walk_timed(self, table: Table) -> Float64[np.ndarray, " ends"]:
+        """As `walk`; seconds from the start to the first entry, which is 0, and to the end of each."""
+        times = np.zeros((len(table) + 1, 2), np.int64)
+        with self._lock:
+            self._check_open()
+            self._walk_timed(self._address, table.address, len(table), times.ctypes.data)
+        times -= times[0].copy()
+        ends_s: np.ndarray = times[:, 0] + times[:, 1] * 1e-9
+        return ends_s
 
     def close(self) -> None:
         """Stop the workers and wait for them; closing twice is fine."""
         with self._lock:
             self._finalizer()
+
+    def _check_open(self) -> None:
+        if not self._finalizer.alive:
+            raise KernelError("this pool is closed; open another one to run kernels.")
 
 
 def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:

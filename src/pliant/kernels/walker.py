@@ -36,6 +36,7 @@ class _SystemCalls:
 
 
 _X86_64, _AARCH64 = _SystemCalls(202, 203, 204), _SystemCalls(98, 122, 123)
+_CLOCK_MONOTONIC = 1
 _CPU_SET_BYTES = 1024 // 8
 _EVERYONE = 0x7FFFFFFF
 
@@ -76,18 +77,27 @@ class Context(ctypes.Structure):
 
 
 def walker_ir(isa: Isa) -> str:
-    """The module of `walk(ctx, table, n)`, `help(ctx, index)`, which ends after `stop(ctx)`, and `stop`."""
+    """The module of `walk(ctx, table, n)`, `help(ctx, index)`, which ends after `stop(ctx)`, and `stop`.
+
+    `walk_timed(ctx, table, n, times)` also writes the monotonic clock, as (seconds, nanoseconds), before
+    the first entry and after each.
+    """
     module = Module(isa)
     module.declare("syscall", "i64", ("i64",), is_variadic=True)
     for write in (_write_take, _write_wake, _write_step_aside, _write_walk, _write_help, _write_stop):
         write(module)
+    _write_walk(module, is_timed=True)
     return module.text()
 
 
-def _write_walk(module: Module) -> None:
-    with module.function("walk", [("ctx", "ptr"), ("table", "ptr"), ("n", "i64")]) as f:
-        ctx, table, n = f.params
+def _write_walk(module: Module, is_timed: bool = False) -> None:
+    params = [("ctx", "ptr"), ("table", "ptr"), ("n", "i64")]
+    name, more = ("walk_timed", [("times", "ptr")]) if is_timed else ("walk", [])
+    with module.function(name, params + more) as f:
+        ctx, table, n = f.params[:3]
         _exchange(f, "cpu", _cpu(f))
+        if is_timed:
+            _stamp(f, f.const(0))
         with f.each(0, n) as i:
             entry = f.at(table, i * ctypes.sizeof(Entry), "i8")
             kernel, args, units, grain = f.fields(entry, Entry, "kernel", "args", "n_units", "grain")
@@ -103,6 +113,8 @@ def _write_walk(module: Module) -> None:
                 with f.repeat() as turn:
                     turn.again(_take(f, ctx, f.const(0)))
                 _wait_until_done(f, units)
+            if is_timed:
+                _stamp(f, i + 1)
         f.ret()
 
 
@@ -220,6 +232,10 @@ def _take(f: Function, ctx: Value, index: Value) -> Value:
     took = f.call("take", "i1", ctx, index)
     assert took is not None
     return took
+
+
+def _stamp(f: Function, i: Value) -> None:
+    f.call("clock_gettime", "i32", f.const(_CLOCK_MONOTONIC, "i32"), f.at(f.params[3], i * 2, "i64"))
 
 
 def _pause(f: Function) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -16,6 +16,11 @@ from pliant.ir.graph import TensorType
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.pool import Pool
+
+if TYPE_CHECKING:
+    from pliant.run.profile import Profile
+
+Feeds = Mapping[str, np.ndarray]
 
 
 @final
@@ -56,6 +61,19 @@ class CompiledSession:
         with self._lock:
             self._pool.walk(self._table)
 
+    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        from pliant.run.profile import profile_of  # draws tables, which no run needs
+
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        self._check(feeds)
+        with self._lock:
+            held = self._run(feeds, None)
+            ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
+            del held
+        return profile_of(self.program.rows, ends_s, self._pool.n_threads)
+
     def _run(
         self, feeds: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray] | None
     ) -> dict[str, np.ndarray]:
@@ -94,7 +112,7 @@ def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
 
 def _fitting(name: str, array: Any, type_: TensorType) -> np.ndarray:
     """`array` if its dtype and shape are right. Raises InputError that says what they are and must be."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray | np.generic):
         raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
     if array.dtype != type_.numpy or array.shape != type_.shape:
         raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self, final, get_args, overload
+from typing import TYPE_CHECKING, Any, Self, final, get_args, overload
 
 import numpy as np
 import psutil
@@ -28,6 +28,9 @@ from pliant.models.onnx_file import OnnxModel, Port
 from pliant.run.compiled import CompiledSession
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
+
+if TYPE_CHECKING:
+    from pliant.run.profile import Profile
 
 Feeds = Mapping[str, np.ndarray]
 _Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
@@ -116,6 +119,13 @@ class ModelSession:
         results = self._run(out, None)
         return [results[name] for name in names]
 
+    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        shapes = self._shapes(feeds)
+        with self._lock:
+            session = self._session(shapes, feeds)
+            return session.profile({x: feeds[x] for x in session.program.inputs}, runs)
+
     def graph(self, feeds: Feeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
         return self._bound(self._shapes(feeds), feeds)
@@ -136,11 +146,16 @@ class ModelSession:
         if out is not None:
             self._known_outputs(out)
         with self._lock:
-            if self._closed:
-                raise InputError("this session is closed; compile the model again.")
-            session = self._images.get(self._key(shapes, feeds)) or self._compile(shapes, feeds)
-            self._images.move_to_end(self._key(shapes, feeds))
+            session = self._session(shapes, feeds)
             return session.run({x: feeds[x] for x in session.program.inputs}, out)
+
+    def _session(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> CompiledSession:
+        """The image for these shapes, compiled now if they are new; raises InputError once closed."""
+        if self._closed:
+            raise InputError("this session is closed; compile the model again.")
+        session = self._images.get(self._key(shapes, feeds)) or self._compile(shapes, feeds)
+        self._images.move_to_end(self._key(shapes, feeds))
+        return session
 
     def _key(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> _Key:
         return tuple(shapes.values()), tuple(feeds[x].tobytes() for x in self._by_value)

@@ -18,6 +18,7 @@ from pliant.compile.encode import kernels
 from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
 from pliant.compile.order import lower_peak
+from pliant.compile.origin import with_origins
 from pliant.compile.schedule.apply import apply
 from pliant.compile.schedule.choose import Kind, Schedule, choose
 from pliant.compile.schedule.forms import Keys, candidates, keys, priced
@@ -100,8 +101,8 @@ class Planner:
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
         """`graph` simplified but for passes `without`, and scheduled."""
         if self.kind == "static":
-            return Planned(lower_peak(simplify(graph, without)))
-        started = time.perf_counter()
+            return Planned(with_origins(lower_peak(simplify(graph, without)), graph))
+        started, source = time.perf_counter(), graph
         graph = simplify(graph, {*without, *_OWN_LAYOUTS})
         problem = candidates(graph)
         measured = 0
@@ -115,7 +116,7 @@ class Planner:
         report = _report(
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )
-        return Planned(done, report)
+        return Planned(with_origins(done, source), report)
 
     def problem(self, graph: Graph) -> Problem:
         """The choice for a graph that is simplified already, every time measured."""
