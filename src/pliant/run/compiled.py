@@ -98,7 +98,7 @@ class CompiledSession:
         if wrong:
             raise InputError(f"feeds {wrong} are missing or unknown; the inputs are {list(inputs)}.")
         for x, type_ in inputs.items():
-            _fitting(x, feeds[x], type_)
+            _check_fits(x, feeds[x], type_)
 
 
 def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
@@ -110,18 +110,17 @@ def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
     return CompiledSession(encode(image), weights, addresses(kernels(image), library), pool)
 
 
-def _fitting(name: str, array: Any, type_: TensorType) -> np.ndarray:
-    """`array` if its dtype and shape are right. Raises InputError that says what they are and must be."""
+def _check_fits(name: str, array: Any, type_: TensorType) -> None:
+    """Raises InputError that says what dtype and shape are and must be."""
     if not isinstance(array, np.ndarray | np.generic):
         raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
     if array.dtype != type_.numpy or array.shape != type_.shape:
         raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
-    return array
 
 
 def _writable(name: str, array: np.ndarray, type_: TensorType) -> np.ndarray:
     """`array` if kernels can write an output straight into it. Raises InputError otherwise."""
-    _fitting(name, array, type_)
+    _check_fits(name, array, type_)
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise InputError(f"the array given for output {name!r} must be C-contiguous and writable.")
     return array

@@ -213,7 +213,7 @@ class ModelSession:
 
 def _shape(port: Port, array: Any, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
     """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
-    if not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray | np.generic):
         raise InputError(f"input {port.name!r} must be a numpy array, not {type(array).__name__}.")
     given = f"{array.dtype}[{','.join(map(str, array.shape))}]"
     if array.dtype != TensorType(port.dtype, ()).numpy:
