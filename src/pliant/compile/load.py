@@ -17,7 +17,7 @@ def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]
 
     A kernel found in the cache by the version of our source is loaded without writing its IR again.
     """
-    version = _lowering_version()
+    version = lowering_version()
     if version is None:
         return library.functions({name: partial(k.ir, library.isa) for name, k in kernels.items()})
     noted = library.generated(
@@ -27,6 +27,6 @@ def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]
 
 
 @cache
-def _lowering_version() -> str | None:
+def lowering_version() -> str | None:
     """The version of the rules that name kernels; None where it cannot be told."""
     return source_version(Path(__file__).parent / "lower", _IMPORTED_S)

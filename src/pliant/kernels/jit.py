@@ -33,7 +33,8 @@ class Library:
 
     A compiled module is a file in `cache`, named by CPU row, llvmlite version and the IR's hash, with its
     checksum in front: a damaged file is compiled anew, processes may race, and a folder that cannot be
-    written only costs the time to compile again. Code stays mapped while the process lives.
+    written only costs the time to compile again. Code stays mapped while the process lives. `compiler` says
+    what, beside its text, decides a kernel's code.
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
@@ -41,7 +42,7 @@ class Library:
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
         self.cache = default_cache() if cache is None else cache
-        self._compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}"
+        self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}"
         self._loaded: dict[Path, dict[str, int]] = {}
         self._lock = threading.Lock()
 
@@ -102,7 +103,7 @@ class Library:
         return cached | made
 
     def _path(self, text: str) -> Path:
-        digest = hashlib.sha256(f"{self._compiler}\n{text}".encode()).hexdigest()[:40]
+        digest = hashlib.sha256(f"{self.compiler}\n{text}".encode()).hexdigest()[:40]
         return self.cache / "kernels" / f"{self.isa.name}-{digest}.o"
 
 

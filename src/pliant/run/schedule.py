@@ -7,16 +7,14 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Literal, final
 
 import numpy as np
 
-from pliant.compile import lower
 from pliant.compile.call import Target
 from pliant.compile.encode import kernels
 from pliant.compile.image import Image, make_image
-from pliant.compile.load import addresses
+from pliant.compile.load import addresses, lowering_version
 from pliant.compile.order import lower_peak
 from pliant.compile.origin import with_origins
 from pliant.compile.schedule.apply import apply
@@ -27,7 +25,7 @@ from pliant.compile.simplify.passes import FUSING, simplify
 from pliant.ir.graph import Graph
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
-from pliant.kernels.version import generator_version, source_version
+from pliant.kernels.version import generator_version
 from pliant.profile.forms import CostFile, Run, cost_file, measure
 from pliant.profile.machine import cpu_model
 from pliant.run.compiled import CompiledSession, open_image
@@ -231,9 +229,12 @@ def _report(
 
 @cache
 def cost_file_of(library: Library, n_threads: int) -> CostFile:
-    """Where the times of these kernels on this CPU are kept."""
-    rules = source_version(Path(lower.__file__).parent, _IMPORTED_S)
-    version = f"{library.isa!r}\n{generator_version()}\n{rules}"
-    if generator_version() is None or rules is None:
+    """Where the times of these kernels on this CPU are kept: another compiler, or other sources, start anew.
+
+    A time is looked up by the whole text of what ran, so that other changes ask for other times.
+    """
+    versions = (library.isa, library.compiler, generator_version(), lowering_version())
+    version = "\n".join(map(str, versions))
+    if None in versions:
         version += f"\n{_IMPORTED_S}"  # source that changes while it runs: for this process only
     return cost_file(library.cache, cpu_model(), n_threads, version)
