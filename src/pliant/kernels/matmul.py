@@ -12,7 +12,7 @@ from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.matmul_args import BLOCK_ROWS, COLUMNS, MAX_BATCH_DIMS, MatmulArgs
 from pliant.kernels.matmul_pack import write_pack
-from pliant.kernels.tile import TileArgs, call_rows, tiling, write_tiles
+from pliant.kernels.tile import UNROLL, TileArgs, call_rows, tiling, write_tiles
 from pliant.kernels.values import Value
 
 Activation = Callable[[Function, Value], Value]
@@ -69,8 +69,10 @@ def _write_unit(f: Function, unit: Value, panel: int) -> None:
     copies_a = a_column.compare("ne", 1)
     space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
     # A product over nothing still has a bias.
-    with f.each(0, f.select(depth < 1, f.const(1), depth), BLOCK_ROWS) as k:
-        n = f.least(depth - k, BLOCK_ROWS)
+    terms = f.select(depth < 1, f.const(1), depth)
+    even = _up(_up(terms, _up(terms, BLOCK_ROWS)), UNROLL) * UNROLL
+    with f.each(0, terms, even) as k:
+        n = f.least(depth - k, even)
         a_here = f.at(a, k * a_column)
         with f.when(copies_a):
             f.call("pack_rows", "void", a_here, a_row, a_column, rows, n, space)
@@ -202,5 +204,5 @@ def write_activate(module: Module, function: Activation) -> None:
         f.ret()
 
 
-def _up(x: Value, by: int) -> Value:
-    return (x + (by - 1)) // by
+def _up(x: Value, by: Value | int) -> Value:
+    return (x + by - 1) // by
