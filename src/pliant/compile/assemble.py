@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int64
 
+from pliant.arrays import Int64
 from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.place import Lifetime, place
 from pliant.errors import GraphError

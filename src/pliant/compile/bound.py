@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
+from pliant.arrays import Int64
 from pliant.compile.encode import Encoded
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.table import Table

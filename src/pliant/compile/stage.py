@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
+from pliant.arrays import Int64
 from pliant.compile.assemble import assemble
 from pliant.compile.bound import Bound
 from pliant.compile.call import Target

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.models.tokenizer import Encoded
 from pliant.run.engine import Engine
 

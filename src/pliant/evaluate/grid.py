@@ -7,8 +7,8 @@ they begin with, so that each is run once an example (14 layers instead of 21 fo
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.errors import InputError
 from pliant.evaluate.answers import Labelled, embedded, log_likelihood, through
 from pliant.models.spec import picked_layers

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int
 
+from pliant.arrays import Bool, Int
 from pliant.errors import InputError
 
 RESAMPLES = 4000

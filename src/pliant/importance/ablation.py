@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from pliant.arrays import Float, Int
 from pliant.errors import InputError
 from pliant.evaluate.answers import Labelled, embedded, log_likelihood, through
 from pliant.importance.weights import FULL_BITS, LOWEST_BITS

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Int
 
+from pliant.arrays import Float32, Int
 from pliant.errors import InputError
 from pliant.importance.weights import LayerWeights, Norm
 from pliant.models.spec import Activation, Head, ModelSpec

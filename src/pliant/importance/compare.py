@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.errors import InputError
 
 

@@ -6,8 +6,8 @@ Knows the store's weights and labelled examples; runs no kernel and needs no eng
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.errors import InputError
 from pliant.evaluate.answers import Labelled
 from pliant.importance.backward import Tokens, backward, embed, forward, loss_gradient

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, UInt8
 
+from pliant.arrays import Float32, UInt8
 from pliant.ir.program import FULL, Run
 from pliant.models.slices import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision

@@ -6,8 +6,8 @@ Knows the depth's order (kernel d, h, w, channel); nothing of images.
 import ctypes
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.kernels.conv_tile import COLUMNS, UNROLL
 from pliant.kernels.emit import Module
 from pliant.kernels.isa import Isa

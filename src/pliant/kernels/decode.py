@@ -15,8 +15,8 @@ from functools import cache
 from itertools import product
 
 import numpy as np
-from jaxtyping import Float, UInt8, UInt32
 
+from pliant.arrays import Float, UInt8, UInt32
 from pliant.kernels.emit import Function
 from pliant.kernels.int8_form import int8_form
 from pliant.kernels.isa import Isa

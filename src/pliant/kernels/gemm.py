@@ -7,8 +7,8 @@ rows of A multiplied with it: the float32 matrix never exists. Knows addresses a
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.kernels.activate import activate, write_activations
 from pliant.kernels.decode import decode_table
 from pliant.kernels.emit import Function, Module

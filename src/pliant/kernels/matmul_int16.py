@@ -8,8 +8,8 @@ import ctypes
 from functools import partial
 
 import numpy as np
-from jaxtyping import Int16
 
+from pliant.arrays import Int16
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa

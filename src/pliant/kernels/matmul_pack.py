@@ -1,8 +1,8 @@
 """Bring blocks of strided matrices into the forms that tiles read. Knows strides, no products."""
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.kernels.attention_tiles import QUAD, concatenate, transpose
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.matmul_args import COLUMNS, MatmulArgs

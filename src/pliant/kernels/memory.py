@@ -1,7 +1,8 @@
 """Aligned numpy memory for kernels. Knows nothing of what is stored in it."""
 
 import numpy as np
-from jaxtyping import Float, UInt8
+
+from pliant.arrays import Float, UInt8
 
 ALIGNMENT = 64
 

@@ -7,8 +7,8 @@ import weakref
 from typing import final
 
 import numpy as np
-from jaxtyping import Float64
 
+from pliant.arrays import Float64
 from pliant.errors import KernelError
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.recurrent_args import LANES

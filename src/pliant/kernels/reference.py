@@ -6,7 +6,8 @@ Inputs of any float type; results are float64. NaN and infinity go where IEEE ar
 from math import erf, pi, sqrt
 
 import numpy as np
-from jaxtyping import Float, Integer
+
+from pliant.arrays import Float, Integer
 
 Matrix = Float[np.ndarray, "rows columns"]
 

@@ -4,8 +4,8 @@ import ctypes
 from typing import final
 
 import numpy as np
-from jaxtyping import Int64
 
+from pliant.arrays import Int64
 from pliant.kernels.walker import UNIT_BITS, Entry
 
 ENTRY_DTYPE = np.dtype(

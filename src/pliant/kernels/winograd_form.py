@@ -6,8 +6,8 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
 """
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.kernels.conv_tile import COLUMNS
 
 OUTPUTS, INPUTS = 4, 6

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float32
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from pliant.arrays import Float32
 from pliant.errors import ModelError
 from pliant.models.config import read_config, write_config, write_pooling
 from pliant.models.names import find, saved_name

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from onnx.reference import ReferenceEvaluator
 
 from pliant.ir.graph import TensorType
 
@@ -46,6 +45,8 @@ def fold(
     types: Mapping[str, TensorType | None],
 ) -> dict[str, np.ndarray] | None:
     """A node's outputs; None where the reference fails or gives another type than `types` promises."""
+    from onnx.reference import ReferenceEvaluator  # 12 MB, for models that have something to fold
+
     feeds = {x: values[x] for x in node.input if x}
     wanted = [y for y in node.output if y]
     try:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Integer, UInt8
 
+from pliant.arrays import Float32, Integer, UInt8
 from pliant.errors import ModelError
 
 TABLE_BITS = 6

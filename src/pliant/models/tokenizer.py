@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
-from jaxtyping import Int32
 
+from pliant.arrays import Int32
 from pliant.errors import InputError, ModelError
 from pliant.models.spec import ModelSpec
 

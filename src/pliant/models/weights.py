@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float32, UInt8
 from safetensors import SafetensorError, safe_open
 
+from pliant.arrays import Float32, UInt8
 from pliant.errors import ModelError
 
 # How the bytes of each safetensors type are read; BF16 is the upper half of a float32.

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.ir.cost import Budget, CostTable, Disk, Span, latency, simulate
 from pliant.ir.program import Run
 from pliant.plan.load import Held, LayerLoad, count_reads, fidelity

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers

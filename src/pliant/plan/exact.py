@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import highspy
 import numpy as np
-from jaxtyping import Float
 
+from pliant.arrays import Float
 from pliant.errors import BudgetError
 from pliant.plan.load import Ledger
 from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES

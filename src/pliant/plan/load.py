@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from pliant.arrays import Float, Int
 from pliant.ir.cost import Disk
 from pliant.ir.program import FULL, Run
 from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape

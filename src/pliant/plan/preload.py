@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Int
 
+from pliant.arrays import Int
 from pliant.ir.program import FULL
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 

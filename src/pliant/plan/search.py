@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
 from pliant.plan.accuracy import AccuracyGrid, Curves, curves

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Float, Int
 
+from pliant.arrays import Float, Int
 from pliant.errors import InputError
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 from rich.console import Console
 from rich.table import Table
 
+from pliant.arrays import Float64
 from pliant.compile.encode import Row
 from pliant.ir.cost import Span
 from pliant.ir.program import Compute, Program, Segment, Step

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, UInt8, UInt16, UInt32
 
+from pliant.arrays import Float32, UInt8, UInt16, UInt32
 from pliant.errors import StoreError
 from pliant.models.slices import GROUP_COLUMNS, GROUP_ROWS, SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec, Precision

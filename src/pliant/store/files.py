@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import xxhash
-from jaxtyping import Float32, Integer, UInt64
 
+from pliant.arrays import Float32, Integer, UInt64
 from pliant.errors import StoreError
 from pliant.models.slices import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes

@@ -7,8 +7,8 @@ A group is 32 rows x 16 columns of codes. Plane q (0 = most significant bit) of 
 from functools import cache
 
 import numpy as np
-from jaxtyping import Float32, Int, UInt8
 
+from pliant.arrays import Float32, Int, UInt8
 from pliant.errors import StoreError
 from pliant.models.slices import GROUP_COLUMNS, GROUP_ROWS, PLANE_GROUP_BYTES
 from pliant.store.quantize import BITS, LEVELS

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, assert_never
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int, UInt8
 
+from pliant.arrays import Bool, Float32, Float64, Int, UInt8
 from pliant.errors import StoreError
 from pliant.models.table import TABLE_BITS, QuantizedTable, pack_codes
 

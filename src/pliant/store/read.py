@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 import xxhash
-from jaxtyping import UInt8
 
+from pliant.arrays import UInt8
 from pliant.errors import StoreError
 from pliant.ir.program import Run
 from pliant.models.slices import SliceGeometry, slice_geometry

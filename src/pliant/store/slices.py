@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Bool, Float32
 
+from pliant.arrays import Bool, Float32
 from pliant.models.slices import (
     GROUP,
     GROUP_COLUMNS,

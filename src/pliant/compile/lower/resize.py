@@ -10,8 +10,8 @@ from math import floor, prod
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32, Int32
 
+from pliant.arrays import Float32, Int32
 from pliant.compile.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import grain_of
 from pliant.compile.lower.index import gather, rows_along

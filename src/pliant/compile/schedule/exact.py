@@ -2,7 +2,6 @@
 
 from math import isfinite
 
-import highspy
 import numpy as np
 
 from pliant.compile.schedule.problem import Layout, Problem
@@ -68,6 +67,8 @@ class _Model:
             self.rows.append(({**flows, **takers}, 0.0))
 
     def solve(self, time_limit_s: float) -> np.ndarray:
+        import highspy  # 5 MB, for schedules that are chosen exactly
+
         solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("time_limit", time_limit_s)
