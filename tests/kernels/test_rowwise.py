@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pliant.kernels import reference, vmath
+from pliant.kernels import reference
 from pliant.kernels.jit import Library
 from pliant.kernels.rowwise import (
     LAYER_NORM,
@@ -12,7 +12,6 @@ from pliant.kernels.rowwise import (
     LayerNormArgs,
     MeanArgs,
     RowArgs,
-    activation_ir,
     layer_norm_ir,
     mean_ir,
     mean_units,
@@ -122,14 +121,6 @@ def test_a_bad_number_spoils_its_row_of_a_softmax(library: Library, bad: float, 
     y = _rowwise(address(library, SOFTMAX, softmax_ir), x)
     assert np.isnan(y[1]).all()
     assert np.isfinite(y[[0, 2]]).all()
-
-
-@pytest.mark.parametrize("name", list(vmath.ACTIVATIONS))
-def test_an_activation_covers_whole_rows_and_nothing_else(library: Library, name: str) -> None:
-    """Accuracy is vmath's; here it is about tails: 37 is no multiple of any width."""
-    x = floats(3, 37, scale=3.0)
-    y = _rowwise(address(library, name, activation_ir, name), x)
-    np.testing.assert_allclose(y, reference.activation(x, name), atol=2e-6)
 
 
 @pytest.mark.parametrize(("rows", "n"), [(1, 1), (1, 64), (2, 65), (7, 100), (128, 384), (3, 200)])

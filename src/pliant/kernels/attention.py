@@ -179,7 +179,7 @@ def _write_attend(module: Module, strip: Strip) -> None:
         tops = f.choose(mask.compare("ne", 0), masked, lambda: tops)
         tops = f.choose(
             is_causal.compare("ne", 0),
-            lambda: hide_later(f, strip, n_keys, arrays, first + shift, tops),
+            lambda: hide_later(f, strip, n_keys, arrays, first + shift),
             lambda: tops,
         )
         shares = exponentiate(f, strip, n_keys, arrays, tops)

@@ -43,9 +43,7 @@ def hide_masked(
     return f.choose(ld.compare("eq", 0), shared, by_row)
 
 
-def hide_later(
-    f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Value, tops: Sequence[Value]
-) -> list[Value]:
+def hide_later(f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
     """Row i of the block keeps keys up to `last` + i; the new maxima."""
     numbers = [
         f.splat(last) + f.lanes_of(range(v * f.lanes, (v + 1) * f.lanes), "i64") for v in range(strip.vectors)

@@ -167,7 +167,7 @@ def _each_pixel(
 ) -> None:
     """`visit(i, d, h, w)` for `count` output pixels from `pixel` on."""
     height, width = f.fields(args, ConvArgs, "out_h", "out_w")
-    with f.loop(0, count, carry=_place(f, pixel, height, width)) as turn:
+    with f.loop(0, count, carry=_place(pixel, height, width)) as turn:
         d, h, w = turn.carried
         visit(turn.index, d, h, w)
         turn.carry(_next(f, d, h, w + 1, height, width))
@@ -182,14 +182,14 @@ def _each_segment(
 ) -> None:
     """`visit(i, n, d, h, w)` for stretches of n output pixels in one row, from `pixel` on."""
     height, width = f.fields(args, ConvArgs, "out_h", "out_w")
-    with f.repeat([f.const(0), *_place(f, pixel, height, width)]) as turn:
+    with f.repeat([f.const(0), *_place(pixel, height, width)]) as turn:
         i, d, h, w = turn.carried
         n = f.least(width - w, count - i)
         visit(i, n, d, h, w)
         turn.again(i + n < count, [i + n, *_next(f, d, h, w + n, height, width)])
 
 
-def _place(f: Function, pixel: Value, height: Value, width: Value) -> list[Value]:
+def _place(pixel: Value, height: Value, width: Value) -> list[Value]:
     row = pixel // width
     return [row // height, row % height, pixel % width]
 

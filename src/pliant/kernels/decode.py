@@ -57,8 +57,8 @@ def decode_table_int8(
     return _table(steps.view(np.uint32), bits, isa, (0,))
 
 
-def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
-    """Decode 32 rows of one vector's columns, whose words of `bits` planes stand at `planes`.
+def decode_columns(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+    """Decode 32 rows of one vector's columns, whose words stand at `planes`.
 
     A group's 16 columns are 16 / lanes of these; one at a time keeps all of it in registers.
     """
@@ -76,7 +76,7 @@ def decode_columns(f: Function, bits: int, planes: Sequence[Value], table: Value
             rows(2 * w + i, x)
 
 
-def decode_quads(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_quads(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_columns`, from an int8 table: rows 4w .. 4w + 3 as bytes of i32 lanes, for w = 0..7."""
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
     if _by_bytes(f.isa):
@@ -94,7 +94,7 @@ def decode_quads(f: Function, bits: int, planes: Sequence[Value], table: Value, 
     _decode_words(f, words, table, quads)
 
 
-def decode_pairs(f: Function, bits: int, planes: Sequence[Value], table: Value, emit: Emit) -> None:
+def decode_pairs(f: Function, planes: Sequence[Value], table: Value, emit: Emit) -> None:
     """As `decode_quads`, rows 2i and 2i + 1 as int16 halves of i32 lanes; not where bytes are looked up."""
     assert not _by_bytes(f.isa)
     words = [f.load(p, vector(f.lanes, "i32"), 4 * f.lanes) for p in planes]
@@ -308,7 +308,7 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit)
     """One shifted word a row is the index into float32 tables."""
     bits = len(words)
     woven = _weave(words)
-    mixed = _mix_fifth(f, woven, words[4]) if bits >= 5 else woven * 2
+    mixed = _mix_fifth(woven, words[4]) if bits >= 5 else woven * 2
     for v in range(32):
         w, b = v >> 2, v & 3
         offset = 8 * b + (4 if w >= 4 else 0) - (1 if bits >= 5 and w & 3 >= 2 else 0)
@@ -319,7 +319,7 @@ def _decode_words(f: Function, words: Sequence[Value], table: Value, emit: Emit)
         emit(v, _look_up(f, bits, entry, index, sixth, 8 * b + w))
 
 
-def _mix_fifth(f: Function, woven: Sequence[Value], fifth: Value) -> list[Value]:
+def _mix_fifth(woven: Sequence[Value], fifth: Value) -> list[Value]:
     """For each w the word in which plane 4 stands beside the nibble of w, the other nibble given up."""
     beside = [fifth, fifth >> 1, fifth << 1, fifth]
     pairs = [_swap(woven[u], beside[u], _LOW) for u in range(4)]

@@ -93,7 +93,7 @@ def _write_decode(module: Module, bits: int) -> None:
                 def emit(row: int, x: Value) -> None:
                     f.store(x, f.at(rows, row * COLUMNS), 4 * f.lanes)
 
-                decode_columns(f, bits, here, table, emit)
+                decode_columns(f, here, table, emit)
         f.ret()
 
 

@@ -104,7 +104,7 @@ def _write_decode(f: Function, bits: int) -> None:
             def emit(i: int, x: Value) -> None:
                 f.store(x, f.at(rows, i * COLUMNS, "i32"), 4 * f.lanes)
 
-            decode(f, bits, here, table, emit)
+            decode(f, here, table, emit)
 
 
 def _write_full(f: Function, bits: int) -> None:

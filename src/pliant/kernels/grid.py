@@ -17,8 +17,6 @@ from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value
 
 MAX_RANK = 3
-MODES = ("nearest", "linear", "cubic")
-PADDINGS = ("zeros", "border", "reflection")
 
 _CUBIC = -0.75
 

@@ -34,10 +34,6 @@ class Isa:
     is_portable: bool = False
     triple: str = ""
 
-    @property
-    def vector_bits(self) -> int:
-        return 32 * self.lanes
-
 
 _V3 = frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "lzcnt"])
 _V4 = _V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])

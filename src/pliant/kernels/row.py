@@ -136,7 +136,7 @@ def _planes(f: Function, desc: Value, bits: int, group: Value, column_step: Valu
     def read(g: Value, column: Value, emit: Emit) -> None:
         here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
         prefetch_next(f, here, column_step)
-        decode_columns(f, bits, here, table, emit)
+        decode_columns(f, here, table, emit)
 
     return read
 

@@ -93,23 +93,6 @@ def softmax_ir(isa: Isa) -> str:
     return module.text()
 
 
-def activation_ir(isa: Isa, name: str) -> str:
-    """A kernel called `name`, one of vmath.ACTIVATIONS, with RowArgs."""
-    module = Module(isa)
-    with module.kernel(name) as f:
-        args, lo, hi, _ = f.params
-        (n,) = f.fields(args, RowArgs, "n")
-        with f.each(lo, hi) as i:
-            x, out = _rows(f, args, RowArgs, i)
-
-            def visit(span: Span, _: list[Value], x: Value = x, out: Value = out) -> list[Value]:
-                span.store(vmath.ACTIVATIONS[name](f, span.load(x)), out)
-                return []
-
-            over(f, n, visit)
-    return module.text()
-
-
 def mean_ir(isa: Isa) -> str:
     """`mean` with MeanArgs; a unit is MEAN_COLUMNS columns."""
     module = Module(isa)

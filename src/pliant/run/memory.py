@@ -1,9 +1,6 @@
 """Memory: what the process holds, and one budget that several sessions share. Knows no model."""
 
 import resource
-import subprocess
-import sys
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 
@@ -16,20 +13,6 @@ _STATUS = Path("/proc/self/status")
 def peak_rss_bytes() -> int:
     """The largest resident set this process has had, in bytes."""
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def rss_bytes() -> int:
-    """The resident set of this process now, in bytes; its peak where the system tells no more."""
-    return _status("VmRSS") or peak_rss_bytes()
-
-
-@cache
-def idle_rss_bytes() -> int:
-    """The resident set of an interpreter that does nothing, measured in a child; 0 where it cannot be."""
-    # Not getrusage: its peak is inherited from the parent across fork and exec.
-    script = f"print(next(line.split()[1] for line in open({str(_STATUS)!r}) if line.startswith('VmHWM')))"
-    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=False)
-    return int(done.stdout) * 1024 if done.returncode == 0 else 0
 
 
 class MemoryBudget:

@@ -35,7 +35,7 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     if text(node.attributes, "algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):
-        return lower_depthwise(node, graph, target, form, shape)
+        return lower_depthwise(node, graph, form, shape)
     (weights, bias), lowered = _weights(node, graph, shape)
     residual = node.inputs[3] if form.has_residual else ""
     tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)

@@ -5,7 +5,7 @@ from math import prod
 
 import numpy as np
 
-from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref
 from pliant.compile.lower.conv_call import Shape
 from pliant.compile.lower.window import along, real
 from pliant.ir.graph import Graph, Node
@@ -19,7 +19,7 @@ def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
     return known and form.x == form.y == "nhwc" and 1 < s.groups == s.channels == s.outs
 
 
-def lower_depthwise(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
     """The call, and weights turned so that channels are neighbours."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
     names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"

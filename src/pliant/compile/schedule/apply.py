@@ -12,7 +12,7 @@ import numpy as np
 from pliant.compile.schedule.family import Layouts, Realised, layouts_of
 from pliant.compile.schedule.forms import realise
 from pliant.compile.schedule.layouts import between, physical
-from pliant.compile.schedule.problem import Form, Layout, Problem
+from pliant.compile.schedule.problem import Form, Layout
 from pliant.compile.simplify.rewrite import constant_type
 from pliant.ir.graph import Graph, Node, TensorType
 
@@ -31,11 +31,6 @@ def apply(graph: Graph, layouts: Layouts, forms: Sequence[Form]) -> Applied:
     for node, form in zip(graph.nodes, forms, strict=True):
         work.add(node, form)
     return work.result()
-
-
-def chosen_forms(problem: Problem, layouts: Layouts) -> tuple[Form, ...]:
-    """The fastest form of each operator for these layouts."""
-    return tuple(problem.best(operator, layouts)[1] for operator in problem.operators)
 
 
 class _Work:

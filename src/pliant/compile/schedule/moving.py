@@ -17,7 +17,7 @@ from pliant.compile.lower.window import integer
 from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
 from pliant.compile.schedule.layouts import between, identity, layout_of, order, physical, place
 from pliant.compile.schedule.problem import Layout
-from pliant.ir.graph import Attribute, Graph, Node
+from pliant.ir.graph import Graph, Node
 
 
 def _rank(graph: Graph, tensor: str) -> int:
@@ -223,11 +223,6 @@ def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
     assert behind is not None, node
     assert before is not None, node
     return {x: (before[x],), y: (behind[y],)}
-
-
-def with_attributes(node: Node, **attributes: Attribute) -> Node:
-    """The node with further attributes."""
-    return replace(node, attributes={**node.attributes, **attributes})
 
 
 _ALONG = Family(_along_axis, _all_alike)

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from pliant.ir.graph import Graph, Node
 
 
@@ -58,8 +56,3 @@ def other(node: Node, tensor: str) -> str:
     """Of two operands the one that is not `tensor`."""
     a, b = node.inputs
     return b if a == tensor else a
-
-
-def same_numbers(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    """Two constants of equal values."""
-    return a is not None and b is not None and a.shape == b.shape and bool(np.array_equal(a, b))
