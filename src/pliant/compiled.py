@@ -14,10 +14,11 @@ from pliant.compile.image import Image, make_image
 from pliant.compile.saved import open_saved
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, TensorType
+from pliant.ir.port import Port
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
-from pliant.models.onnx_file import Port, open_onnx
+from pliant.models.onnx_file import open_onnx
 from pliant.run.compiled import CompiledSession
 from pliant.run.model import ModelOptions, ModelSession
 from pliant.run.schedule import ScheduleKind, ScheduleReport
@@ -111,8 +112,12 @@ def n_threads(asked: int | None) -> int:
     return n
 
 
-@remembered
 def shared_pool(n_threads: int, cache: Path | None = None) -> tuple[Library, Pool]:
     """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing."""
+    return _shared(n_threads, cache)
+
+
+@remembered
+def _shared(n_threads: int, cache: Path | None) -> tuple[Library, Pool]:
     library = Library(host_isa(), cache)
     return library, Pool(n_threads, library)

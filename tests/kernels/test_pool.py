@@ -266,8 +266,8 @@ def test_a_forgotten_pool_ends_its_workers(host: Library) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_walks_alone(host: Library, increment: int) -> None:
-    """Workers do not survive a fork; nothing may wait for them."""
+def test_a_forked_child_has_workers_of_its_own(host: Library, increment: int) -> None:
+    """Workers do not survive a fork; nothing may wait for them, and the child is not slower for it."""
     x = np.zeros(64, np.int64)
     table = Table()
     table.add(increment, _Args(x.ctypes.data, 100), 64, 1)
@@ -277,12 +277,33 @@ def test_a_forked_child_walks_alone(host: Library, increment: int) -> None:
         child = os.fork()
         if child == 0:
             pool.walk(table)
-            os.write(write, bytes([int((x == 2).all())]))
+            is_served = all(worker.is_alive() for worker in pool._workers)
+            pool.close()
+            os.write(write, bytes([int((x == 2).all()), is_served, *(w.is_alive() for w in pool._workers)]))
             os._exit(0)
         os.waitpid(child, 0)
         os.close(write)
-        assert os.read(read, 1) == b"\x01"
+        assert os.read(read, 3) == b"\x01\x01\x00"
         os.close(read)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_closed_pool_stays_closed_in_a_forked_child(host: Library) -> None:
+    """It must not come to life by being asked."""
+    pool = Pool(2, host)
+    pool.close()
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.walk(Table())
+        except KernelError:
+            os.write(write, b"\x01")
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    assert os.read(read, 1) == b"\x01"
+    os.close(read)
 
 
 def test_a_pool_without_threads_is_refused(host: Library) -> None:

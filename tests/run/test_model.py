@@ -1,6 +1,7 @@
 """Sessions on ONNX models: any shape that is fed, wrong feeds named, weights held once, threads in turn."""
 
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,9 +10,31 @@ from onnx import helper
 import pliant
 from pliant.compiled import compile
 from pliant.errors import GraphError, InputError
+from pliant.run.model import ModelSession
 from tests.models.onnx_models import linear, parse
 
 SUM = parse("g (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
+
+
+WIDE = parse(
+    "g (float[N,N] x) => (float[N,N] y) { a = Transpose(x) b = Softmax(a) c = Transpose(b) y = Sub(c, x) }"
+)
+AS_WRITTEN = ("transposes", "maps", "pushes")
+
+
+@pytest.fixture
+def wide() -> ModelSession:
+    """Its intermediate tensors take N * N floats each, and no pass removes them."""
+    return compile(WIDE, threads=2, without=AS_WRITTEN)
+
+
+def _square(n: int) -> np.ndarray:
+    return np.eye(n, dtype=np.float32)
+
+
+def _wide_answer(n: int) -> np.ndarray:
+    e = np.exp(_square(n).T)
+    return (e / e.sum(axis=-1, keepdims=True)).T - _square(n)
 
 
 def _rows(n: int) -> np.ndarray:
@@ -62,9 +85,51 @@ def test_weights_are_packed_once_for_all_shapes() -> None:
     for n in (3, 5, 64):
         x = np.ones((n, 128), np.float32)
         np.testing.assert_allclose(session.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
-    held = [a for image in session._images.values() for a in image._weights.values()]
+    held = [a for image in session._images.values() for a in image.weights.values()]
     assert len(held) == 3
     assert len({a.ctypes.data for a in held}) == 1
+
+
+def test_all_images_share_one_arena(wide: ModelSession) -> None:
+    """Runs take turns, so that memory for the largest shape is enough for every other."""
+    for n in (3, 200, 7, 64, 200, 3):
+        np.testing.assert_allclose(wide.run({"x": _square(n)})["y"], _wide_answer(n), rtol=1e-5, atol=1e-6)
+    sizes = [image.arena_bytes for image in wide._images.values()]
+    assert len(sizes) == 4
+    assert wide.arena_bytes == wide._arena.n_bytes == max(sizes) < sum(sizes)
+
+
+def test_memory_is_not_held_per_shape(wide: ModelSession) -> None:
+    """Seven more shapes, none larger than the first: what is held grows by much less than their tensors."""
+    wide.run({"x": _square(256)})
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for n in range(230, 237):
+        wide.run({"x": _square(n)})
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    held = sum(image.arena_bytes for image in wide._images.values())
+    assert after - before < held / 4
+
+
+def test_the_arena_shrinks_with_the_images_that_are_kept() -> None:
+    """One request of a thousand rows must not be paid for until the process ends."""
+    session = compile(WIDE, threads=1, images=2, without=AS_WRITTEN)
+    for n in (200, 3, 7):
+        np.testing.assert_allclose(session.run({"x": _square(n)})["y"], _wide_answer(n), rtol=1e-5, atol=1e-6)
+    assert session._arena.n_bytes == session.arena_bytes < 10_000
+
+
+def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:
+    """One row wants its weights in another form than many; both are held only while both are in use."""
+    model, weight = linear(128, 64)
+    session = compile(model, threads=1, images=1)
+    for n in (1, 64, 1):
+        x = np.ones((n, 128), np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
+        (image,) = session._images.values()
+        forms = {id(form[0]) for form in session._weights._packed.values()}
+        assert forms <= {id(a) for a in image.weights.values()}
 
 
 def test_values_that_shapes_follow_from_are_compiled_in_and_followed() -> None:

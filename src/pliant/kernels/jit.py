@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from pliant.errors import KernelError
 from pliant.kernels import compile_child
 from pliant.kernels.isa import Isa, runnable
 from pliant.kernels.loader import load
+from pliant.kernels.turns import Turns
 from pliant.kernels.version import generator_version
 
 _DIGEST_BYTES = 32
@@ -44,7 +44,7 @@ class Library:
         self.cache = default_cache() if cache is None else cache
         self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}"
         self._loaded: dict[Path, dict[str, int]] = {}
-        self._lock = threading.Lock()
+        self._turns = Turns()
 
     def function(self, name: str, ir: Callable[[], str]) -> int:
         """The address of the function `name`, defined in the module whose text `ir()` gives.
@@ -85,7 +85,7 @@ class Library:
         return path
 
     def _modules(self, wanted: Mapping[str, tuple[Path, Callable[[], str]]]) -> dict[str, Mapping[str, int]]:
-        with self._lock:
+        with self._turns.lock:
             missing = {path: ir for path, ir in wanted.values() if path not in self._loaded}
             for path, data in self._objects(missing).items():
                 self._loaded[path] = load(data)

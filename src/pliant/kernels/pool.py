@@ -1,6 +1,7 @@
 """Threads that share the work of kernels and sleep when there is none. Knows tables, not what they do."""
 
 import ctypes
+import os
 import sys
 import threading
 import weakref
@@ -13,7 +14,8 @@ from pliant.errors import KernelError
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.table import Table
-from pliant.kernels.walker import Context, walker_ir
+from pliant.kernels.turns import Turns
+from pliant.kernels.walker import UNIT_BITS, Context, walker_ir
 
 __all__ = ["Pool", "Table"]
 
@@ -36,8 +38,7 @@ class Pool:
     for some microseconds after work, then sleep on a futex and cost nothing; with one thread there
     are none. Each thread has `scratch_bytes` of its own, aligned to 64 bytes.
 
-    After a fork the child has no workers: its walks run whole on the calling thread. Fork while no
-    walk runs.
+    A fork takes no worker along: the child gets its own at its first walk.
     """
 
     def __init__(
@@ -58,20 +59,12 @@ class Pool:
         self._context.spins = spins
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
-        self._lock = threading.Lock()
+        self._turns, self._process = Turns(), os.getpid()
         code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
         self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
-        helper = _HELP(code["help"])
-        self._workers = [
-            threading.Thread(
-                target=_work, args=(helper, self._address, i, self._memory), name=f"pliant-{i}", daemon=True
-            )
-            for i in range(1, n_threads)
-        ]
-        for worker in self._workers:
-            worker.start()
-        self._finalizer = weakref.finalize(self, _end, _STOP(code["stop"]), self._address, self._workers)
+        self._help, self._stop = _HELP(code["help"]), _STOP(code["stop"])
+        self._start()
 
     def __enter__(self) -> "Pool":
         return self
@@ -86,24 +79,24 @@ class Pool:
 
     def reserve(self, scratch_bytes: int) -> None:
         """Give every thread at least this much scratch; what was in it is lost."""
-        with self._lock:
+        with self._turns.lock:
             if scratch_bytes <= self._scratch_bytes:
                 return
-            self._scratch_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
-            self._scratch = aligned_bytes(self.n_threads * self._scratch_bytes)
+            n_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
+            self._scratch = aligned_bytes(self.n_threads * n_bytes)
             self._context.scratch = self._scratch.ctypes.data
-            self._context.scratch_bytes = self._scratch_bytes
+            self._context.scratch_bytes = self._scratch_bytes = n_bytes
 
     def walk(self, table: Table) -> None:
         """Run all entries in order, each after the one before it has ended on all threads."""
-        with self._lock:
+        with self._turns.lock:
             self._check_open()
             self._walk(self._address, table.address, len(table))
 
     def walk_timed(self, table: Table) -> Float64[np.ndarray, " ends"]:
         """As `walk`; seconds from the start to the first entry, which is 0, and to the end of each."""
         times = np.zeros((len(table) + 1, 2), np.int64)
-        with self._lock:
+        with self._turns.lock:
             self._check_open()
             self._walk_timed(self._address, table.address, len(table), times.ctypes.data)
         times -= times[0].copy()
@@ -112,12 +105,34 @@ class Pool:
 
     def close(self) -> None:
         """Stop the workers and wait for them; closing twice is fine."""
-        with self._lock:
+        with self._turns.lock:
             self._finalizer()
 
     def _check_open(self) -> None:
+        """Raise KernelError once closed; in a forked child, start its workers first."""
         if not self._finalizer.alive:
             raise KernelError("this pool is closed; open another one to run kernels.")
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._finalizer.detach()
+            # What the parent was in the middle of is not this process's to finish.
+            self._context.ticket &= -1 << UNIT_BITS
+            self._context.parked = 0
+            self._start()
+
+    def _start(self) -> None:
+        self._workers = [
+            threading.Thread(
+                target=_work,
+                args=(self._help, self._address, i, self._memory),
+                name=f"pliant-{i}",
+                daemon=True,
+            )
+            for i in range(1, self.n_threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+        self._finalizer = weakref.finalize(self, _end, self._stop, self._address, self._workers)
 
 
 def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:

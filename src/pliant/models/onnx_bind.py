@@ -12,8 +12,9 @@ import numpy as np
 
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.port import Port
 from pliant.models.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
-from pliant.models.onnx_file import OnnxModel, Port
+from pliant.models.onnx_file import OnnxModel
 from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_known import Known
 from pliant.models.onnx_nodes import (

@@ -13,27 +13,11 @@ import onnx
 from google.protobuf.message import DecodeError, Message
 
 from pliant.errors import GraphError, InputError, ModelError
+from pliant.ir.port import Port
 from pliant.models.onnx_tensor import ExternalData, array_of, dtype_name, mapped
 from pliant.models.onnx_wire import outline
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output: a dimension is a number, a symbol's name, or None; `dims` is None for any rank."""
-
-    name: str
-    dtype: str
-    dims: tuple[int | str | None, ...] | None
-
-    def __str__(self) -> str:
-        shape = "..." if self.dims is None else ",".join("?" if d is None else str(d) for d in self.dims)
-        return f"{self.dtype}[{shape}]"
-
-    @property
-    def is_static(self) -> bool:
-        return self.dims is not None and all(isinstance(d, int) for d in self.dims)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,7 @@
 """A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
 
-import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Self, final, overload
 
 import numpy as np
 
@@ -13,52 +12,98 @@ from pliant.compile.image import Image
 from pliant.compile.load import addresses
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
+from pliant.ir.port import Port, static_port
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.pool import Pool
+from pliant.kernels.turns import Turns
+from pliant.run.arena import Arena
+from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown
 
 if TYPE_CHECKING:
     from pliant.run.profile import Profile
-
-Feeds = Mapping[str, np.ndarray]
 
 
 @final
 class CompiledSession:
     """Runs one program on its weights and the addresses of its kernels; threads take turns.
 
-    The pool may be shared with other sessions and is left open. The arena is allocated here and never again.
+    The pool may be shared with other sessions and is left open. The arena is allocated here and never again,
+    unless one is given that programs share; their owner then lets them take turns. A forked child may use
+    the session, on workers of its own.
     """
 
     def __init__(
-        self, program: Encoded, weights: Mapping[str, np.ndarray], addresses: Mapping[str, int], pool: Pool
+        self,
+        program: Encoded,
+        weights: Mapping[str, np.ndarray],
+        addresses: Mapping[str, int],
+        pool: Pool,
+        arena: Arena | None = None,
     ) -> None:
         self.program = program
-        self._pool, self._weights = pool, weights
-        self._lock = threading.Lock()
+        self.weights = weights
+        self.inputs = tuple(static_port(x, t) for x, t in program.inputs.items())
+        self.outputs = tuple(static_port(y, t) for y, t in program.outputs.items())
+        self._pool, self._turns = pool, Turns()
+        self._closed = False
         pool.reserve(program.scratch_bytes)
-        self._arena = aligned_bytes(program.arena_bytes)
+        self._arena = Arena() if arena is None else arena
         self._bound = Bound(program, addresses)
         self._table = self._bound.table
-        self._fixed = {ARENA: self._arena.ctypes.data} | {x: a.ctypes.data for x, a in weights.items()}
+        self._fixed = {x: a.ctypes.data for x, a in weights.items()}
         for space, address in self._fixed.items():
             self._bound.point(space, address)
+        self._place_arena()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
+        return shown("CompiledSession", self.inputs, self.outputs, state)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
 
     @property
     def arena_bytes(self) -> int:
         return self.program.arena_bytes
 
+    def get_inputs(self) -> list[Port]:
+        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
+        return list(self.inputs)
+
+    def get_outputs(self) -> list[Port]:
+        """The outputs, likewise."""
+        return list(self.outputs)
+
+    @overload
+    def run(self, feeds: Feeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
+
+    @overload
+    def run(self, feeds: Sequence[str] | None, out: Feeds) -> list[np.ndarray]: ...
+
     def run(
-        self, feeds: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray] | None = None
-    ) -> dict[str, np.ndarray]:
-        """Outputs by name, in fresh arrays or in those of `out`. Raises InputError naming a wrong feed."""
-        self._check(feeds)
-        with self._lock:
-            return self._run(feeds, out)
+        self, feeds: Feeds | Sequence[str] | None, out: Feeds | None = None
+    ) -> dict[str, np.ndarray] | list[np.ndarray]:
+        """Outputs by name, in fresh arrays or in those of `out`. Raises InputError naming a wrong feed.
+
+        As onnxruntime's users write it, `run(names or None, feeds)` gives a list.
+        """
+        given, into, names = by_name(feeds, out, self.outputs)
+        shapes_of(self.inputs, given)
+        with self._turns.lock:
+            results = self._run(given, into)
+        return results if names is None else [results[y] for y in names]
 
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        with self._lock:
+        with self._turns.lock:
+            self._check_open()
             self._pool.walk(self._table)
 
     def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
@@ -67,16 +112,34 @@ class CompiledSession:
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        self._check(feeds)
-        with self._lock:
+        shapes_of(self.inputs, feeds)
+        with self._turns.lock:
             held = self._run(feeds, None)
             ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
             del held
         return profile_of(self.program.rows, ends_s, self._pool.n_threads)
 
-    def _run(
-        self, feeds: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray] | None
-    ) -> dict[str, np.ndarray]:
+    def close(self) -> None:
+        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        with self._turns.lock:
+            self._closed = True
+            self.weights, self._arena = {}, Arena()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session is closed; compile or load the model again.")
+
+    def _place_arena(self) -> None:
+        """Point the calls at the arena where it is now, large enough for them."""
+        if self._arena.n_bytes < self.program.arena_bytes:
+            self._arena.resize(self.program.arena_bytes)
+        if self._arena.address != self._fixed.get(ARENA):
+            self._bound.point(ARENA, self._arena.address)
+            self._fixed[ARENA] = self._arena.address
+
+    def _run(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        self._check_open()
+        self._place_arena()
         held = {}
         for x in self.program.inputs:
             held[x] = np.ascontiguousarray(feeds[x])
@@ -92,14 +155,6 @@ class CompiledSession:
         self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
 
-    def _check(self, feeds: Mapping[str, np.ndarray]) -> None:
-        inputs = self.program.inputs
-        wrong = sorted(set(feeds) ^ set(inputs))
-        if wrong:
-            raise InputError(f"feeds {wrong} are missing or unknown; the inputs are {list(inputs)}.")
-        for x, type_ in inputs.items():
-            _check_fits(x, feeds[x], type_)
-
 
 def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
     """A session on an image that nothing else runs; weights are packed here."""
@@ -110,17 +165,12 @@ def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
     return CompiledSession(encode(image), weights, addresses(kernels(image), library), pool)
 
 
-def _check_fits(name: str, array: Any, type_: TensorType) -> None:
-    """Raises InputError that says what dtype and shape are and must be."""
-    if not isinstance(array, np.ndarray | np.generic):
+def _writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
+    """`array` if kernels can write an output straight into it. Raises InputError otherwise."""
+    if not isinstance(array, np.ndarray):
         raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
     if array.dtype != type_.numpy or array.shape != type_.shape:
         raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
-
-
-def _writable(name: str, array: np.ndarray, type_: TensorType) -> np.ndarray:
-    """`array` if kernels can write an output straight into it. Raises InputError otherwise."""
-    _check_fits(name, array, type_)
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise InputError(f"the array given for output {name!r} must be C-contiguous and writable.")
     return array

@@ -4,12 +4,11 @@ What is compiled has numbers for all dimensions; a model with symbolic ones is c
 combination of shapes it meets, and for each value of the inputs from which shapes follow.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, final, get_args, overload
+from typing import TYPE_CHECKING, NoReturn, Self, final, get_args, overload
 
 import numpy as np
 import psutil
@@ -20,19 +19,22 @@ from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
 from pliant.errors import GraphError, InputError, ValueNeeded
-from pliant.ir.graph import Graph, TensorType
+from pliant.ir.graph import Graph
+from pliant.ir.port import Port
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
+from pliant.kernels.turns import Turns
 from pliant.models.onnx_bind import bind
-from pliant.models.onnx_file import OnnxModel, Port
+from pliant.models.onnx_file import OnnxModel
+from pliant.run.arena import Arena
 from pliant.run.compiled import CompiledSession
+from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
 
 if TYPE_CHECKING:
     from pliant.run.profile import Profile
 
-Feeds = Mapping[str, np.ndarray]
 _Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
 
 
@@ -63,8 +65,9 @@ class ModelSession:
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
     compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
-    goes when there are more than `options.images`. Weights are held once for all of them. `schedule` tells
-    how the last graph was scheduled, unless that went by rule.
+    goes when there are more than `options.images`. Weights are held once for all of them, and one arena, as
+    large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
+    A forked child may use the session, on workers of its own.
     """
 
     def __init__(
@@ -74,8 +77,8 @@ class ModelSession:
         self._pool = pool
         self._library = library
         self._options = options
-        self._lock = threading.Lock()
-        self._weights = SharedWeights(model.drop_pages)
+        self._turns = Turns()
+        self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._by_value: tuple[str, ...] = ()
         self._planner = Planner(options.schedule, pool, library)
         self.schedule: ScheduleReport | None = None
@@ -93,6 +96,26 @@ class ModelSession:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
+        return shown(f"ModelSession of {self._model.source}", self.inputs, self.outputs, state)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_to_pickle()
+
+    @property
+    def arena_bytes(self) -> int:
+        """What intermediate tensors take: as much as those of the largest image."""
+        return max((image.arena_bytes for image in self._images.values()), default=0)
+
+    def get_inputs(self) -> list[Port]:
+        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
+        return list(self.inputs)
+
+    def get_outputs(self) -> list[Port]:
+        """The outputs, likewise."""
+        return list(self.outputs)
+
     @overload
     def run(self, feeds: Feeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
 
@@ -108,27 +131,23 @@ class ModelSession:
         naming a feed that is missing, unknown, or of the wrong type or shape; GraphError when the model
         cannot be compiled for these shapes.
         """
-        if isinstance(feeds, Mapping):
-            return self._run(feeds, out)
-        if not isinstance(out, Mapping):
-            raise InputError(
-                "run takes feeds by name: run({name: array}), or run([output, ...], {name: array})."
-            )
-        names = [port.name for port in self.outputs] if feeds is None else list(feeds)
-        self._known_outputs(names)
-        results = self._run(out, None)
-        return [results[name] for name in names]
+        given, into, names = by_name(feeds, out, self.outputs)
+        shapes = shapes_of(self.inputs, given)
+        with self._turns.lock:
+            session = self._session(shapes, given)
+            results = session.run({x: given[x] for x in session.program.inputs}, into)
+        return results if names is None else [results[y] for y in names]
 
     def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        shapes = self._shapes(feeds)
-        with self._lock:
+        shapes = shapes_of(self.inputs, feeds)
+        with self._turns.lock:
             session = self._session(shapes, feeds)
             return session.profile({x: feeds[x] for x in session.program.inputs}, runs)
 
     def graph(self, feeds: Feeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
-        return self._bound(self._shapes(feeds), feeds)
+        return self._bound(shapes_of(self.inputs, feeds), feeds)
 
     def image(self, feeds: Feeds) -> Image:
         """The calls and places that feeds of these shapes run."""
@@ -136,18 +155,10 @@ class ModelSession:
 
     def close(self) -> None:
         """Let go of all memory; running afterwards is an error. The pool stays open."""
-        with self._lock:
+        with self._turns.lock:
             self._closed = True
             self._images.clear()
-            self._weights = SharedWeights()
-
-    def _run(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        shapes = self._shapes(feeds)
-        if out is not None:
-            self._known_outputs(out)
-        with self._lock:
-            session = self._session(shapes, feeds)
-            return session.run({x: feeds[x] for x in session.program.inputs}, out)
+            self._weights, self._arena = SharedWeights(), Arena()
 
     def _session(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> CompiledSession:
         """The image for these shapes, compiled now if they are new; raises InputError once closed."""
@@ -166,10 +177,12 @@ class ModelSession:
         _check_memory(image, self._model.source)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, graph.constants)
-        session = CompiledSession(encode(image), weights, at, self._pool)
+        session = CompiledSession(encode(image), weights, at, self._pool, self._arena)
         self._images[self._key(shapes, feeds)] = session
-        while len(self._images) > self._options.images:
+        if len(self._images) > self._options.images:
             self._images.popitem(last=False)
+            self._arena.resize(self.arena_bytes)
+            self._weights.keep([kept.weights for kept in self._images.values()])
         return session
 
     def _bound(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> Graph:
@@ -192,46 +205,6 @@ class ModelSession:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
         with suppress(ValueNeeded):  # known when it is fed
             self._compile(shapes, {})
-
-    def _shapes(self, feeds: Feeds) -> dict[str, tuple[int, ...]]:
-        """Every input's shape. Raises InputError for feeds the model does not take."""
-        names = {port.name for port in self.inputs}
-        if feeds.keys() != names:
-            wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
-            wrong += [f"there is no input {x!r}" for x in sorted(feeds.keys() - names)]
-            inputs = ", ".join(f"{port.name}: {port}" for port in self.inputs)
-            raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
-        sizes: dict[str, tuple[int, str]] = {}
-        return {port.name: _shape(port, feeds[port.name], sizes) for port in self.inputs}
-
-    def _known_outputs(self, names: Collection[str]) -> None:
-        known = [port.name for port in self.outputs]
-        unknown = [x for x in names if x not in known]
-        if unknown:
-            raise InputError(f"there are no outputs {unknown}; the outputs are {known}.")
-
-
-def _shape(port: Port, array: Any, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
-    """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
-    if not isinstance(array, np.ndarray | np.generic):
-        raise InputError(f"input {port.name!r} must be a numpy array, not {type(array).__name__}.")
-    given = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-    if array.dtype != TensorType(port.dtype, ()).numpy:
-        raise InputError(f"input {port.name!r} is {given}, but must be {port}.")
-    if port.dims is None:
-        return tuple(array.shape)
-    if len(array.shape) != len(port.dims):
-        raise InputError(f"input {port.name!r} is {given}, but must be {port}.")
-    for axis, (dim, size) in enumerate(zip(port.dims, array.shape, strict=True)):
-        if isinstance(dim, int) and dim != size:
-            raise InputError(f"input {port.name!r} is {given}, but must be {port} (axis {axis} is {size}).")
-        if isinstance(dim, str):
-            bound, by = sizes.setdefault(dim, (size, port.name))
-            if bound != size:
-                raise InputError(
-                    f"dimension {dim!r} is {bound} in input {by!r}, but {size} in {port.name!r} ({given})."
-                )
-    return tuple(array.shape)
 
 
 def _fixed(port: Port, dims: Mapping[str, int]) -> Port:

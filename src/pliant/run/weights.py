@@ -1,6 +1,6 @@
 """Constants in the form kernels want, made once and shared by all images of a model. Knows no kernel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import numpy as np
@@ -23,6 +23,11 @@ class SharedWeights:
         self._drop_pages = drop_pages
         # Sources are kept alive, so that an id stays the array's own.
         self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
+
+    def keep(self, used: Sequence[Mapping[str, np.ndarray]]) -> None:
+        """Let go of packed forms that are in none of `used`."""
+        held = {id(array) for weights in used for array in weights.values()}
+        self._packed = {key: form for key, form in self._packed.items() if id(form[0]) in held}
 
     def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""

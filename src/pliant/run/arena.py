@@ -1,0 +1,30 @@
+"""The memory of intermediate tensors, for programs that run in turns. Knows no program."""
+
+from typing import final
+
+from pliant.kernels.memory import aligned_bytes
+
+
+@final
+class Arena:
+    """One block, as large as the largest program that uses it; its owner lets them take turns.
+
+    Nothing in it outlasts a run, so that it may move between two.
+    """
+
+    def __init__(self) -> None:
+        self._memory = aligned_bytes(0)
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self._memory)
+
+    @property
+    def address(self) -> int:
+        return int(self._memory.ctypes.data)
+
+    def resize(self, n_bytes: int) -> None:
+        """Hold exactly `n_bytes` from now on, elsewhere unless it does already; what was in it is lost."""
+        if n_bytes != self.n_bytes:
+            self._memory = aligned_bytes(0)  # the old block goes before the new one comes
+            self._memory = aligned_bytes(n_bytes)

@@ -1,0 +1,92 @@
+"""What users see of a session: inputs and outputs, feeds checked, onnxruntime's call. Knows no program."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+
+Feeds = Mapping[str, np.ndarray]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_of(ports: Sequence[Port], feeds: Feeds) -> Shapes:
+    """Every input's shape. Raises InputError for feeds the ports do not take."""
+    names = {port.name for port in ports}
+    if feeds.keys() != names:
+        wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
+        wrong += [f"there is no input {x!r}" for x in sorted(feeds.keys() - names)]
+        inputs = ", ".join(f"{port.name}: {port}" for port in ports)
+        raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
+    sizes: dict[str, tuple[int, str]] = {}
+    return {port.name: _shape(port, feeds[port.name], sizes) for port in ports}
+
+
+def by_name(
+    feeds: Feeds | Sequence[str] | None, out: Feeds | None, outputs: Sequence[Port]
+) -> tuple[Feeds, Feeds | None, list[str] | None]:
+    """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the list asked for.
+
+    Raises InputError for a call of neither form, or an output that is not there.
+    """
+    if isinstance(feeds, Mapping):
+        if out is not None:
+            _check_known(out, outputs)
+        return feeds, out, None
+    if not isinstance(out, Mapping):
+        raise InputError("run takes feeds by name: run({name: array}), or run([output, ...], {name: array}).")
+    names = list(feeds or [port.name for port in outputs])
+    _check_known(names, outputs)
+    return out, None, names
+
+
+def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: str) -> str:
+    """A session in one line."""
+    ports = [", ".join(f"{p.name}: {p}" for p in side) for side in (inputs, outputs)]
+    return f"<{session} ({ports[0]}) -> ({ports[1]}), {more}>"
+
+
+def refuse_to_pickle() -> NoReturn:
+    raise InputError(
+        "a session holds threads and memory of its process and cannot be pickled or copied: call "
+        "pliant.compile or pliant.load in the process that runs it."
+    )
+
+
+def _shape(port: Port, array: Any, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
+    """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
+    if not isinstance(array, np.ndarray | np.generic):
+        raise InputError(f"input {port.name!r} must be a numpy array, not {type(array).__name__}.")
+    shape = tuple(array.shape)
+    if array.dtype != TensorType(port.dtype, ()).numpy:
+        raise InputError(f"input {port.name!r} is {_given(array)}, but must be {port}.")
+    if port.dims is None:
+        return shape
+    if len(shape) != len(port.dims):
+        raise InputError(f"input {port.name!r} is {_given(array)}, but must be {port}.")
+    for axis, (dim, size) in enumerate(zip(port.dims, shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            must = f"must be {port} (axis {axis} is {size})"
+            raise InputError(f"input {port.name!r} is {_given(array)}, but {must}.")
+        if isinstance(dim, str):
+            bound, by = sizes.setdefault(dim, (size, port.name))
+            if bound != size:
+                raise InputError(
+                    f"dimension {dim!r} is {bound} in input {by!r}, but {size} in {port.name!r} "
+                    f"({_given(array)})."
+                )
+    return shape
+
+
+def _given(array: Any) -> TensorType:
+    return TensorType(str(array.dtype), tuple(array.shape))
+
+
+def _check_known(names: Collection[str], outputs: Sequence[Port]) -> None:
+    known = [port.name for port in outputs]
+    unknown = [x for x in names if x not in known]
+    if unknown:
+        raise InputError(f"there are no outputs {unknown}; the outputs are {known}.")
