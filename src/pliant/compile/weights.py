@@ -1,4 +1,4 @@
-"""Weights as inputs of graphs: descriptors of slices, biases, norms, and where each stands."""
+"""Weights as inputs of graphs: descriptors of slices, biases, norms, and where each stands. Knows no file."""
 
 from collections.abc import Sequence
 

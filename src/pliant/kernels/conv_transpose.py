@@ -1,6 +1,7 @@
 """Gather the products of a transposed convolution: which taps of which input pixels meet an output pixel.
 
 The products themselves, [input pixel][group][output channel][tap], come from a plain convolution's kernel.
+Knows no graph.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""The systems STI is compared with (its Table 4), as planners of the same Plan type."""
+"""The systems STI is compared with (its Table 4), as planners of the same Plan type. Runs nothing."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Predicted spans beside measured ones: as a table, a text timeline and a Chrome/Perfetto trace."""
+"""Predicted spans beside measured ones: as a table, a text timeline, a Chrome trace. Runs nothing."""
 
 import json
 from collections.abc import Sequence

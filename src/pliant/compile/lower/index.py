@@ -1,4 +1,4 @@
-"""Operators that read or write where integers say: the gather and scatter families, one-hot, reversal."""
+"""Operators that read or write where integers say: gather, scatter, reversed sequences. Know no loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

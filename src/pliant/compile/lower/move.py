@@ -1,6 +1,7 @@
-"""Operators that only move data: transpose, slice, concatenate, split, broadcast, pad, space and depth.
+"""Operators that only move data: transpose, slice, concatenate, split, broadcast, tile, space and depth.
 
 Each becomes a view of its input: an alias where that is dense, a copy where it is not.
+Know views, no kernel.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Operators of images beside convolution: sampling by a grid, pooling of regions, columns to images."""
+"""Operators of images beside convolution: grid samples, pooled regions, columns to images. Know no loop."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""Operators on signals and matrices beside products: running sums, Fourier transforms, determinants."""
+"""Operators on signals and matrices: running sums, Fourier transforms, determinants. Know no loop."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,6 +1,7 @@
 """Operators whose tensors follow one another's layout: element-wise ones, reductions, and moves.
 
 An axis becomes the place where the layout put it; constants are permuted before the run.
+Know no time.
 """
 
 from collections.abc import Mapping
