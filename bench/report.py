@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,9 +46,9 @@ class Report:
         self.tables.append((title, kept))
         out = Table(title=title, title_justify="left")
         for key in kept[0] if kept else ():
-            out.add_column(str(key), justify="right")
+            out.add_column(escape(str(key)), justify="right")
         for row in kept:
-            out.add_row(*(_cell(v) for v in row.values()))
+            out.add_row(*(escape(_cell(v)) for v in row.values()))
         Console(width=200).print(out)
 
     def claim(self, id: str, value: float | str, bar: str, holds: bool, note: str = "") -> None:

@@ -1,86 +1,178 @@
-"""A model in pliant, onnxruntime or OpenVINO, two threads; run alone, what one takes in a fresh process.
+"""A model in one runtime, two threads, in a process of its own: what the process took, then runs on request.
 
-`python bench/runtimes.py RUNTIME FILE` prints the time to the first answer, import included, and the peak of
-resident memory over three runs. With `--serve OUT` it saves the first answer and then, for each line on
-standard input, runs twice and prints the seconds of the second run. Imports no runtime but the one asked for.
+`python bench/runtimes.py RUNTIME FILE FEEDS` (a model, arrays by name in an .npz) answers once and prints the
+seconds of the first answer with and without import and loading, the peak of resident memory, and how often
+that run asked for memory if that is counted. With
+`--serve OUT` it saves the answer and then, for each line on standard input, runs and prints the seconds: of
+one run for `once`, of the second of two for `run`. Imports no runtime but the one asked for.
 """
 
+import argparse
+import ctypes
 import json
-import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 THREADS = 2
 
+Feeds = Mapping[str, np.ndarray]
+Run = Callable[[], np.ndarray]
 
-def _pliant(path: Path, given: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
+
+def _pliant(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+    return _scheduled(path, given, threads, cache, "static")
+
+
+def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind: str) -> Run:
     import pliant
 
-    session = pliant.compile(path, threads=THREADS)
-    return lambda: session.run(given)["y"]
+    session = pliant.compile(path, threads=threads, schedule=kind, cache=cache)  # type: ignore[arg-type]
+    return lambda: next(iter(session.run(given).values()))
 
 
-def _onnxruntime(path: Path, given: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
+def _loaded(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+    """What pliant wrote when it compiled the model."""
+    import pliant
+
+    session = pliant.load(path, threads=threads)
+    return lambda: next(iter(session.run(given).values()))
+
+
+def _onnxruntime(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
     import onnxruntime
 
     chosen = onnxruntime.SessionOptions()
-    chosen.intra_op_num_threads, chosen.inter_op_num_threads = THREADS, 1
+    chosen.intra_op_num_threads, chosen.inter_op_num_threads = threads, 1
+    chosen.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
     known = {x.name for x in session.get_inputs()}
     own = {x: a for x, a in given.items() if x in known}
     return lambda: np.asarray(session.run(None, own)[0])
 
 
-def _openvino(path: Path, given: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
+def _openvino(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
     import openvino
 
-    config = {"INFERENCE_NUM_THREADS": THREADS, "INFERENCE_PRECISION_HINT": "f32"}
+    config = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "NUM_STREAMS": 1,
+    }
     compiled = openvino.Core().compile_model(str(path), "CPU", config)
     request = compiled.create_infer_request()
     known = {name for port in compiled.inputs for name in port.get_names()}
     own = {x: a for x, a in given.items() if x in known}
-    return lambda: np.asarray(request.infer(own)[0])
+    return lambda: np.array(request.infer(own)[0])
 
 
-def _loaded(path: Path, given: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
-    """What pliant wrote when it compiled the model."""
-    import pliant
+def _torch(path: Path, given: Feeds, threads: int, cache: Path | None, *, is_compiled: bool = False) -> Run:
+    """The module the file was exported from, with the same weights."""
+    import torch
 
-    session = pliant.load(path, threads=THREADS)
-    return lambda: session.run(given)["y"]
+    from fluidml_models import module
+
+    torch.set_num_threads(threads)
+    made = module(path.stem)
+    run = torch.compile(made) if is_compiled else made
+    arguments = [torch.from_numpy(a) for a in given.values()]
+
+    def answer() -> np.ndarray:
+        with torch.inference_mode():
+            found: np.ndarray = run(*arguments).numpy()
+        return found
+
+    return answer
 
 
-RUNTIMES = {"pliant": _pliant, "onnxruntime": _onnxruntime, "openvino": _openvino}
+def _torch_compiled(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+    return _torch(path, given, threads, cache, is_compiled=True)
+
+
+def _tvm(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+    """What bench/tvm_build.py built, in TVM's virtual machine."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(path)), tvm.cpu())
+    arguments = [tvm.runtime.tensor(a) for a in given.values()]
+
+    def answer() -> np.ndarray:
+        found = machine["main"](*arguments)
+        result: np.ndarray = (found if hasattr(found, "numpy") else found[0]).numpy()
+        return result
+
+    return answer
+
+
+def _nothing(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
+    """Python and numpy alone."""
+    return lambda: np.empty(0, np.float32)
+
+
+RUNTIMES: dict[str, Callable[[Path, Feeds, int, Path | None], Run]] = {
+    "pliant": _pliant,
+    "none": lambda *given: _scheduled(*given, "none"),
+    "paper": lambda *given: _scheduled(*given, "paper"),
+    "exact": lambda *given: _scheduled(*given, "exact"),
+    "loaded": _loaded,
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "torch": _torch,
+    "torch compiled": _torch_compiled,
+    "tvm": _tvm,
+    "nothing": _nothing,
+}
 
 
 def main() -> None:
-    name, path = sys.argv[1], Path(sys.argv[2])
     start = time.perf_counter()
-    ids = np.random.default_rng(0).integers(1000, 30000, (1, 128), dtype=np.int64)
-    run = {**RUNTIMES, "loaded": _loaded}[name](path, {"ids": ids, "mask": np.ones_like(ids)})
-    if len(sys.argv) > 3:
-        np.save(sys.argv[4], run())
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runtime", choices=RUNTIMES)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("feeds", type=Path)
+    parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--serve", metavar="OUT", type=Path)
+    opts = parser.parse_args()
+    with np.load(opts.feeds) as stored:
+        given = {x: stored[x] for x in stored.files}
+    run = RUNTIMES[opts.runtime](opts.file, given, opts.threads, opts.cache)
+    loaded, before = time.perf_counter(), _allocations()
+    answer = run()
+    end, after = time.perf_counter(), _allocations()
+    if opts.serve:
+        np.save(opts.serve, answer)
+    asked = None if before is None or after is None else after - before
+    took = {"first_s": end - loaded, "start_s": end - start, "peak_mb": _peak_mb(), "allocations": asked}
+    print(json.dumps(took), flush=True)
+    if opts.serve:
         _serve(run)
-        return
-    run()
-    first_s = time.perf_counter() - start
-    run()
-    run()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"first answer s": first_s, "peak MB": peak}))
 
 
-def _serve(run: Callable[[], np.ndarray]) -> None:
-    print("ready", flush=True)
-    for _ in sys.stdin:
-        run()
+def _serve(run: Run) -> None:
+    for line in sys.stdin:
+        if line.strip() == "run":
+            run()  # other processes ran since: pages and caches are warmed again
         start = time.perf_counter()
         run()
         print(time.perf_counter() - start, flush=True)
+
+
+def _allocations() -> int | None:
+    """Calls that asked for memory so far, where bench/counter.c is preloaded."""
+    count = getattr(ctypes.CDLL(None), "allocations", None)
+    return None if count is None else int(count())
+
+
+def _peak_mb() -> float:
+    """This process's own peak: getrusage's would begin with that of the process which started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024 / 1e6
 
 
 if __name__ == "__main__":

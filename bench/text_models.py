@@ -61,7 +61,7 @@ def build(model: TextModel) -> Any:
     return made.eval()
 
 
-class _Last(torch.nn.Module):
+class Last(torch.nn.Module):
     """The last hidden state of a model, its mask all ones."""
 
     def __init__(self, inner: Any) -> None:
@@ -82,7 +82,7 @@ def feeds(model: TextModel) -> dict[str, np.ndarray]:
 
 def export(model: TextModel, path: Path) -> Path:
     """Write the model as ONNX by TorchScript's exporter, shapes fixed."""
-    made = _Last(build(model))
+    made = Last(build(model))
     arguments = tuple(torch.from_numpy(x) for x in feeds(model).values())
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

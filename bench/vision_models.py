@@ -68,10 +68,8 @@ def resnet50(n_classes: int = 1000) -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": vgg16, "resnet50": resnet50}
 
 
-def export(name: str, path: Path, batch: int = 1) -> Path:
-    """Write model `name` to `path`, input `x` [batch, 3, 224, 224], output `y`; there already, it is kept."""
-    if path.exists():
-        return path
+def build(name: str) -> nn.Module:
+    """Model `name` in evaluation mode, its weights random by a fixed seed."""
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     for module in model.modules():
@@ -79,6 +77,14 @@ def export(name: str, path: Path, batch: int = 1) -> Path:
             nn.init.normal_(module.running_mean, 0.0, 0.1)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
             nn.init.uniform_(module.weight, 0.2, 0.6)
+    return model
+
+
+def export(name: str, path: Path, batch: int = 1) -> Path:
+    """Write model `name` to `path`, input `x` [batch, 3, 224, 224], output `y`; there already, it is kept."""
+    if path.exists():
+        return path
+    model = build(name)
     x = torch.randn(batch, 3, 224, 224)
     partial = path.with_suffix(".partial")
     with warnings.catch_warnings():

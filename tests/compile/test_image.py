@@ -5,6 +5,7 @@ import pytest
 
 from pliant.compile.call import Target
 from pliant.compile.image import Image, make_image
+from pliant.compile.place import Lifetime
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import host_isa
 from pliant.run.compiled import open_image
@@ -34,6 +35,9 @@ def test_a_chain_needs_one_block() -> None:
         (*nodes, Node("Transpose", ("d",), ("y",))), ("y",), y=TensorType("float32", SHAPE[::-1])
     )
     assert image.arena_bytes == N_BYTES
+    assert image.tensors == (Lifetime(N_BYTES, 0, 4),), (
+        "one place for all of them, from the first call to the last"
+    )
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     np.testing.assert_allclose(answer(image, x), np.abs(np.tanh(-np.exp(x))).T, rtol=1e-5)
 

@@ -58,6 +58,20 @@ def test_plain_loops_are_what_none_runs() -> None:
     assert {f.variant for o, f in zip(graph.nodes, schedule.forms, strict=True) if "Conv" in o.op} == {"ijk"}
 
 
+def test_operators_are_told_in_plain_loops_reordered_and_as_chosen(tmp_path: Path) -> None:
+    """Figures 8 to 10: a reordered loop is one of the plain ones, and what has no loops counts the same."""
+    library = Library(host_isa())
+    with Pool(1, library) as pool:
+        graph = graph_of(a_network())
+        found = Planner("exact", pool, library, CostFile(tmp_path / "costs.json")).operators(graph)
+    assert sum(row.n for row in found) == len(graph.nodes)
+    for row in found:
+        assert row.reordered_s <= row.loops_s
+        if not row.has_loops:
+            assert row.reordered_s == row.loops_s == row.default_s
+    assert any(row.has_loops for row in found)
+
+
 def test_noise_does_not_choose() -> None:
     """Forms within some per cent of the default count as equal: nothing is turned for them."""
     graph = graph_of(a_network())

@@ -32,7 +32,7 @@ class Image:
 
     `inputs` and `outputs` are the caller's arrays; `copies` are outputs that are also an input, a
     constant or another output, as (output, source): copied after the calls. `constants` are read as
-    they are, `packed` are made once. `arena_bytes` holds everything else.
+    they are, `packed` are made once. `arena_bytes` holds everything else: `tensors`, by lifetime in calls.
     """
 
     calls: tuple[Call, ...]
@@ -44,6 +44,7 @@ class Image:
     packed: Mapping[str, Packed]
     arena_bytes: int
     target: Target
+    tensors: tuple[Lifetime, ...] = ()
 
     @property
     def scratch_bytes(self) -> int:
@@ -90,7 +91,8 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     lives = _lifetimes(calls, roots, [source for _, source in copies])
     _merge(calls, roots, sizes, places, lives)
     moving = [x for x in lives if x not in places]
-    placed = place([Lifetime(sizes[x], *lives[x]) for x in moving])
+    tensors = tuple(Lifetime(sizes[x], *lives[x]) for x in moving)
+    placed = place(tensors)
     places |= {x: Place(ARENA, at) for x, at in zip(moving, placed.offsets, strict=True)}
     for x, (root, offset) in roots.items():
         if root in places:
@@ -108,6 +110,7 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
         packed=packed,
         arena_bytes=placed.n_bytes,
         target=target,
+        tensors=tensors,
     )
 
 

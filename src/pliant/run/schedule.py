@@ -21,6 +21,7 @@ from pliant.compile.schedule.apply import apply
 from pliant.compile.schedule.choose import Kind, Schedule, choose
 from pliant.compile.schedule.forms import Keys, candidates, keys, priced
 from pliant.compile.schedule.problem import Problem
+from pliant.compile.schedule.windows import LOOPS
 from pliant.compile.simplify.passes import FUSING, simplify
 from pliant.ir.graph import Graph
 from pliant.kernels.jit import Library
@@ -76,13 +77,19 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and i-j-k loops if any."""
+    """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and plain loops.
+
+    `loops_s` is of loops i-j-k, `reordered_s` of the faster order of plain loops; an operator that has no
+    loops to choose among counts with its default. `has_loops`: at least one of them has.
+    """
 
     op: str
     n: int
     default_s: float
     chosen_s: float
-    loops_s: float | None
+    loops_s: float
+    reordered_s: float
+    has_loops: bool
 
 
 @final
@@ -133,15 +140,21 @@ class Planner:
         for node, every, operator, form in zip(
             graph.nodes, problem.operators, ready.operators, schedule.forms, strict=True
         ):
-            loops = next((i for i, f in enumerate(every.forms) if f.variant == "ijk"), None)
-            row = found.setdefault(node.op, OperatorTime(node.op, 0, 0.0, 0.0, None))
-            loops_s = None if loops is None else table[wanted.forms[operator.name, loops]]
+            default_s = table[wanted.forms[operator.name, 0]]
+            plain = {
+                form.variant: table[wanted.forms[operator.name, i]]
+                for i, form in enumerate(every.forms)
+                if form.variant in LOOPS
+            }
+            row = found.get(node.op, OperatorTime(node.op, 0, 0.0, 0.0, 0.0, 0.0, False))
             found[node.op] = OperatorTime(
                 node.op,
                 row.n + 1,
-                row.default_s + table[wanted.forms[operator.name, 0]],
+                row.default_s + default_s,
                 row.chosen_s + ready.form_s(operator, form, schedule.layouts),
-                row.loops_s if loops_s is None else (row.loops_s or 0.0) + loops_s,
+                row.loops_s + plain.get("ijk", default_s),
+                row.reordered_s + min(plain.values(), default=default_s),
+                row.has_loops or bool(plain),
             )
         return list(found.values())
 

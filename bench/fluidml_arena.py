@@ -1,0 +1,46 @@
+"""Algorithm 4 on whole models: the arena beside all tensors apart, what is alive at once, the optimum."""
+
+import time
+from collections.abc import Sequence
+
+from pliant.compile.image import Image
+from pliant.compile.place import ALIGNMENT, Lifetime
+from pliant.compile.place_exact import place_exactly
+from pliant.errors import GraphError
+
+LIMIT_S = 20.0
+
+
+def measure(subject: str, image: Image, limit_s: float = LIMIT_S) -> dict[str, object]:
+    """A model's row; the optimum is searched for only where greedy is above what is alive at once."""
+    tensors = [t for t in image.tensors if t.n_bytes]
+    apart, alive = sum(_rounded(t) for t in tensors), _alive_bytes(tensors)
+    greedy = -(-image.arena_bytes // ALIGNMENT) * ALIGNMENT
+    start = time.perf_counter()
+    if greedy == alive:
+        optimum, said = greedy, "greedy's, which is what is alive at once"
+    else:
+        try:
+            found = place_exactly(tensors, limit_s).n_bytes
+            optimum, said = -(-found // ALIGNMENT) * ALIGNMENT, f"HiGHS, {time.perf_counter() - start:.1f} s"
+        except GraphError:
+            optimum, said = alive, f"not proved in {limit_s:g} s: a bound, what is alive at once"
+    return {
+        "model": subject,
+        "tensors": len(tensors),
+        "each in its own place [MB]": apart / 1e6,
+        "greedy by size [MB]": greedy / 1e6,
+        "alive at once [MB]": alive / 1e6,
+        "optimum [MB]": optimum / 1e6,
+        "greedy / optimum": greedy / optimum,
+        "proved by": said,
+    }
+
+
+def _alive_bytes(tensors: Sequence[Lifetime]) -> int:
+    steps = range(1 + max((t.last for t in tensors), default=0))
+    return max(sum(_rounded(t) for t in tensors if t.first <= step <= t.last) for step in steps)
+
+
+def _rounded(t: Lifetime) -> int:
+    return -(-t.n_bytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,28 @@
+"""`compile.planning`: how long scheduling a model takes, with nothing kept and with all its costs kept."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fluidml_models import Subject
+from fluidml_schedules import plan
+
+COLD_S, WARM_S = 60.0, 1.0
+
+
+def measure(subject: Subject) -> dict[str, object]:
+    """A row: seconds of planning. Cold has to compile kernels and measure forms, warm reads the table.
+
+    Each schedule that measures starts with an empty folder; the least of three is what warm takes.
+    """
+    row: dict[str, object] = {"model": subject.name}
+    for kind in ("paper", "exact"):
+        with TemporaryDirectory() as name:
+            cold = plan(subject, kind, Path(name)).report
+            again = [plan(subject, kind, Path(name)).report for _ in range(3)]
+        assert cold is not None
+        warm = [report for report in again if report is not None]
+        assert all(report.measured == 0 for report in warm), "the table was not kept"
+        row[f"{kind}, cold [s]"] = cold.planning_s
+        row[f"{kind}, warm [s]"] = min(report.planning_s for report in warm)
+        row["forms measured"] = cold.measured
+    return row

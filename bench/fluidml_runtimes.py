@@ -1,0 +1,211 @@
+"""Table 2 and Table 4: every schedule and every peer on one model, each in a fresh process; they take turns.
+
+Peak memory is that of the process at its first answer, import and loading included.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fluidml_allocations import build_counter
+from fluidml_models import Subject
+from paired import paired
+from report import interleaved
+from serving import NotRunError, Server
+
+OURS = {"pliant": "static", "none": "none", "paper": "paper", "exact": "exact"}
+"""Our runtimes, and the schedule each runs; `pliant` is what users get."""
+
+PEERS = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "torch": "torch",
+    "torch compiled": "torch",
+    "tvm": "tvm",
+}
+"""Peers, and the module each needs."""
+
+SLOW_S = 3.0
+"""What takes longer has run once when it has answered, and is not run again."""
+
+ALONE = ("none", "tvm", "loaded")
+"""Runtimes that take no turns: too slow, or of no interest once they have started."""
+
+ONNX_MLIR = "not installable: no package"
+
+
+def measure(
+    subject: Subject,
+    same: Mapping[str, str],
+    cache: Path,
+    folder: Path,
+    rounds: int,
+    skipped: tuple[str, ...],
+) -> dict[str, Any]:
+    """By runtime: how it started, seconds of its runs in turns, its largest difference from onnxruntime.
+
+    `same` names for each schedule the first with the same program: that one is run for all of them.
+    Why a runtime is missing stands under `missing`.
+    """
+    found: dict[str, Any] = {"starts": {}, "seconds": {}, "differences": {}, "missing": {}, "notes": {}}
+    files = _files(subject, folder, found, skipped)
+    names = [x for x in files if x not in OURS or same[OURS[x]] == OURS[x]]
+    answers: dict[str, np.ndarray] = {}
+    with ExitStack() as stack:
+        servers: dict[str, Server] = {}
+        for name in (x for x in names if x not in ALONE):
+            server = _opened(name, files[name], subject, cache, found, answers)
+            if server is not None:
+                servers[name] = stack.enter_context(server)
+        found["seconds"], _ = interleaved({x: s.seconds for x, s in servers.items()}, rounds)
+    for name in (x for x in names if x in ALONE):
+        counter = build_counter(folder) if name == "tvm" and shutil.which("cc") else None
+        server = _opened(name, files[name], subject, cache, found, answers, counter)
+        if server is not None:
+            with server:
+                found["seconds"] |= _alone(name, server)
+    theirs = answers["onnxruntime"]
+    np.save(expected_file(subject), theirs)
+    found["differences"] = {x: float(np.abs(y - theirs).max()) for x, y in answers.items()}
+    return found
+
+
+def _alone(name: str, server: Server) -> dict[str, list[float]]:
+    first_s = server.start.first_s
+    if name == "loaded":  # the program of `pliant`: only how it starts is of interest
+        return {}
+    return {name: [first_s] if first_s > SLOW_S else [server.seconds() for _ in range(3)]}
+
+
+def expected_file(subject: Subject) -> Path:
+    """Where onnxruntime's answer is kept, to compare others with."""
+    return subject.feeds.with_suffix(".expected.npy")
+
+
+def latency_row(subject: str, found: Mapping[str, Any], same: Mapping[str, str]) -> dict[str, object]:
+    """A model's row of Table 2: medians in milliseconds."""
+    row: dict[str, object] = {"model": subject}
+    for name, kind in OURS.items():
+        title = f"{kind} [ms]" if name != "pliant" else "static, what users get [ms]"
+        first = runtime_of(same[kind])
+        row[title] = _ms(found["seconds"].get(name)) if first == name else f"= {OURS[first]}"
+    for name in PEERS:
+        row[f"{name} [ms]"] = _ms(found["seconds"].get(name)) or "-"
+    return row | {"ONNX-MLIR": ONNX_MLIR}
+
+
+def ratio_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]]:
+    """A row for each runtime that ran: ratios to onnxruntime, and how its outputs differ from its."""
+    rows = []
+    base = found["seconds"]["onnxruntime"]
+    for name in (*OURS, *PEERS):
+        taken = found["seconds"].get(name)
+        if taken is None and name not in found["missing"]:
+            continue
+        row: dict[str, object] = {"model": subject, "runtime": name}
+        if taken is None:
+            said = {"runs": 0, "median [ms]": "-", "least [ms]": "-", "/ onnxruntime": "-"}
+            rows.append(row | said | {"largest difference": "-", "note": found["missing"][name]})
+            continue
+        is_paired = len(taken) == len(base)
+        ratio = paired(taken, base) if is_paired else median(taken) / median(base)
+        row |= {"runs": len(taken), "median [ms]": 1e3 * median(taken), "least [ms]": 1e3 * min(taken)}
+        row |= {"/ onnxruntime": str(ratio) if is_paired else ratio}
+        note = found["notes"].get(name, "")
+        rows.append(row | {"largest difference": found["differences"][name], "note": note})
+    return rows
+
+
+def memory_row(subject: Subject, found: Mapping[str, Any], nothing_mb: float) -> dict[str, object]:
+    """A model's row of Table 4: peaks in megabytes."""
+    peaks = {name: start["peak_mb"] for name, start in found["starts"].items()}
+    ort = peaks["onnxruntime"]
+    return {
+        "model": subject.name,
+        "file": subject.file.stat().st_size / 1e6,
+        "pliant.compile of the file": peaks["pliant"],
+        "pliant.load of a directory": peaks.get("loaded", "-"),
+        **{name: peaks.get(name, "-") for name in PEERS},
+        "python and numpy": nothing_mb,
+        "compile / onnxruntime": peaks["pliant"] / ort,
+        "load / onnxruntime": peaks["loaded"] / ort if "loaded" in peaks else "-",
+    }
+
+
+def runtime_of(kind: str) -> str:
+    """Which of OURS runs a schedule."""
+    return next(name for name, own in OURS.items() if own == kind)
+
+
+def wall(found: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Seconds of runs by schedule."""
+    return {OURS[name]: taken for name, taken in found["seconds"].items() if name in OURS}
+
+
+def _files(
+    subject: Subject, folder: Path, found: dict[str, Any], skipped: tuple[str, ...]
+) -> dict[str, Path]:
+    """What each runtime opens; directories and libraries are built in processes of their own."""
+    files = dict.fromkeys(OURS, subject.file)
+    for name, needs in PEERS.items():
+        if name in skipped:
+            found["missing"][name] = "not in a quick run"
+        elif find_spec(needs) is None:
+            found["missing"][name] = f"not installed: pip install {_PACKAGES.get(needs, needs)}"
+        else:
+            files[name] = subject.file
+    directory = folder / f"{subject.file.stem}.pliant"
+    verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(subject.file), "-o", str(directory)]
+    subprocess.run([sys.executable, *verb], check=True, capture_output=True)
+    files["loaded"] = directory
+    if "tvm" in files:
+        library = folder / f"{subject.file.stem}.tvm.so"
+        build = [
+            sys.executable,
+            str(Path(__file__).with_name("tvm_build.py")),
+            str(subject.file),
+            str(library),
+        ]
+        done = subprocess.run(build, capture_output=True, text=True, check=False)
+        if done.returncode:
+            found["missing"]["tvm"] = f"does not build: {done.stderr.strip().splitlines()[-1][:160]}"
+            del files["tvm"]
+        else:
+            files["tvm"] = library
+            found["notes"]["tvm"] = f"untuned; {done.stdout.strip().splitlines()[-1]}"
+    return files
+
+
+_PACKAGES = {"tvm": "apache-tvm"}
+
+
+def _opened(
+    name: str,
+    file: Path,
+    subject: Subject,
+    cache: Path,
+    found: dict[str, Any],
+    answers: dict[str, np.ndarray],
+    preload: Path | None = None,
+) -> Server | None:
+    try:
+        server = Server(name, file, subject.feeds, cache=cache, preload=preload)
+    except NotRunError as error:
+        found["missing"][name] = str(error)
+        return None
+    found["starts"][name] = asdict(server.start)
+    answers[name] = server.answer
+    return server
+
+
+def _ms(taken: list[float] | None) -> float | None:
+    return None if not taken else 1e3 * median(taken)

@@ -1,0 +1,214 @@
+"""Schedules of one model, in one process: what each chose from, whether programs differ, and their times.
+
+Programs are compared byte for byte first: equal ones take equal time by construction. Those that differ are
+run in turns on one thread and compared by its processor time, which is what the cost table holds too.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from fluidml_models import Subject
+from paired import paired
+from pliant import compiled
+from pliant.compile.call import Target
+from pliant.compile.encode import encode, kernels
+from pliant.compile.image import Image, make_image
+from pliant.compile.schedule.choose import WORTHWHILE, choose
+from pliant.compile.schedule.forms import candidates, keys, priced
+from pliant.ir.graph import Graph
+from pliant.kernels.pool import Pool
+from pliant.models.onnx_file import open_onnx
+from pliant.profile.forms import CostFile
+from pliant.run.compiled import open_image
+from pliant.run.model import ModelOptions, ModelSession
+from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
+from report import interleaved
+from runtimes import THREADS
+
+KINDS: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
+ORDERED = (("exact", "paper"), ("paper", "none"))
+"""The first of each pair may never be slower than the second."""
+CLAIMED = tuple(f"{a} / {b}" for a, b in ORDERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A model scheduled and lowered; `digest` is equal for programs that are."""
+
+    graph: Graph
+    image: Image
+    digest: str
+    report: ScheduleReport | None
+
+
+def plan(subject: Subject, kind: ScheduleKind, cache: Path) -> Plan:
+    """The program that a session of THREADS threads would run."""
+    library, pool = compiled.shared_pool(THREADS, cache)
+    model = ModelSession(open_onnx(subject.file), pool, library, ModelOptions({}, schedule=kind), ahead=False)
+    graph = model.graph(subject.arrays)
+    image = make_image(graph, Target(library.isa, THREADS))
+    return Plan(graph, image, _digest(image), model.schedule)
+
+
+def measure(subject: Subject, cache: Path, rounds: int) -> dict[str, Any]:
+    """Digests and reports by kind, and processor seconds of each program that is not another's."""
+    plans = {kind: plan(subject, kind, cache) for kind in KINDS}
+    first: dict[str, str] = {}
+    for kind, made in plans.items():
+        first.setdefault(made.digest, kind)
+    runs = {kind: plans[kind].image for kind in first.values() if kind != "none"}
+    return {
+        "same as": {kind: first[made.digest] for kind, made in plans.items()},
+        "reports": {kind: asdict(made.report) for kind, made in plans.items() if made.report},
+        "processor_s": _processor(runs, subject.arrays, cache, rounds) if len(runs) > 1 else {},
+    }
+
+
+def rows(subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]) -> list[dict[str, object]]:
+    """What `paper` and `exact` chose from, predicted beside measured (wall, least)."""
+    table = []
+    for kind in ("paper", "exact"):
+        said = found["reports"][kind]
+        seconds = wall.get(found["same as"][kind], [])
+        table.append(
+            {
+                "model": subject,
+                "schedule": kind,
+                "edges": said["edges"],
+                "candidates": said["candidates"],
+                "edges with >= 3": said["choosable"],
+                "sequences": said["sequences"],
+                "conflicts": said["conflicts"],
+                "edges turned": said["turned"],
+                "reorders": said["reorders"],
+                "predicted [ms]": 1e3 * said["predicted_s"],
+                "default layouts [ms]": 1e3 * said["default_s"],
+                "gain": 1.0 - said["predicted_s"] / said["default_s"],
+                "measured [ms]": 1e3 * min(seconds) if seconds else "",
+                "planning [s]": said["planning_s"],
+                "forms measured": said["measured"],
+            }
+        )
+    return table
+
+
+def comparison(
+    subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]
+) -> list[dict[str, object]]:
+    """exact / paper and paper / none, and what users get beside them: identical, or ratios and intervals."""
+    same, alone = found["same as"], found["processor_s"]
+    table: list[dict[str, object]] = []
+    for a, b in (*ORDERED, ("exact", "static")):
+        x, y = same[a], same[b]
+        row: dict[str, object] = {"model": subject, "ratio": f"{a} / {b}"}
+        if x == y:
+            table.append(row | {"programs": "identical", "processor": "", "wall": "", "above 1": "no"})
+            continue
+        ratios = [paired(alone[x], alone[y])] if x in alone and y in alone else []
+        said = [str(r) for r in ratios] or ["not measured"]
+        above = any(r.is_above for r in ratios)
+        if wall.get(x) and len(wall.get(y, [])) == len(wall[x]):
+            ratio = paired(wall[x], wall[y])
+            said.append(str(ratio))
+            above |= ratio.is_above
+        elif wall.get(x) and wall.get(y):  # plain loops are run too rarely for an interval of pairs
+            low, high = min(wall[x]) / max(wall[y]), max(wall[x]) / min(wall[y])
+            said.append(f"{low:.4f} to {high:.4f} (all runs)")
+            above |= low > 1.0
+        else:
+            said.append("not measured")
+        made = {"programs": "differ", "processor": said[0], "wall": said[1]}
+        table.append(row | made | {"above 1": "yes" if above else "no"})
+    return table
+
+
+def least_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]]:
+    """The least processor time of each schedule's program on one thread; equal programs are run once."""
+    if not found["processor_s"]:
+        return []
+    row: dict[str, object] = {"model": subject}
+    for kind in ("paper", "exact", "static"):
+        first = found["same as"][kind]
+        taken = found["processor_s"].get(first)
+        row[f"{kind} [ms]"] = f"= {first}" if first != kind else 1e3 * min(taken) if taken else "-"
+    return [row]
+
+
+def repeat(subject: Subject, cache: Path) -> dict[str, object]:
+    """The cost table measured again: how forms agree, and what the exact choice promises by the other table.
+
+    A promise below WORTHWHILE of the default is taken; what it loses by a table that it was not chosen by is
+    how much of a promise is noise.
+    """
+    library, pool = compiled.shared_pool(THREADS, cache)
+    options = ModelOptions({}, without=("channels_last",))
+    graph = ModelSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
+    tables = []
+    for i in range(2):
+        costs = CostFile(cache / "repeat" / f"{subject.file.stem}-{i}.json")
+        costs.path.unlink(missing_ok=True)
+        Planner("exact", pool, library, costs).problem(graph)
+        tables.append(costs.load())
+    bare = candidates(graph)
+    wanted = keys(graph, bare)
+    problems = [priced(bare, wanted, table) for table in tables]
+    chosen = [choose(problem, "exact").layouts for problem in problems]
+    promised = [[p.seconds(layouts) / p.seconds(p.default) for p in problems] for layouts in chosen]
+    kept = [x for x in tables[0] if tables[0][x] > 0 and tables[1].get(x, 0.0) > 0]
+    spread = np.abs([np.log(tables[0][x] / tables[1][x]) for x in kept])
+    defaults = [p.seconds(p.default) for p in problems]
+    return {
+        "model": subject.name,
+        "forms and reorders": len(kept),
+        "median difference": float(np.median(spread)),
+        "of nine in ten below": float(np.quantile(spread, 0.9)),
+        "default's sum": abs(float(np.log(defaults[0] / defaults[1]))),
+        "promised / default, own table": " and ".join(f"{promised[i][i]:.4f}" for i in (0, 1)),
+        "by the other table": " and ".join(f"{promised[i][1 - i]:.4f}" for i in (0, 1)),
+        "lost of the promise": max(promised[i][1 - i] - promised[i][i] for i in (0, 1)),
+        "threshold": 1.0 - WORTHWHILE,
+    }
+
+
+def _processor(
+    images: Mapping[str, Image], feeds: Mapping[str, np.ndarray], cache: Path, rounds: int
+) -> dict[str, list[float]]:
+    """Processor seconds on one thread of programs cut for THREADS, in turns."""
+    library, _ = compiled.shared_pool(THREADS, cache)
+    with Pool(1, library) as pool:
+        sessions = {kind: open_image(image, pool, library) for kind, image in images.items()}
+        held = {
+            kind: (dict(feeds), session.run({x: feeds[x] for x in session.program.inputs}))
+            for kind, session in sessions.items()
+        }
+
+        def timed(kind: str) -> Callable[[], float]:
+            def once() -> float:
+                sessions[kind].repeat()
+                start = time.thread_time()
+                sessions[kind].repeat()
+                return time.thread_time() - start
+
+            return once
+
+        seconds, _ = interleaved({kind: timed(kind) for kind in held}, rounds)
+    return seconds
+
+
+def _digest(image: Image) -> str:
+    """Of the encoded program, its kernels' names (a name belongs to one text), and all its weights."""
+    found = sha256(repr(encode(image)).encode())
+    found.update(repr(sorted(kernels(image))).encode())
+    for name, array in sorted(image.constants.items()):
+        found.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    for name, packed in sorted(image.packed.items()):
+        memory = np.zeros(packed.n_bytes, np.uint8)
+        packed.fill(memory)
+        found.update(name.encode() + memory.tobytes())
+    return found.hexdigest()

@@ -1,0 +1,126 @@
+"""Runtimes in processes of their own that take turns, so that no one's threads or caches are another's.
+
+Knows how a process is started, asked and ended (see runtimes.py); measures nothing itself.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+import runtimes
+from runtimes import THREADS
+
+PAUSE_S = 0.25
+"""Before each turn: threads of the one before still spin for a while."""
+
+
+class NotRunError(Exception):
+    """A runtime ended before it answered; the message is the last line it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a fresh process took to its first answer, and its peak of resident memory so far.
+
+    `first_s` is that run alone, `start_s` imports and loading with it, and `process_s` all that its parent
+    waited, the interpreter's start and numpy's import included. `allocations` of that run, where a counter
+    of them is preloaded.
+    """
+
+    first_s: float
+    start_s: float
+    peak_mb: float
+    allocations: int | None = None
+    process_s: float = 0.0
+
+
+def write_feeds(feeds: Mapping[str, np.ndarray], path: Path) -> Path:
+    """Arrays by name, in order, where every runtime reads them."""
+    np.savez(path, **feeds)  # type: ignore[arg-type]
+    return path
+
+
+def fresh(name: str, file: Path, feeds: Path, threads: int = THREADS, cache: Path | None = None) -> Start:
+    """A process that answers once and ends. Raises NotRunError."""
+    with Server(name, file, feeds, threads, cache) as server:
+        return server.start
+
+
+class Server:
+    """A runtime that has answered once and runs when told to. Raises NotRunError when it cannot answer."""
+
+    def __init__(
+        self,
+        name: str,
+        file: Path,
+        feeds: Path,
+        threads: int = THREADS,
+        cache: Path | None = None,
+        pause_s: float = PAUSE_S,
+        preload: Path | None = None,
+    ) -> None:
+        self._pause_s = pause_s
+        answer = feeds.with_name(f"{feeds.stem}-{name.replace(' ', '-')}-{threads}.npy")
+        self._log = answer.with_suffix(".log").open("w+")
+        command = [sys.executable, str(runtimes.__file__), name, str(file), str(feeds)]
+        command += ["--threads", str(threads), "--serve", str(answer)]
+        command += ["--cache", str(cache)] if cache else []
+        started = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "LD_PRELOAD": str(preload)} if preload else None,
+        )
+        said = json.loads(self._line("{"))
+        self.start = Start(**said, process_s=time.perf_counter() - started)
+        self.answer: np.ndarray = np.load(answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def seconds(self) -> float:
+        """Of a run behind another that is not timed."""
+        return self._asked("run")
+
+    def once(self) -> float:
+        """Of one run, for what takes so long that nothing has to be warmed."""
+        return self._asked("once")
+
+    def close(self) -> None:
+        with suppress(OSError, ValueError):
+            self._process.communicate()
+        self._log.close()
+
+    def _asked(self, what: str) -> float:
+        time.sleep(self._pause_s)
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return float(self._line())
+
+    def _line(self, start: str = "") -> str:
+        """The next line that begins with `start`; libraries may greet before."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(start):
+                return line
+        self._process.wait()
+        self._log.seek(0)
+        said = [line.strip() for line in self._log if line.strip()]
+        self._log.close()
+        raise NotRunError(said[-1][:200] if said else f"ended with {self._process.returncode}")
