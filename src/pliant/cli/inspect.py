@@ -1,7 +1,5 @@
 """`pliant inspect`: what a store holds, and whether every byte of it is as it was written."""
 
-from collections.abc import Iterator
-from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +9,8 @@ from rich.table import Table
 from pliant.cli.options import Json
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.show import console, print_json, progress_bar
-from pliant.errors import StoreError
-from pliant.store.manifest import Manifest, identity_of
+from pliant.store.files import verify as verify_files
+from pliant.store.manifest import Manifest
 from pliant.store.read import open_store
 
 
@@ -27,9 +25,9 @@ def inspect(
     with open_store(store) as opened:
         manifest = opened.manifest
     if verify:
+        n_files = len(manifest.files)
         with progress_bar() as on_progress:
-            for i, name in enumerate(_checked(store, manifest)):
-                on_progress(f"verifying: {name}", i, len(manifest.files))
+            verify_files(store, lambda name, i: on_progress(f"verifying: {name}", i, n_files))
     if json:
         print_json(store_values(store, manifest) | {"verified": verify})
         return
@@ -38,23 +36,6 @@ def inspect(
     _show_layers(manifest)
     if verify:
         typer.echo(f"all {len(manifest.files)} files are as they were written")
-
-
-def _checked(store: Path, manifest: Manifest) -> Iterator[str]:
-    """Names of the files as they are checked; raises StoreError at the first that is damaged."""
-    for entry in manifest.files:
-        yield entry.name
-        try:
-            with (store / entry.name).open("rb") as file:
-                digest = file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise StoreError(f"{entry.name} of {store} cannot be read: {error.strerror}.") from error
-        if digest != entry.sha256:
-            raise StoreError(
-                f"{entry.name} of {store} is damaged: its SHA-256 is not the manifest's; build it again."
-            )
-    if identity_of(manifest.files) != manifest.identity:
-        raise StoreError(f"the identity of {store} is not that of its files; build the store again.")
 
 
 def _show_layers(manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """Open the store's small files: resident parts, embeddings, head; and verify all of them. Knows no shards."""
 
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -164,10 +165,14 @@ def read_checked(store: Path, entry: FileEntry) -> bytes:
     return data
 
 
-def verify(path: Path) -> Manifest:
-    """Compare every file's SHA-256 with the manifest; StoreError names the first that differs."""
+def verify(path: Path, on_file: Callable[[str, int], None] = lambda name, i: None) -> Manifest:
+    """Compare every file's SHA-256 with the manifest; StoreError names the first that differs.
+
+    `on_file` hears of each file's name and number before it is read.
+    """
     manifest = read_manifest(path)
-    for entry in manifest.files:
+    for i, entry in enumerate(manifest.files):
+        on_file(entry.name, i)
         try:
             with (path / entry.name).open("rb") as file:
                 found = file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""One call of the convolution's kernel. Knows extents and tensors' names; no operator and no attribute."""
+"""One call of the convolution's kernel. Knows extents and tensors' names; no attribute."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,6 +6,7 @@ from math import prod
 
 from pliant.compile.call import Call, Field, Kernel, Ref, Target
 from pliant.compile.lower.window import Window, along
+from pliant.ir.graph import Node
 from pliant.kernels import conv, conv_tile, conv_weights
 from pliant.kernels.conv_args import ConvArgs, ConvForm
 
@@ -35,6 +36,28 @@ class Tensors:
     y: str
     residual: str = ""
 
+    @property
+    def fields(self) -> dict[str, Field]:
+        """As every convolution's kernel calls them."""
+        return {
+            "x": Ref(self.x),
+            "weights": Ref(self.weights),
+            "bias": Ref(self.bias),
+            "residual": Ref(self.residual) if self.residual else None,
+            "y": Ref(self.y),
+        }
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.x, self.weights, self.bias, self.residual) if name)
+
+
+def tensors_of(node: Node, form: ConvForm) -> Tensors:
+    """The tensors of a convolution; weights and bias are to be packed under names of their own."""
+    y = node.outputs[0]
+    residual = node.inputs[3] if form.has_residual else ""
+    return Tensors(node.inputs[0], f"{y}:weights", f"{y}:bias", y, residual)
+
 
 def matrix(rows: int, depth: int, columns: int) -> Shape:
     """A plain product of [rows, depth] and [depth, columns], channels last."""
@@ -59,11 +82,7 @@ def conv_call(
     cut = conv.split(target.isa, s.batch * s.groups, pixels, panels, target.n_threads)
     panel_blocks, pixel_blocks = -(-panels // cut.unit_panels), -(-pixels // cut.unit_pixels)
     fields: dict[str, Field] = {
-        "x": Ref(tensors.x),
-        "weights": Ref(tensors.weights),
-        "bias": Ref(tensors.bias),
-        "residual": Ref(tensors.residual) if tensors.residual else None,
-        "y": Ref(tensors.y),
+        **tensors.fields,
         "channels": channels,
         "x_channels": s.channels,
         "out_channels": outs,
@@ -86,13 +105,12 @@ def conv_call(
         "low": bounds[0],
         "high": bounds[1],
     }
-    read = (tensors.x, tensors.weights, tensors.bias, tensors.residual)
     return Call(
         Kernel(form.name, partial(conv.conv_ir, form=form)),
         ConvArgs,
         fields,
         n_units=s.batch * s.groups * pixel_blocks * panel_blocks if pixels else 0,
-        reads=tuple(name for name in read if name),
+        reads=tensors.read,
         writes=(tensors.y,),
         scratch_bytes=conv.scratch_bytes(target.isa, cut),
         label=label,

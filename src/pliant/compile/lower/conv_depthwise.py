@@ -5,8 +5,8 @@ from math import prod
 
 import numpy as np
 
-from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref
-from pliant.compile.lower.conv_call import Shape
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed
+from pliant.compile.lower.conv_call import Shape, tensors_of
 from pliant.compile.lower.window import along, real
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import conv_depthwise
@@ -22,19 +22,14 @@ def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
 def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
     """The call, and weights turned so that channels are neighbours."""
     w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
-    names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
+    tensors = tensors_of(node, form)
     taps = prod(s.window.kernel)
     packed = {
-        names[0]: Packed(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),
-        names[1]: Packed(4 * s.channels, partial(_fill_bias, source=graph.constants.get(b)), b),
+        tensors.weights: Packed(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),
+        tensors.bias: Packed(4 * s.channels, partial(_fill_bias, source=graph.constants.get(b)), b),
     }
-    residual = node.inputs[3] if form.has_residual else ""
     fields: dict[str, Field] = {
-        "x": Ref(node.inputs[0]),
-        "weights": Ref(names[0]),
-        "bias": Ref(names[1]),
-        "residual": Ref(residual) if residual else None,
-        "y": Ref(node.outputs[0]),
+        **tensors.fields,
         "channels": s.channels,
         **along("in", s.space, 1),
         **along("out", s.out_space, 1),
@@ -48,8 +43,8 @@ def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lower
         conv_depthwise.DepthwiseArgs,
         fields,
         n_units=s.batch * prod(s.out_space[:-1]) if s.out_space[-1] else 0,
-        reads=(node.inputs[0], *names, *([residual] if residual else [])),
-        writes=(node.outputs[0],),
+        reads=tensors.read,
+        writes=(tensors.y,),
         label=node.name or node.op,
     )
     return Lowered((call,), packed=packed)

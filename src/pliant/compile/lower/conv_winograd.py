@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compile.lower.conv_call import Shape
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Target
+from pliant.compile.lower.conv_call import Shape, tensors_of
 from pliant.compile.lower.window import real
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import conv_weights, winograd, winograd_form
@@ -23,12 +23,12 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     assert form.x == form.y == "nhwc", "Winograd's kernel has channels last"
     assert s.channels % COLUMNS == 0, "channels are whole vectors"
     assert s.outs % COLUMNS == 0, "output channels are whole panels"
-    names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
+    tensors = tensors_of(node, form)
     packed = {
-        names[0]: Packed(
+        tensors.weights: Packed(
             4 * winograd_form.PLACES * s.channels * s.outs, partial(_fill, source=graph.constants[w]), w
         ),
-        names[1]: Packed(4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b),
+        tensors.bias: Packed(4 * s.outs, partial(_fill_bias, source=graph.constants.get(b), outs=s.outs), b),
     }
     out_h, out_w = s.out_space
     tiles_w = -(-out_w // winograd_form.OUTPUTS)
@@ -36,13 +36,8 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
     unit_tiles, unit_panels = _units(s, tiles, target.n_threads)
     panels = s.outs // COLUMNS
     tile_blocks, panel_blocks = -(-tiles // unit_tiles), -(-panels // unit_panels)
-    residual = node.inputs[3] if form.has_residual else ""
     fields: dict[str, Field] = {
-        "x": Ref(node.inputs[0]),
-        "weights": Ref(names[0]),
-        "bias": Ref(names[1]),
-        "residual": Ref(residual) if residual else None,
-        "y": Ref(node.outputs[0]),
+        **tensors.fields,
         "channels": s.channels,
         "out_channels": s.outs,
         "in_h": s.space[0],
@@ -65,8 +60,8 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
         winograd.WinogradArgs,
         fields,
         n_units=s.batch * tile_blocks * panel_blocks,
-        reads=(node.inputs[0], *names, *([residual] if residual else [])),
-        writes=(node.outputs[0],),
+        reads=tensors.read,
+        writes=(tensors.y,),
         scratch_bytes=winograd.scratch_bytes(s.channels, unit_tiles),
         label=node.name or node.op,
     )
