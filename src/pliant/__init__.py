@@ -12,7 +12,7 @@ from pliant import compile
 
 if TYPE_CHECKING:
     from pliant.api import open as open
-    from pliant.compiled import load as load
+    from pliant.loaded import load as load
 
 __all__ = ["__version__", "compile", "load", "open"]
 
@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return open
     if name == "load":
-        from pliant.compiled import load
+        from pliant.loaded import load
 
         return load
     if name == "__version__":

@@ -1,29 +1,23 @@
-"""`pliant.compile`: an ONNX model becomes a session. Knows defaults and what sessions share, no compiler."""
+"""`pliant.compile`: an ONNX model becomes a session. Knows defaults, no compiler."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache as remembered
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from pliant.compile.call import Target
 from pliant.compile.image import Image, make_image
-from pliant.compile.saved import open_saved
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
+from pliant.loaded import load, n_threads, shared_pool
 from pliant.models.onnx_file import open_onnx
-from pliant.run.compiled import CompiledSession
 from pliant.run.model import ModelOptions, ModelSession
 from pliant.run.schedule import ScheduleKind, ScheduleReport
 
-__all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
+__all__ = ["compile", "load", "n_threads", "sample_feeds", "shared_pool", "whole"]
 
 
 def compile(
@@ -53,16 +47,6 @@ def compile(
     model = open_onnx(source)
     library, pool = shared_pool(n_threads(threads), cache)
     return ModelSession(model, pool, library, ModelOptions(dims or {}, without, images, schedule))
-
-
-def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
-    """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
-
-    Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
-    """
-    saved = open_saved(Path(directory))
-    _, pool = shared_pool(n_threads(threads))
-    return CompiledSession(saved.program, saved.weights, saved.addresses, pool)
 
 
 def whole(
@@ -102,22 +86,3 @@ def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
         is_float = port.dtype in ("float16", "bfloat16", "float32", "float64")
         feeds[port.name] = (rng.standard_normal(shape) if is_float else np.ones(shape)).astype(kind)
     return feeds
-
-
-def n_threads(asked: int | None) -> int:
-    """`asked`, or the physical cores. Raises InputError below 1."""
-    n = (psutil.cpu_count(logical=False) or 1) if asked is None else asked
-    if n < 1:
-        raise InputError(f"{asked} threads cannot run anything; give at least 1.")
-    return n
-
-
-def shared_pool(n_threads: int, cache: Path | None = None) -> tuple[Library, Pool]:
-    """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing."""
-    return _shared(n_threads, cache)
-
-
-@remembered
-def _shared(n_threads: int, cache: Path | None) -> tuple[Library, Pool]:
-    library = Library(host_isa(), cache)
-    return library, Pool(n_threads, library)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+from pliant.compile.assemble import Image
 from pliant.compile.encode import kernels
-from pliant.compile.image import Image
 from pliant.errors import InputError
 from pliant.kernels.jit import compile_modules
 from pliant.kernels.memory import aligned_bytes

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import xxhash
 
+from pliant.compile.assemble import Image
 from pliant.compile.encode import Encoded, encode
-from pliant.compile.image import Image
 from pliant.compile.parts import OBJECTS, draft_of, write_objects, write_weights
 from pliant.errors import InputError, KernelError, StoreError
 from pliant.kernels.isa import ISAS, runnable

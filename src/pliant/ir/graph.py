@@ -4,21 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-import ml_dtypes
 import numpy as np
 
 from pliant.errors import GraphError
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | np.ndarray
 
-# What ONNX has and numpy lacks; the names are the same.
-_EXTENDED = {
-    name: getattr(ml_dtypes, name)
-    for name in (
+# What ONNX has and numpy lacks; ml_dtypes has them under the same names.
+_EXTENDED = frozenset(
+    (
         *("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
         *("float4_e2m1fn", "int4", "uint4", "int2", "uint2"),
     )
-}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,11 @@ class TensorType:
 
     @property
     def numpy(self) -> np.dtype:
-        found: np.dtype = np.dtype(_EXTENDED.get(self.dtype, self.dtype))
+        if self.dtype not in _EXTENDED:
+            return np.dtype(self.dtype)
+        import ml_dtypes  # 2.5 MB, for models that have such tensors
+
+        found: np.dtype = np.dtype(getattr(ml_dtypes, self.dtype))
         return found
 
     @property

@@ -8,9 +8,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import final
+
+import llvmlite  # its version only: LLVM itself is 45 MB
 
 from pliant.errors import KernelError
 from pliant.kernels import compile_child
@@ -42,7 +43,7 @@ class Library:
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
         self.cache = default_cache() if cache is None else cache
-        self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {version('llvmlite')}"
+        self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
         self._loaded: dict[Path, dict[str, int]] = {}
         self._turns = Turns()
 

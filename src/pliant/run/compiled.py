@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, final, overload
 
 import numpy as np
 
-from pliant.compile.assemble import ARENA
+from pliant.compile.assemble import ARENA, Image
 from pliant.compile.bound import Bound
 from pliant.compile.encode import Encoded, encode, kernels
-from pliant.compile.image import Image
 from pliant.compile.load import addresses
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
