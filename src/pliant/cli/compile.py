@@ -16,15 +16,25 @@ from pliant.compile.call import Target
 from pliant.compile.image import Image
 from pliant.compile.saved import save
 from pliant.errors import InputError
-from pliant.kernels.isa import AVX2, AVX512, NEON, X86_64, Isa, host_isa
+from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa, host_isa
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.schedule import ScheduleReport
 
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
-TargetName = Literal["native", "avx512", "avx2", "x86-64", "aarch64"]
+TargetName = Literal[
+    "native", "avx512-vnni", "avx512", "avx2-vnni", "avx2", "x86-64", "aarch64-dot", "aarch64"
+]
 
-_ISAS: dict[str, Isa] = {"avx512": AVX512, "avx2": AVX2, "x86-64": X86_64, "aarch64": NEON}
+_ISAS: dict[str, Isa] = {
+    "avx512-vnni": AVX512_VNNI,
+    "avx512": AVX512,
+    "avx2-vnni": AVX2_VNNI,
+    "avx2": AVX2,
+    "x86-64": X86_64,
+    "aarch64-dot": NEON_DOT,
+    "aarch64": NEON,
+}
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
 ]

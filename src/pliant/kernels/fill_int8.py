@@ -12,6 +12,7 @@ from pliant.kernels.emit import Function, Module
 from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_planes, upcast
 from pliant.kernels.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.int8_form import int8_form
+from pliant.kernels.integer_dots import left_is_signed
 from pliant.kernels.tile import COLUMNS
 from pliant.kernels.values import Value, vector
 from pliant.kernels.vmath import magnitude
@@ -196,7 +197,8 @@ def _write_remainders(module: Module) -> None:
                         kept = f.cast("sitofp", _steps(f, value, steps), "float") * step
                         by, k = value - kept, s * segment_rows + row
                         with f.each(0, n_rows) as m:
-                            q = f.cast("zext", f.load(f.at(a, m * lda * 2 + k, "i8"), "i8"), "i32")
+                            byte = f.load(f.at(a, m * lda * 2 + k, "i8"), "i8")
+                            q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
                             q = q - int8_form(f.isa).zero
                             x = f.cast("sitofp", q, "float") * f.load(f.at(a_scales, m))
                             place = f.at(to, m * stride + column)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pliant.kernels.integer_dots import left_is_signed
 from pliant.kernels.isa import Isa
 
 
@@ -24,10 +25,11 @@ def int8_form(isa: Isa) -> Int8Form:
     """Bytes where the CPU multiplies bytes; on plain x86-64 int16, which it multiplies as fast.
 
     `vpmaddubsw` saturates sums of two products at 16 bits, and two such sums are added before they widen:
-    4 * 127 * 63 = 32004 leaves no room for more. VNNI widens at once and takes whole bytes.
+    4 * 127 * 63 = 32004 leaves no room for more. VNNI and Arm's dot
+    product widen at once and take whole bytes.
     """
+    if isa.has_dot:
+        return Int8Form(True, 127, 0 if left_is_signed(isa) else 128, 85, 127)
     if isa.name in ("x86-64", "neon"):
         return Int8Form(False, 2047, 0, 127, 32767)
-    if isa.has_vnni and not isa.is_portable:
-        return Int8Form(True, 127, 128, 85, 127)
     return Int8Form(True, 63, 64, 42, 63)

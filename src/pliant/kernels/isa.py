@@ -19,6 +19,8 @@ class Isa:
 
     `triple` is LLVM's name of a machine of another architecture than this one, "" for this one's.
 
+    `has_dot` says that bytes are multiplied and four products added at once: VNNI, or Arm's dot product.
+
     `is_portable` marks a row whose code is lowered for a lesser CPU: vectors keep their width and are
     split by LLVM, and generators put generic IR where they would name an instruction of the row.
     """
@@ -28,7 +30,7 @@ class Isa:
     registers: int
     has_fma: bool
     has_f16c: bool
-    has_vnni: bool
+    has_dot: bool
     cpu: str
     features: str = ""
     is_portable: bool = False
@@ -41,13 +43,15 @@ _NEEDS: dict[IsaName, frozenset[str]] = {"avx512": _V4, "avx2": _V3, "x86-64": f
 _AARCH64 = "aarch64-unknown-linux-gnu"
 
 AVX512 = Isa("avx512", 16, 32, True, True, False, "x86-64-v4")
-AVX512_VNNI = replace(AVX512, has_vnni=True, features="+avx512vnni")
+AVX512_VNNI = replace(AVX512, has_dot=True, features="+avx512vnni")
 AVX2 = Isa("avx2", 8, 16, True, True, False, "x86-64-v3")
+AVX2_VNNI = replace(AVX2, has_dot=True, features="+avxvnni")
 X86_64 = Isa("x86-64", 4, 16, False, False, False, "x86-64")
-NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon,+fullfp16", triple=_AARCH64)
-"""Ahead of time only, so far: its objects are made anywhere and run on 64-bit Arm."""
+NEON = Isa("neon", 4, 32, True, True, False, "generic", "+neon", triple=_AARCH64)
+NEON_DOT = replace(NEON, has_dot=True, features=f"{NEON.features},+dotprod")
+"""Both ahead of time only, so far: their objects are made anywhere and run on 64-bit Arm."""
 
-ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2, X86_64)
+ISAS: tuple[Isa, ...] = (AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, X86_64)
 """Every native row, best first."""
 
 
@@ -67,8 +71,8 @@ def runnable(isa: Isa) -> bool:
         return True
     if isa.triple:
         return False
-    needs = _NEEDS[isa.name] | ({"avx512_vnni"} if isa.has_vnni else set())
-    return needs <= host_flags()
+    dot = {"avx512_vnni" if isa.name == "avx512" else "avx_vnni"} if isa.has_dot else set()
+    return _NEEDS[isa.name] | dot <= host_flags()
 
 
 def portable(isa: Isa) -> Isa:
@@ -103,6 +107,6 @@ def host_flags() -> frozenset[str]:
 def _flags_by_llvm() -> frozenset[str]:
     import llvmlite.binding as llvm  # 45 MB resident: only where the kernel's list is missing
 
-    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni"}
+    spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}
     present = [name for name, is_present in llvm.get_host_cpu_features().items() if is_present]
     return frozenset(spelled.get(name, name) for name in present)

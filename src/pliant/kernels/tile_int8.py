@@ -9,6 +9,7 @@ from functools import partial
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.gemm_args import GemmArgs
 from pliant.kernels.int8_form import int8_form
+from pliant.kernels.integer_dots import add_pairs, add_quads, add_quads_portably
 from pliant.kernels.isa import Isa
 from pliant.kernels.tile import COLUMNS
 from pliant.kernels.values import Value, vector
@@ -68,7 +69,7 @@ def call_rows_int8(
 
 def _tile_rows(isa: Isa) -> int:
     """Rows whose sums and factors fill the registers; few where all is emulated."""
-    return 3 if isa.is_portable else {"avx512": 12, "avx2": 4, "x86-64": 3}[isa.name]
+    return 3 if isa.is_portable else {"avx512": 12, "avx2": 4, "neon": 6, "x86-64": 3}[isa.name]
 
 
 def _turn(isa: Isa) -> int:
@@ -114,10 +115,8 @@ def _multiply_words(f: Function, k: Value, a_rows: list[Value], b: Value, sums: 
             x = f.splat(f.load(f.at(p, k + 2 * pair, "i16"), "i32", 2))
             for v, y in enumerate(columns):
                 n = i * vectors + v
-                x16, y16 = (_as(f, z, 2 * f.lanes, "i16") for z in (x, y))
-                product = f.intrinsic("llvm.x86.sse2.pmadd.wd", sums[n].type, x16, y16, suffix="")
                 # Opaque, or LLVM adds products of several turns first, and spills them.
-                sums[n] = f.opaque(sums[n] + product)
+                sums[n] = f.opaque(add_pairs(f, sums[n], x, y))
     return sums
 
 
@@ -141,11 +140,10 @@ def _columns(f: Function, b: Value, row: Value) -> list[Value]:
 
 def _add_eight(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
     """total + the products of unsigned bytes of xs and signed bytes of ys, four to a lane and twice."""
-    if f.isa.is_portable:
-        return _add_eight_portably(f, total, xs, ys)
-    if f.isa.has_vnni:
+    if f.isa.is_portable or f.isa.has_dot:
+        add = add_quads_portably if f.isa.is_portable else add_quads
         for x, y in zip(xs, ys, strict=True):
-            total = f.intrinsic("llvm.x86.avx512.vpdpbusd.512", total.type, total, x, y, suffix="")
+            total = add(f, total, x, y)
         return total
     by_bytes, by_words = _AVX512_BYTES if f.lanes == 16 else _AVX2_BYTES
     halves = vector(2 * f.lanes, "i16")
@@ -155,16 +153,6 @@ def _add_eight(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> V
         products.append(f.intrinsic(by_bytes, halves, x8, y8, suffix=""))
     both = products[0] + products[1]
     return total + f.intrinsic(by_words, total.type, both, f.const(1, halves), suffix="")
-
-
-def _add_eight_portably(f: Function, total: Value, xs: list[Value], ys: list[Value]) -> Value:
-    wide = vector(4 * f.lanes, "i32")
-    for x, y in zip(xs, ys, strict=True):
-        unsigned = f.cast("zext", _as(f, x, 4 * f.lanes, "i8"), wide)
-        product = unsigned * f.cast("sext", _as(f, y, 4 * f.lanes, "i8"), wide)
-        for i in range(4):
-            total = total + f.shuffle(product, None, range(i, 4 * f.lanes, 4))
-    return total
 
 
 def _write_column_sums(module: Module) -> None:

@@ -5,11 +5,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pliant.compile.call import Target
+from pliant.compile.image import make_image
 from pliant.ir.graph import TensorType
-from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
-from tests.compile.lower.running import expected, run_node
+from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, portable
+from pliant.run.compiled import open_image
+from pliant.run.model import ModelOptions, ModelSession
+from tests.compile.family_models import MODELS, feeds_of, model_of
+from tests.compile.lower.running import expected, machine, run_node
 
-ISAS = [AVX2, X86_64, portable(AVX512)]
+ISAS = [AVX2, X86_64, *(portable(isa) for isa in (AVX512, AVX512_VNNI, AVX2_VNNI))]
+
+
+def _named(isa: Isa) -> str:
+    return f"{isa.name}-vnni" if isa.has_dot else isa.name
 
 
 @pytest.fixture(scope="session")
@@ -61,20 +70,26 @@ def test_dynamic_quantization_is_onnxs(spread: float, cache: Path) -> None:
     assert np.abs(q - np.clip(np.round(x / scale) + zero, 0, 255)).max() <= 0
 
 
-@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
-@pytest.mark.parametrize("is_constant", [False, True], ids=["runtime", "constant"])
+@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("weights", ["runtime", "bytes", "words"])
 @pytest.mark.parametrize(("left", "right"), [("uint8", "int8"), ("int8", "int8"), ("uint8", "uint8")])
-def test_integer_products_are_exact(isa: Isa, is_constant: bool, left: str, right: str, cache: Path) -> None:
-    """Full range of both: no sum on the way may saturate. Shapes with tails in all directions."""
-    for shape, columns in (((2, 13, 70), 50), ((150, 64), 32), ((3, 7), 5), ((1, 800), 17)):
+def test_integer_products_are_exact(isa: Isa, weights: str, left: str, right: str, cache: Path) -> None:
+    """Full range of both: no sum on the way may saturate. Shapes with tails in all directions.
+
+    Zero points as onnxruntime chooses them, and one whose differences from weights need nine bits.
+    """
+    shapes = (((2, 13, 70), 50), ((150, 64), 32), ((3, 7), 5), ((1, 800), 17), ((2, 1), 16))
+    for shape, columns in shapes:
         a, b = integers(*shape, dtype=left), integers(shape[-1], columns, dtype=right, seed=1)
         a_zero, b_zero = integers(dtype=left, seed=2), integers(columns, dtype=right, seed=3)
+        if weights == "bytes":
+            b_zero = np.full(columns, 128 if right == "uint8" else 0, right)
         (y,) = run_node(
             "MatMulInteger",
             [a, b, np.asarray(a_zero), b_zero],
             types=[TensorType("int32", (*shape[:-1], columns))],
             isa=isa,
-            constants=[1, 3] if is_constant else [],
+            constants=[] if weights == "runtime" else [1, 3],
             cache=cache,
         )
         wide = [x.astype(np.int64) for x in (a, a_zero, b, b_zero)]
@@ -95,3 +110,20 @@ def test_qlinear_matmul_is_onnxs(cache: Path) -> None:
     wanted = np.clip(np.round(sums * (scales[0] * scales[1] / scales[2])) + 130, 0, 255)
     assert np.abs(y - wanted).max() <= 1  # a tie may fall to either side in float32
     assert (y == wanted).mean() > 0.9
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=_named)
+def test_dynamic_products_of_bytes_are_those_of_int16(isa: Isa, cache: Path) -> None:
+    """Rows quantized to bytes for the CPUs that multiply them give the same sums; only scales are floats."""
+    names = [name for name in MODELS if name.endswith("int8_dynamic")]
+    results = []
+    for row in (AVX2, isa):
+        library, pool = machine(row, cache)
+        found = []
+        for name in names:
+            feeds = feeds_of(name)
+            model = ModelSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
+            found.append(open_image(make_image(model.graph(feeds), Target(row, 2)), pool, library).run(feeds))
+        results.append(found)
+    for right, result in zip(*results, strict=True):
+        np.testing.assert_allclose(result["y"], right["y"], rtol=1e-5, atol=1e-5)

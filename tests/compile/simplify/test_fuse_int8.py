@@ -25,10 +25,10 @@ def test_products_of_one_tensor_share_its_quantization() -> None:
     a = c.add("y", "Relu", _product(c, "a", 32, "q"))
     b = _product(c, "b", 7, "q")
     fused = fuse_int8(c.graph(a, b))
-    assert sum(node.op == "DynamicQuantize16" for node in fused.nodes) == 1
+    assert sum(node.op == "DynamicQuantizeRows" for node in fused.nodes) == 1
     products = [node for node in fused.nodes if node.op == "QuantizedMatMul"]
     assert len(products) == 2
-    assert products[0].inputs[0] == products[1].inputs[0] == "x.int16"
+    assert products[0].inputs[0] == products[1].inputs[0] == "x.rows"
     assert products[0].attributes == {"activation": "relu"}
     assert_same(fused, c, 1e-4)
 

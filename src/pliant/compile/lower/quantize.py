@@ -1,8 +1,9 @@
 """Lower quantization, and products of quantized tensors. Knows ONNX's operators, no loop.
 
-Two operators are pliant's own: DynamicQuantize16(x) -> (q, scale), ONNX's dynamic quantization of x less its
-zero point, int16 with rows of even length, and QuantizedMatMul(q, scale, w, w_scale, w_zero?, bias?,
-residual?) = activation(scale * w_scale * (q @ (w - w_zero)) + bias + residual).
+Two operators are pliant's own: DynamicQuantizeRows(x) -> (q, scale, zero), ONNX's dynamic quantization of x
+with q in the form that the products of it take, in no more memory than int16 rows of even length, and
+QuantizedMatMul(q, scale, zero, w, w_scale, w_zero?, bias?, residual?) =
+activation(scale * w_scale * ((q - zero) @ (w - w_zero)) + bias + residual).
 """
 
 from functools import partial
@@ -13,19 +14,29 @@ import numpy as np
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.elementwise import map_calls
+from pliant.compile.lower.integer_product import (
+    Rows,
+    Weights,
+    batched_product,
+    by_rows,
+    integer_product,
+    known,
+    product_form,
+    rows_of,
+)
 from pliant.compile.lower.move import axis_of
 from pliant.compile.lower.product import lower_contraction
 from pliant.compile.lower.reduce import reduce_call
 from pliant.compile.lower.window import integer, text
-from pliant.compile.view import View, whole
+from pliant.compile.view import whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels import matmul_int16, quantize_rows16
+from pliant.kernels import quantize_rows
 from pliant.kernels.dtypes import DTYPES
 from pliant.kernels.expression import Expr, choose, leaf
 from pliant.kernels.matmul_args import COLUMNS
-from pliant.kernels.matmul_int16 import MatmulInt16Args, pack_pairs
-from pliant.kernels.quantize_rows16 import CHUNK, QuantizeInt16Args, RangeArgs
+from pliant.kernels.matmul_integer import IntegerForm, form_for, shift_of
+from pliant.kernels.quantize_rows import CHUNK, QuantizeRowsArgs, RangeArgs
 
 Shape = tuple[int, ...]
 
@@ -116,10 +127,10 @@ def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     value = value.to("round") + leaf(4, types[y_zero].dtype).cast("float32")
     operands = [
         (sums, shape),
-        (a_scale, _by_row(types[a_scale].shape)),
+        (a_scale, by_rows(types[a_scale].shape)),
         (b_scale, types[b_scale].shape),
-        (y_scale, _by_row(types[y_scale].shape)),
-        (y_zero, _by_row(types[y_zero].shape)),
+        (y_scale, by_rows(types[y_scale].shape)),
+        (y_zero, by_rows(types[y_zero].shape)),
     ]
     calls = map_calls(_saturated(value, types[y].dtype), operands, (y, shape), _label(node))
     temporaries = {**product.temporaries, sums: 4 * prod(shape)}
@@ -131,114 +142,29 @@ def _integer_product(
 ) -> Lowered:
     """y (int32) = (a - its zero point) @ (b - its zero point)."""
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
-    depth = left[-1]
-    known = b[0] in graph.constants and (not b[1] or b[1] in graph.constants)
-    is_plain = len(left) > 1 and prod(right) == prod(right[-2:]) and depth and not depth % 2
     label = _label(node)
-    if known and is_plain and len(right) > 1 and 0 not in (*left, *right):
-        calls = _less_zero(graph, a, f"{y}.a", "int16", True, label)
-        rows = prod(left[:-1])
-        product = _int16_call(graph, target, (f"{y}.a", rows), b, y, right[-1], depth // 2, label)
-        return Lowered(
-            (*calls, *product.calls), temporaries={f"{y}.a": 2 * prod(left)}, packed=product.packed
-        )
-    calls = _less_zero(graph, a, f"{y}.a", "int32", True, label)
-    calls += _less_zero(graph, b, f"{y}.b", "int32", False, label)
-    left, right = left if len(left) > 1 else (1, *left), right if len(right) > 1 else (*right, 1)
-    batch = np.broadcast_shapes(left[:-2], right[:-2])
-    shape = (*batch, left[-2], right[-1])
-    p = whole(f"{y}.a", TensorType("int32", left)).broadcast((*batch, *left[-2:]))
-    q = whole(f"{y}.b", TensorType("int32", right)).broadcast((*batch, *right[-2:]))
-    views = (
-        View(p.tensor, 0, (*shape, depth), (*p.strides[:-1], 0, p.strides[-1])),
-        View(q.tensor, 0, (*shape, depth), (*q.strides[:-2], 0, q.strides[-1], q.strides[-2])),
-    )
-    product = lower_contraction(whole(y, TensorType("int32", shape)), views, "int32", label=label)
-    temporaries = {f"{y}.a": 4 * prod(left), f"{y}.b": 4 * prod(right)}
-    return Lowered((*calls, *product.calls), temporaries=temporaries)
+    is_plain = len(left) > 1 and len(right) > 1 and prod(right) == prod(right[-2:])
+    if known(graph, *b) and is_plain and 0 not in (*left, *right):
+        weights = Weights(*b, right[-1])
+        form = product_form(graph, target.isa, a[1], weights)
+        rows, made = rows_of(graph, target.isa, form, a, f"{y}.a", label)
+        product = integer_product(graph, target, form, rows, weights, y, label)
+        return Lowered((*made.calls, *product.calls), temporaries=made.temporaries, packed=product.packed)
+    made, views, type_ = batched_product(graph, a, b, y, label)
+    contraction = lower_contraction(whole(y, type_), views, "int32", label=label)
+    return Lowered((*made.calls, *contraction.calls), temporaries=made.temporaries)
 
 
-def _less_zero(
-    graph: Graph, x: tuple[str, str], y: str, dtype: str, by_row: bool, label: str
-) -> tuple[Call, ...]:
-    """y = x less its zero point, which is one number or one a row, or column."""
-    name, zero = x
-    type_ = graph.types[name]
-    value, operands = leaf(0, type_.dtype).cast(dtype), [(name, type_.shape)]
-    if zero:
-        shape = graph.types[zero].shape
-        operands.append((zero, _by_row(shape) if by_row else () if prod(shape) == 1 else shape))
-        value = value - leaf(1, graph.types[zero].dtype).cast(dtype)
-    return map_calls(value, operands, (y, type_.shape), label)
-
-
-def _by_row(shape: Shape) -> Shape:
-    """A scale or zero point of A: one number, or one a row."""
-    if prod(shape) == 1:
-        return ()
-    return (*shape, 1) if len(shape) == 1 else shape
-
-
-def _int16_call(
-    graph: Graph,
-    target: Target,
-    a: tuple[str, int],
-    b: tuple[str, str],
-    y: str,
-    n_columns: int,
-    pairs: int,
-    label: str,
-    floats: dict[str, Field] | None = None,
-    activation: str | None = None,
-) -> Lowered:
-    """The product of int16 rows with a constant; `floats` are what makes a float32 result of it."""
-    values = graph.constants[b[0]]
-    zero = graph.constants[b[1]].reshape(-1) if b[1] else np.zeros(1, np.int16)
-    groups = -(-n_columns // COLUMNS)
-    name = f"{b[0]}|pairs|{b[1]}"
-
-    def fill(memory: np.ndarray) -> None:
-        matrix = values.reshape(-1, n_columns).astype(np.int16) - zero.astype(np.int16)
-        pack_pairs(matrix, memory.view(np.int16).reshape(groups, pairs, COLUMNS, 2))
-
-    panel = max(1, min(12, groups // (4 * target.n_threads))) if target.n_threads > 1 else groups
-    extra = floats or {}
-    refs = [f.tensor for f in extra.values() if isinstance(f, Ref)]
-    is_float = floats is not None
-    call = Call(
-        Kernel(
-            matmul_int16.matmul_int16_name(is_float, activation),
-            partial(matmul_int16.matmul_int16_ir, is_float=is_float, activation=activation),
-        ),
-        MatmulInt16Args,
-        {
-            "a": Ref(a[0]),
-            "b": Ref(name),
-            "c": Ref(y),
-            "n_rows": a[1],
-            "n_columns": n_columns,
-            "pairs": pairs,
-            "panel": panel,
-            **extra,
-        },
-        matmul_int16.units(a[1], n_columns, panel),
-        tuple(dict.fromkeys((a[0], name, *refs))),
-        (y,),
-        scratch_bytes=matmul_int16.scratch_bytes(),
-        label=label,
-    )
-    return Lowered((call,), packed={name: Packed(4 * groups * pairs * COLUMNS, fill, b[0])})
-
-
-def _quantize16(node: Node, graph: Graph, target: Target) -> Lowered:
-    x, (q, scale) = node.inputs[0], node.outputs
+def _quantize_rows(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, (q, scale, zero) = node.inputs[0], node.outputs
     shape = graph.types[x].shape
     n, rows, size = shape[-1], prod(shape[:-1]), prod(shape)
+    form = IntegerForm.BYTES if _all_take_bytes(graph, target, q) else IntegerForm.WIDENED
     chunks = -(-size // CHUNK)
     ranges, label = f"{q}.ranges", _label(node)
     calls = (
         Call(
-            Kernel(quantize_rows16.RANGE, quantize_rows16.value_range_ir),
+            Kernel(quantize_rows.RANGE, quantize_rows.value_range_ir),
             RangeArgs,
             {"x": Ref(x), "n": size, "ranges": Ref(ranges)},
             chunks,
@@ -248,20 +174,23 @@ def _quantize16(node: Node, graph: Graph, target: Target) -> Lowered:
             label=label,
         ),
         Call(
-            Kernel(quantize_rows16.QUANTIZE, quantize_rows16.quantize_int16_ir),
-            QuantizeInt16Args,
+            Kernel(
+                quantize_rows.quantize_rows_name(form), partial(quantize_rows.quantize_rows_ir, form=form)
+            ),
+            QuantizeRowsArgs,
             {
                 "x": Ref(x),
                 "n": n,
                 "q": Ref(q),
-                "ld": graph.types[q].shape[-1],
+                "ld": form.words(n) * form.packing,
                 "ranges": Ref(ranges),
                 "n_ranges": chunks,
                 "scale": Ref(scale),
+                "zero": Ref(zero),
             },
             rows,
             (x, ranges),
-            (q, scale),
+            (q, scale, zero),
             grain=8,
             label=label,
         ),
@@ -269,10 +198,23 @@ def _quantize16(node: Node, graph: Graph, target: Target) -> Lowered:
     return Lowered(calls, temporaries={ranges: 8 * chunks})
 
 
+def _all_take_bytes(graph: Graph, target: Target, q: str) -> bool:
+    """Whether every product of these rows is one of bytes: they are quantized once, in one form."""
+    readers = graph.consumers[q]
+    return all(
+        form_for(target.isa, _weights(graph, node).fits_bytes(graph)) is IntegerForm.BYTES for node in readers
+    )
+
+
+def _weights(graph: Graph, node: Node) -> Weights:
+    """Of a QuantizedMatMul."""
+    w, zero = node.inputs[3], (*node.inputs, "", "")[5]
+    return Weights(w, zero, graph.types[w].shape[-1])
+
+
 def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    q, scale, w, w_scale, w_zero, bias, residual = (*node.inputs, "", "", "")[:7]
+    q, scale, zero, w, w_scale, _, bias, residual = (*node.inputs, "", "", "")[:8]
     y = node.outputs[0]
-    *lead, columns = graph.types[q].shape
     n = graph.types[w].shape[-1]
     activation = text(node.attributes, "activation", "") or None
     steps, biases = f"{w_scale}|columns|{n}", f"{bias}|columns|{n}"
@@ -284,9 +226,12 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         "bias": Ref(biases),
         "residual": Ref(residual) if residual else None,
     }
-    product = _int16_call(
-        graph, target, (q, prod(lead)), (w, w_zero), y, n, columns // 2, _label(node), floats, activation
-    )
+    weights = _weights(graph, node)
+    form = form_for(target.isa, weights.fits_bytes(graph))
+    if form is IntegerForm.BYTES and not _all_take_bytes(graph, target, q):
+        form = IntegerForm.WIDENED
+    rows = Rows(q, prod(graph.types[q].shape[:-1]), zero, shift=shift_of(target.isa, "uint8"))
+    product = integer_product(graph, target, form, rows, weights, y, _label(node), floats, activation)
     packed = {name: _columns(array, n) for name, array in values.items()}
     return Lowered(product.calls, packed={**product.packed, **packed})
 
@@ -312,6 +257,6 @@ RULES = {
     "DynamicQuantizeLinear": _dynamic,
     "MatMulInteger": _matmul_integer,
     "QLinearMatMul": _qlinear_matmul,
-    "DynamicQuantize16": _quantize16,
+    "DynamicQuantizeRows": _quantize_rows,
     "QuantizedMatMul": _quantized_matmul,
 }

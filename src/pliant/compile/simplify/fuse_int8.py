@@ -1,7 +1,7 @@
 """Pass `int8`: what onnxruntime writes for a dynamically quantized product becomes two nodes.
 
 DynamicQuantizeLinear, MatMulInteger, Cast, Mul by both scales, and what follows a product (see fuse_matmul)
-become `DynamicQuantize16`, once for all products of a tensor, and `QuantizedMatMul`. Contract: the same
+become `DynamicQuantizeRows`, once for all products of a tensor, and `QuantizedMatMul`. Contract: the same
 integers, summed exactly; floats equal within rounding. Weights, their scales and zero points are constants.
 """
 
@@ -52,10 +52,11 @@ def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Nod
     """One node for x, beside ONNX's own, which stays if somebody else reads it."""
     x = node.inputs[0]
     *lead, depth = graph.types[x].shape
-    q, scale = fresh(graph, f"{x}.int16"), fresh(graph, f"{x}.scale")
+    q, scale, zero = (fresh(graph, f"{x}.{part}") for part in ("rows", "scale", "zero"))
     types[q] = TensorType("int16", (*lead, depth + depth % 2))
     types[scale] = TensorType("float32", ())
-    return Node("DynamicQuantize16", (x,), (q, scale), {}, node.name)
+    types[zero] = TensorType("uint8", ())
+    return Node("DynamicQuantizeRows", (x,), (q, scale, zero), {}, node.name)
 
 
 def _product(

@@ -1,6 +1,6 @@
-"""ONNX's dynamic quantization of a whole tensor, to bytes less their zero point, as int16. Knows no product.
+"""ONNX's dynamic quantization of a whole tensor, to rows in the form a product takes. Knows no product.
 
-Two kernels: `value_range` finds the least and largest of each chunk, `quantize_int16` rounds rows by them.
+Two kernels: `value_range` finds the least and largest of each chunk, `quantize_rows_*` rounds rows by them.
 """
 
 import ctypes
@@ -8,11 +8,12 @@ import ctypes
 from pliant.kernels.emit import Module
 from pliant.kernels.fill_int8 import nearest
 from pliant.kernels.isa import Isa
+from pliant.kernels.matmul_integer import IntegerForm, shift_of
 from pliant.kernels.spans import Span, over, reduce
-from pliant.kernels.values import Value, vector
+from pliant.kernels.values import Value, scalar, vector
 
 CHUNK = 4096
-RANGE, QUANTIZE = "value_range", "quantize_int16"
+RANGE = "value_range"
 
 
 class RangeArgs(ctypes.Structure):
@@ -21,8 +22,10 @@ class RangeArgs(ctypes.Structure):
     _fields_ = (("x", ctypes.c_void_p), ("n", ctypes.c_int64), ("ranges", ctypes.c_void_p))
 
 
-class QuantizeInt16Args(ctypes.Structure):
-    """Rows of float32 [rows, n] to int16 [rows, ld], zeros behind n; `scale` is written once.
+class QuantizeRowsArgs(ctypes.Structure):
+    """Rows of float32 [rows, n] to integers [rows, ld], zeros behind n; `scale` and `zero` are written once.
+
+    The integers are int16 less the zero point, or bytes as BYTES multiplies them; `zero` is ONNX's byte.
 
     `ranges` has n_ranges pairs. scale = (largest - least) / 255 with 0 between them, 1 where that is 0.
     """
@@ -35,6 +38,7 @@ class QuantizeInt16Args(ctypes.Structure):
         ("ranges", ctypes.c_void_p),
         ("n_ranges", ctypes.c_int64),
         ("scale", ctypes.c_void_p),
+        ("zero", ctypes.c_void_p),
     )
 
 
@@ -58,13 +62,19 @@ def value_range_ir(isa: Isa) -> str:
     return module.text()
 
 
-def quantize_int16_ir(isa: Isa) -> str:
-    """The kernel QUANTIZE with QuantizeInt16Args; a unit is a row."""
+def quantize_rows_name(form: IntegerForm) -> str:
+    """The kernel's name."""
+    return f"quantize_rows_{8 * form.a_bytes}"
+
+
+def quantize_rows_ir(isa: Isa, form: IntegerForm) -> str:
+    """The kernel with QuantizeRowsArgs; a unit is a row."""
     module = Module(isa)
-    with module.kernel(QUANTIZE) as f:
+    element = f"i{8 * form.a_bytes}"
+    with module.kernel(quantize_rows_name(form)) as f:
         args, lo, hi, _ = f.params
-        names = ("x", "n", "q", "ld", "ranges", "n_ranges", "scale")
-        x, n, q, ld, ranges, n_ranges, to_scale = f.fields(args, QuantizeInt16Args, *names)
+        names = ("x", "n", "q", "ld", "ranges", "n_ranges", "scale", "zero")
+        x, n, q, ld, ranges, n_ranges, to_scale, to_zero = f.fields(args, QuantizeRowsArgs, *names)
         zero = f.const(0.0, "float")
         with f.loop(0, n_ranges, carry=[zero, zero]) as turn:
             at = turn.index * 2
@@ -77,36 +87,41 @@ def quantize_int16_ir(isa: Isa) -> str:
         least, most = turn.carried
         scale = (most - least) / 255.0
         scale = f.select(scale > 0.0, scale, f.const(1.0, "float"))
-        point = f.cast("sitofp", nearest(f, f.splat(-least / scale)), f.vec)
+        whole_point = nearest(f, f.splat(-least / scale))
+        point = f.cast("sitofp", whole_point, f.vec)
+        moved = whole_point + shift_of(isa, "uint8")
         by, lowest, highest = f.splat(scale), -point, f.const(255.0, f.vec) - point
         with f.when(lo.compare("eq", 0)):
             f.store(scale, to_scale)
+            f.store(f.cast("trunc", f.extract(whole_point, 0), "i8"), to_zero)
         with f.each(lo, hi) as row:
-            source, target = f.at(x, row * n), f.at(q, row * ld, "i16")
+            source, target = f.at(x, row * n), f.at(q, row * ld, element)
 
             def visit(
                 span: Span, _: list[Value], source: Value = source, target: Value = target
             ) -> list[Value]:
                 whole = span.load(source) / by
                 whole = f.select(whole < lowest, lowest, f.select(whole > highest, highest, whole))
-                short = f.cast("trunc", nearest(f, whole), vector(f.lanes, "i16"))
-                _store(span, short, target)
+                steps = nearest(f, whole)
+                steps = steps + moved if form is IntegerForm.BYTES else steps
+                _store(span, f.cast("trunc", steps, vector(f.lanes, element)), target)
                 return []
 
             over(f, n, visit)
             with f.each(n, ld) as i:
-                f.store(f.const(0, "i16"), f.at(target, i, "i16"))
+                f.store(f.const(0, element), f.at(target, i, element))
     return module.text()
 
 
 def _store(span: Span, value: Value, row: Value) -> None:
     f = span.f
-    start = f.at(row, span.first, "i16")
+    element = scalar(value.type)
+    start = f.at(row, span.first, element)
     if span.count is None:
         f.store(value, start)
         return
     with f.each(0, span.count) as i:
-        f.store(f.extract(value, i), f.at(start, i, "i16"))
+        f.store(f.extract(value, i), f.at(start, i, element))
 
 
 def _least(a: Value, b: Value) -> Value:
