@@ -8,7 +8,9 @@ import numpy as np
 from pliant.compile.image import Image
 from pliant.kernels.memory import aligned_bytes
 
-_DROP_EVERY_BYTES = 1 << 24
+_DROP_EVERY_BYTES = 1 << 22
+_SMALL_BYTES = 1 << 14
+"""A constant up to this is copied: one that is mapped takes the 64 KB around it that the system maps too."""
 
 
 @final
@@ -31,7 +33,7 @@ class SharedWeights:
 
     def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
-        weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
+        weights = {x: self._constant(x, a) for x, a in image.constants.items()}
         since = 0
         for name, packed in image.packed.items():
             source = sources.get(packed.source)
@@ -50,3 +52,11 @@ class SharedWeights:
                 since = 0
         self._drop_pages()
         return weights
+
+    def _constant(self, name: str, array: np.ndarray) -> np.ndarray:
+        if array.nbytes > _SMALL_BYTES:
+            return np.ascontiguousarray(array)
+        key = (name, array.nbytes, id(array))
+        if key not in self._packed:
+            self._packed[key] = (array.copy(), array)
+        return self._packed[key][0]
