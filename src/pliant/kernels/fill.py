@@ -19,56 +19,73 @@ GROUP_BYTES = 64
 _AHEAD = 16  # groups: what is decoded while memory answers
 
 
-def write_fill(module: Module) -> None:
-    """Define `block` and what it calls."""
-    for bits in range(1, 7):
-        _write_decode(module, bits)
-    for bits in (F16, BF16, F32):
-        _write_full(module, bits)
+_FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
+
+
+def write_fill(module: Module, forms: Sequence[int] = _FORMS) -> None:
+    """Define `block` and what it calls, for slices of these `forms` (SliceDesc.bits)."""
+    for bits in forms:
+        if bits <= 6:
+            _write_decode(module, bits)
+        else:
+            _write_full(module, bits)
     _write_patch(module)
-    _write_block(module)
+    _write_block(module, forms)
 
 
-def _write_block(module: Module) -> None:
+def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
+    """Slice `index`: its descriptor, and the first group and first column group of the matrix there."""
+    names = ("slices", "first_group", "first_column_group", "segment_rows", "column_groups_per_slice")
+    slices, first_group, first_column, segment_rows, per_slice = f.fields(args, GemmArgs, *names)
+    is_own = slices.compare("eq", 0)
+    own, given = f.at(args, GemmArgs.own.offset, "i8"), f.at(slices, index * ctypes.sizeof(SliceDesc), "i8")
+    before = f.select(is_own, index * per_slice, f.const(0))
+    group = first_group + before * (segment_rows >> 5)
+    return f.select(is_own, own, given), group, first_column + before
+
+
+def _write_block(module: Module, forms: Sequence[int]) -> None:
     """`block(args, column group, first row, rows, space) -> ptr`: a block of B as float32 [rows][16]."""
     params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
     with module.function("block", params, "ptr", attributes="noinline", is_exported=False) as f:
         args, group, k, n, space = f.params
-        names = ("slices", "first_group", "first_column_group", "segment_rows", "column_groups_per_slice")
-        slices, first_group, first_column, segment_rows, per_slice = f.fields(args, GemmArgs, *names)
+        segment_rows, per_slice = f.fields(args, GemmArgs, "segment_rows", "column_groups_per_slice")
         local = group % per_slice
-        first_slice = f.at(slices, (group // per_slice) * ctypes.sizeof(SliceDesc), "i8")
-        base = first_group + local * (segment_rows >> 5)
+        first_slice = group // per_slice
+        within = local * (segment_rows >> 5)
         segment = k // segment_rows
-        row = k - segment * segment_rows
-        here = f.at(first_slice, segment * ctypes.sizeof(SliceDesc), "i8")
-        bits, full = f.fields(here, SliceDesc, "bits", "full")
-        with f.when(bits.compare("eq", F32) & (row + n <= segment_rows)):
-            f.ret(f.at(full, (base * GROUP_ROWS + row) * COLUMNS))
-            f.place(f.label("dead"))
+        if F32 in forms:
+            row = k - segment * segment_rows
+            here, base, _ = slice_at(f, args, first_slice + segment)
+            bits, full = f.fields(here, SliceDesc, "bits", "full")
+            with f.when(bits.compare("eq", F32) & (row + n <= segment_rows)):
+                f.ret(f.at(full, ((base + within) * GROUP_ROWS + row) * COLUMNS))
+                f.place(f.label("dead"))
         end = k + n
         with f.each(segment, (end + segment_rows - 1) // segment_rows) as s:
             begin = s * segment_rows
             first = f.select(begin < k, k - begin, f.const(0))
             last = f.least(end - begin, segment_rows)
             count = last - first
-            desc = f.at(first_slice, s * ctypes.sizeof(SliceDesc), "i8")
+            desc, base, first_column = slice_at(f, args, first_slice + s)
             to = f.at(space, (begin + first - k) * COLUMNS)
-            _fill(f, desc, base + (first >> 5), count >> 5, segment_rows >> 5, to)
+            _fill(f, desc, base + within + (first >> 5), count >> 5, segment_rows >> 5, to, forms)
             (is_bits,) = f.fields(desc, SliceDesc, "bits")
             with f.when(is_bits <= 6):
                 f.call("patch", "void", desc, first_column + local, first * COLUMNS, last * COLUMNS, to)
         f.ret(space)
 
 
-def _fill(f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value) -> None:
+def _fill(
+    f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value, forms: Sequence[int]
+) -> None:
     """`count` groups of a slice from its group `group` on, as float32 rows at `to`."""
     (bits,) = f.fields(desc, SliceDesc, "bits")
 
     def fill(n: int) -> None:
         f.call(f"fill{n}", "void", desc, group, count, step, to)
 
-    f.match(bits, {n: partial(fill, n) for n in (1, 2, 3, 4, 5, 6, F16, BF16, F32)})
+    f.match(bits, {n: partial(fill, n) for n in forms})
 
 
 _FILL = (

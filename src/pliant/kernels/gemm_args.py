@@ -50,6 +50,7 @@ class GemmArgs(ctypes.Structure):
 
     Column group g and segment s of the matrix live in slice g // column_groups_per_slice + s, there as column
     group g % column_groups_per_slice of a matrix that begins at `first_group` and `first_column_group`.
+    Where `slices` is null all slices stand behind one another in `own`, outliers as well: a matrix alone.
     """
 
     _fields_ = (
@@ -69,4 +70,5 @@ class GemmArgs(ctypes.Structure):
         ("residual", ctypes.c_void_p),
         ("ldr", ctypes.c_int64),
         ("activation", ctypes.c_int64),
+        ("own", SliceDesc),
     )

@@ -7,13 +7,12 @@ Outliers are no part of the decoded sum: planes hold code 0 where a weight is an
 pass adds x * (value - centroid of code 0) for each.
 """
 
-import ctypes
 from collections.abc import Callable
 from functools import partial
 
 from pliant.kernels.decode import Emit, decode_columns, first_centroid
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_planes, upcast
+from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
 from pliant.kernels.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.isa import Isa
 from pliant.kernels.tile import COLUMNS, TileArgs, call_tile
@@ -54,8 +53,7 @@ def write_row(module: Module) -> None:
 
 def _write_row(f: Function) -> None:
     args, first, last, scratch = f.params
-    where = f.fields(args, GemmArgs, "a", "c", "slices", "first_group", "first_column_group")
-    a, c, slices, first_group, first_column = where
+    a, c = f.fields(args, GemmArgs, "a", "c")
     extents = f.fields(args, GemmArgs, "segment_rows", "n_segments", "column_groups_per_slice")
     segment_rows, n_segments, per_slice = extents
     _write_start(f, args, first, last)
@@ -67,7 +65,7 @@ def _write_row(f: Function) -> None:
         with f.each(0, n) as i:
             f.store(f.splat(f.load(f.at(x, i))), f.at(scratch, i * f.lanes), 4 * f.lanes)
         with f.each(first, last) as group:
-            desc = f.at(slices, (group // per_slice + s) * ctypes.sizeof(SliceDesc), "i8")
+            desc, first_group, first_column = slice_at(f, args, group // per_slice + s)
             local = group % per_slice
             base = first_group + local * groups + (k >> 5)
             to = f.at(c, group * COLUMNS)
