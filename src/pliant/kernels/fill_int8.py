@@ -4,12 +4,11 @@ Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is 
 by `remainders`. Knows one column group at a time.
 """
 
-import ctypes
 from functools import partial
 
 from pliant.kernels.decode import decode_pairs, decode_quads
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_planes, upcast
+from pliant.kernels.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
 from pliant.kernels.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
 from pliant.kernels.int8_form import int8_form
 from pliant.kernels.integer_dots import left_is_signed
@@ -57,17 +56,16 @@ def nearest(f: Function, x: Value) -> Value:
 
 def _write_block(f: Function) -> Value:
     args, column_group, space, steps = f.params
-    names = ("slices", "first_group", "first_column_group", "segment_rows")
-    slices, first_group, first_column, segment_rows = f.fields(args, GemmArgs, *names)
-    n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
+    names = ("segment_rows", "n_segments", "column_groups_per_slice")
+    segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
     local = column_group % per_slice
-    first = f.at(slices, (column_group // per_slice) * ctypes.sizeof(SliceDesc), "i8")
+    first_slice = column_group // per_slice
     count = segment_rows >> 5
-    group = first_group + local * count
     packing = _packing(f)
     with f.loop(0, n_segments, 1, carry=[f.const(0)]) as turn:
         s = turn.index
-        desc = f.at(first, s * ctypes.sizeof(SliceDesc), "i8")
+        desc, first_group, first_column = slice_at(f, args, first_slice + s)
+        group = first_group + local * count
         to = f.at(space, s * segment_rows * (COLUMNS // packing), "i32")
         bits, outlier_rows = f.fields(desc, SliceDesc, "bits", "outlier_rows")
 
@@ -170,23 +168,19 @@ def _write_patch(module: Module) -> None:
 
 
 def _write_remainders(module: Module) -> None:
-    """`remainders(args, a_scales, column group, steps, to, stride)`.
+    """`remainders(args, a, scales, rows, column group, steps, to)`.
 
-    to[row, 0..15] += A times what outliers have beyond a byte.
+    to[row, 0..15] += A times what outliers have beyond a byte, for rows of A from `a` on.
     """
-    params = [("args", "ptr"), ("a_scales", "ptr"), ("column_group", "i64"), ("steps", "float")]
-    params += [("to", "ptr"), ("stride", "i64")]
+    params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
+    params += [("column_group", "i64"), ("steps", "float"), ("to", "ptr")]
     with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
-        args, a_scales, column_group, steps, to, stride = f.params
-        a, lda, n_rows = f.fields(args, GemmArgs, "a", "lda", "n_rows")
-        slices, first_column, segment_rows = f.fields(
-            args, GemmArgs, "slices", "first_column_group", "segment_rows"
-        )
-        n_segments, per_slice = f.fields(args, GemmArgs, "n_segments", "column_groups_per_slice")
-        first = f.at(slices, (column_group // per_slice) * ctypes.sizeof(SliceDesc), "i8")
+        args, a, a_scales, n_rows, column_group, steps, to = f.params
+        names = ("lda", "segment_rows", "n_segments", "column_groups_per_slice")
+        lda, segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
         step = f.const(1.0, "float") / steps
         with f.each(0, n_segments) as s:
-            desc = f.at(first, s * ctypes.sizeof(SliceDesc), "i8")
+            desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
             (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
             with f.when(outlier_rows.compare("ne", 0)):
                 begin, end, offsets, values = _outliers(f, desc, first_column + column_group % per_slice)
@@ -201,6 +195,6 @@ def _write_remainders(module: Module) -> None:
                             q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
                             q = q - int8_form(f.isa).zero
                             x = f.cast("sitofp", q, "float") * f.load(f.at(a_scales, m))
-                            place = f.at(to, m * stride + column)
+                            place = f.at(to, m * COLUMNS + column)
                             f.store(f.fma(x, by, f.load(place)), place)
         f.ret()

@@ -12,20 +12,22 @@ from pliant.kernels.fill_int8 import nearest, write_fill_int8
 from pliant.kernels.gemm_args import GemmArgs
 from pliant.kernels.int8_form import int8_form
 from pliant.kernels.isa import Isa
+from pliant.kernels.matmul_pack import write_copy_columns
 from pliant.kernels.tile import COLUMNS
-from pliant.kernels.tile_int8 import call_rows_int8, write_tiles_int8
+from pliant.kernels.tile_int8 import TileInt8Args, call_rows_int8, write_tiles_int8
 from pliant.kernels.values import Value, vector
 from pliant.kernels.vmath import magnitude
 
-_TOGETHER = 32  # values of a row, whose length is a multiple of it
-_REMAINDER_ROWS = 512
-"""Rows whose remainders are summed in scratch; more rows have them summed in C, whose rows lie far apart."""
+_TOGETHER = 32  # values of a row of q, whose length is a multiple of it
+_BLOCK_ROWS = 512
+"""Rows at a time whose remainders are summed in scratch, and whose last columns are made there."""
 
 
 class QuantizeArgs(ctypes.Structure):
     """Rows of float32 [n_rows, n_columns], stride lda, to integers and one scale a row.
 
-    `ldq` counts int16: a row of q begins every 2 * ldq bytes, of whatever width its integers are.
+    `ldq` counts int16: a row of q begins every 2 * ldq bytes, of whatever width its integers are. Zeros
+    follow up to a multiple of 32.
     """
 
     _fields_ = (
@@ -52,13 +54,13 @@ class GemmInt8Args(ctypes.Structure):
 
 
 def units_int8(n_columns: int) -> int:
-    """Work units of an int8 GEMM: column groups."""
-    return n_columns // COLUMNS
+    """Work units of an int8 GEMM: column groups; the last may have fewer columns."""
+    return -(-n_columns // COLUMNS)
 
 
 def scratch_bytes_int8(depth: int) -> int:
     """Scratch a thread needs for matrices of up to `depth` rows, 64-byte aligned."""
-    return 2 * depth * COLUMNS + 4 * COLUMNS * (1 + _REMAINDER_ROWS)
+    return 2 * depth * COLUMNS + 4 * COLUMNS * (2 + 2 * _BLOCK_ROWS)
 
 
 def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
@@ -71,11 +73,12 @@ def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
         a, lda, n_columns, q, ldq, scales = f.fields(
             args, QuantizeArgs, "a", "lda", "n_columns", "q", "ldq", "scales"
         )
+        whole_columns = n_columns & -_TOGETHER
         with f.each(lo, hi) as row:
             source, to = f.at(a, row * lda), f.at(q, row * ldq, "i16")
             zero = f.const(0.0, f.vec)
             chains = _TOGETHER // f.lanes
-            with f.loop(0, n_columns, _TOGETHER, carry=[zero] * (2 * chains)) as turn:
+            with f.loop(0, whole_columns, _TOGETHER, carry=[zero] * (2 * chains)) as turn:
                 largest, taint = turn.carried[:chains], turn.carried[chains:]
                 for i in range(chains):
                     x = f.load(f.at(source, turn.index + i * f.lanes), f.vec)
@@ -88,12 +91,26 @@ def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
                 largest[0] = f.select(largest[i] > largest[0], largest[i], largest[0])
                 taint[0] = taint[0] + taint[i]
             top = f.fold(largest[0], lambda x, y: f.select(x > y, x, y))
-            f.store(top * (1.0 / form.activation) + f.fold(taint[0], lambda x, y: x + y), f.at(scales, row))
+            tainted = f.fold(taint[0], lambda x, y: x + y)
+            with f.loop(whole_columns, n_columns, carry=[top, tainted]) as turn:
+                x = f.load(f.at(source, turn.index))
+                size = magnitude(f, x)
+                top = f.select(size > turn.carried[0], size, turn.carried[0])
+                turn.carry([top, f.fma(x, f.const(0.0, "float"), turn.carried[1])])
+            top, tainted = turn.carried
+            f.store(top * (1.0 / form.activation) + tainted, f.at(scales, row))
             most = f.const(float(form.activation), "float")
-            steps = f.splat(f.select(top > 0.0, most / top, f.const(0.0, "float")))
-            with f.each(0, n_columns, f.lanes) as column:
+            by = f.select(top > 0.0, most / top, f.const(0.0, "float"))
+            steps = f.splat(by)
+            with f.each(0, whole_columns, f.lanes) as column:
                 whole = nearest(f, f.load(f.at(source, column), f.vec) * steps) + form.zero
                 f.store(f.cast("trunc", whole, vector(f.lanes, element)), f.at(to, column, element))
+            with f.each(whole_columns, (n_columns + (_TOGETHER - 1)) & -_TOGETHER) as column:
+                # Behind the row stand zeros: what they are multiplied with may be anything.
+                is_there = column < n_columns
+                x = f.load(f.at(source, f.select(is_there, column, f.const(0))))
+                whole = nearest(f, f.select(is_there, x, f.const(0.0, "float")) * by) + form.zero
+                f.store(f.cast("trunc", whole, element), f.at(to, column, element))
     return module.text()
 
 
@@ -102,6 +119,7 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
     module = Module(isa)
     write_tiles_int8(module)
     write_fill_int8(module)
+    write_copy_columns(module)
     write_activations(module)
     with module.kernel(name) as f:
         _write_groups(f)
@@ -110,43 +128,93 @@ def gemm_int8_ir(isa: Isa, name: str = "gemm_int8") -> str:
 
 def _write_groups(f: Function) -> None:
     args, lo, hi, scratch = f.params
-    c, ldc, n_rows = f.fields(args, GemmArgs, "c", "ldc", "n_rows")
-    residual, ldr = f.fields(args, GemmArgs, "residual", "ldr")
-    has_residual = residual.compare("ne", 0)
-    zeros = f.table([0.0] * COLUMNS, "float")
-    segment_rows, n_segments, activation = f.fields(
-        args, GemmArgs, "segment_rows", "n_segments", "activation"
-    )
-    a_scales, weight_step = f.fields(args, GemmInt8Args, "a_scales", "weight_step")
+    names = ("segment_rows", "n_segments", "n_rows", "n_columns", "bias")
+    segment_rows, n_segments, n_rows, n_columns, bias = f.fields(args, GemmArgs, *names)
+    (weight_step,) = f.fields(args, GemmInt8Args, "weight_step")
     form = int8_form(f.isa)
     step = f.load(weight_step) * (127 / form.centroid)
     steps = f.const(1.0, "float") / step
     depth = segment_rows * n_segments
     sums = f.at(scratch, depth * COLUMNS // 2, "i32")
+    zeros = f.table([0.0] * COLUMNS, "float")
     with f.each(lo, hi) as group:
         beyond = f.call("block8", "i64", args, group, scratch, steps)
         assert beyond is not None
         if form.is_bytes:
             f.call("column_sums", "void", scratch, depth, sums)
         column = group * COLUMNS
-        c_here = f.at(c, column)
-        added = f.select(has_residual, f.at(residual, column), zeros)
-        added_stride = f.select(has_residual, ldr, f.const(0))
-        if form.is_bytes:
-            has_remainders = beyond > 0
-            is_few = n_rows <= _REMAINDER_ROWS
-            to = f.select(is_few, f.at(sums, COLUMNS, "i32"), c_here)
-            stride = f.select(is_few, f.const(COLUMNS), ldc)
-            with f.when(has_remainders):
-                with f.each(0, n_rows) as row, f.each(0, COLUMNS, f.lanes) as at:
-                    f.store(f.load(f.at(added, row * added_stride + at), f.vec), f.at(to, row * stride + at))
-                f.call("remainders", "void", args, a_scales, group, steps, to, stride)
-            added = f.select(has_remainders, to, added)
-            added_stride = f.select(has_remainders, stride, added_stride)
+        width = f.least(n_columns - column, COLUMNS)
+        bias_here = f.select(bias.compare("eq", 0), zeros, f.at(bias, column))
+        last_bias = f.at(sums, COLUMNS)
+        one = f.const(1)
+        with f.when(width < COLUMNS):
+            f.call("copy_columns", "void", bias_here, one, one, width, last_bias, f.const(COLUMNS))
+        bias_here = f.select(width < COLUMNS, last_bias, bias_here)
+        with f.each(0, n_rows, _BLOCK_ROWS) as first:
+            rows = f.least(n_rows - first, _BLOCK_ROWS)
+            _write_rows(f, group, width, (first, rows), (beyond > 0, steps, step), (sums, bias_here, depth))
 
-        def after(row: Value, rows: int) -> None:
-            place = f.at(c_here, row * ldc)
-            activate(f, place, ldc, f.const(rows), f.const(COLUMNS), activation)
 
-        common = (scratch, sums, depth, step)
-        call_rows_int8(f, args, a_scales, group, n_rows, common, (added, added_stride), after)
+def _write_rows(
+    f: Function,
+    group: Value,
+    width: Value,
+    block: tuple[Value, Value],
+    weights: tuple[Value, Value, Value],
+    common: tuple[Value, Value, Value],
+) -> None:
+    """`width` columns of a block (first row, rows) of C.
+
+    `weights` are (whether outliers have remainders, steps in 1.0, a step's worth), `common` (the column
+    sums, the bias, K).
+    """
+    args, _, _, scratch = f.params
+    (first, n_rows), (has_remainders, steps, step), (sums, bias, depth) = block, weights, common
+    a, lda, c, ldc = f.fields(args, GemmArgs, "a", "lda", "c", "ldc")
+    residual, ldr, activation = f.fields(args, GemmArgs, "residual", "ldr", "activation")
+    (a_scales,) = f.fields(args, GemmInt8Args, "a_scales")
+    is_tail, has_residual = width < COLUMNS, residual.compare("ne", 0)
+    column, wide = group * COLUMNS, f.const(COLUMNS)
+    a, a_scales = f.at(a, first * lda, "i16"), f.at(a_scales, first)
+    c = f.at(c, first * ldc + column)
+    added = f.select(has_residual, f.at(residual, first * ldr + column), f.table([0.0] * COLUMNS, "float"))
+    added_stride = f.select(has_residual, ldr, f.const(0))
+    own_added = f.at(sums, 2 * COLUMNS, "float")
+    own_c = f.at(own_added, _BLOCK_ROWS * COLUMNS)
+    is_copied = has_remainders | is_tail
+    with f.when(is_tail):
+        f.call("copy_columns", "void", added, added_stride, n_rows, width, own_added, wide)
+    with f.when(has_remainders & is_tail.compare("eq", 0)):
+        with f.each(0, n_rows) as row, f.each(0, COLUMNS, f.lanes) as at:
+            f.store(
+                f.load(f.at(added, row * added_stride + at), f.vec), f.at(own_added, row * COLUMNS + at)
+            )
+    if int8_form(f.isa).is_bytes:
+        with f.when(has_remainders):
+            f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, own_added)
+    added = f.select(is_copied, own_added, added)
+    added_stride = f.select(is_copied, wide, added_stride)
+    c_here, ldc_here = f.select(is_tail, own_c, c), f.select(is_tail, wide, ldc)
+
+    def at(row: Value) -> TileInt8Args:
+        return TileInt8Args(
+            a=f.at(a, row * lda, "i16"),
+            lda=lda,
+            b=scratch,
+            sums=sums,
+            c=f.at(c_here, row * ldc_here),
+            ldc=ldc_here,
+            bias=bias,
+            added=f.at(added, row * added_stride),
+            added_stride=added_stride,
+            scales=f.at(a_scales, row),
+            depth=depth,
+            step=step,
+        )
+
+    def after(tile: TileInt8Args, rows: int) -> None:
+        activate(f, tile.c, ldc_here, f.const(rows), wide, activation)
+
+    call_rows_int8(f, n_rows, at, after)
+    with f.when(is_tail):
+        f.call("copy_columns", "void", own_c, wide, n_rows, width, c, ldc)

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from pliant.kernels import vmath
 from pliant.kernels.emit import Function, Module
+from pliant.kernels.fill import GROUP_ROWS, write_fill
 from pliant.kernels.isa import Isa
-from pliant.kernels.matmul_args import BLOCK_ROWS, COLUMNS, MAX_BATCH_DIMS, MatmulArgs
+from pliant.kernels.matmul_args import BLOCK_ROWS, COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs
 from pliant.kernels.matmul_pack import write_pack
 from pliant.kernels.tile import UNROLL, TileArgs, call_rows, tiling, write_tiles
 from pliant.kernels.values import Value
@@ -18,9 +19,10 @@ from pliant.kernels.values import Value
 Activation = Callable[[Function, Value], Value]
 
 
-def matmul_name(activation: str | None = None) -> str:
+def matmul_name(activation: str | None = None, bits: int | None = None) -> str:
     """The kernel's name."""
-    return f"matmul_{activation}" if activation else "matmul"
+    parts = ["matmul", f"k{bits}" if bits else "", activation or ""]
+    return "_".join(part for part in parts if part)
 
 
 def scratch_bytes(row_block: int, isa: Isa) -> int:
@@ -29,18 +31,23 @@ def scratch_bytes(row_block: int, isa: Isa) -> int:
     return 4 * (BLOCK_ROWS * width + COLUMNS + row_block * (COLUMNS + BLOCK_ROWS))
 
 
-def matmul_ir(isa: Isa, activation: str | None = None) -> str:
-    """The kernel `matmul_name(activation)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS."""
+def matmul_ir(isa: Isa, activation: str | None = None, bits: int | None = None) -> str:
+    """The kernel `matmul_name(activation, bits)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
+
+    With `bits` B comes in as many planes, and the arguments are MatmulCodedArgs.
+    """
     module = Module(isa)
     panel = tiling(isa).panel
     for groups in {1, panel}:
         write_tiles(module, groups)
     write_pack(module)
+    if bits:
+        write_fill(module, (bits,))
     if activation:
         write_activate(module, vmath.ACTIVATIONS[activation])
     for groups in {1, panel}:
-        _write_panel(module, groups, bool(activation))
-    with module.kernel(matmul_name(activation)) as f:
+        _write_panel(module, groups, bool(activation), is_coded=bool(bits))
+    with module.kernel(matmul_name(activation, bits)) as f:
         _, lo, hi, _ = f.params
         with f.each(lo, hi) as unit:
             _write_unit(f, unit, panel)
@@ -128,7 +135,7 @@ _PANEL = (
 )
 
 
-def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
+def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bool) -> None:
     """`panel<groups>`: `rows` rows of C, `groups` column groups, rows k .. k + n - 1 of B.
 
     Only a panel of one group may lie across the last column: it is summed in scratch, then copied.
@@ -138,7 +145,8 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
         n_columns, depth, bias = f.fields(args, MatmulArgs, "n_columns", "depth", "bias")
         c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
         spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
-        blocks = [_block(f, args, b, group + g, k, n, space) for g, space in enumerate(spaces)]
+        block = _decoded if is_coded else _block
+        blocks = [block(f, args, b, group + g, k, n, space) for g, space in enumerate(spaces)]
         null, zeros = f.const(0, "ptr"), f.table([0.0] * COLUMNS * groups, "float")
         column = group * COLUMNS
         is_first, is_last = k.compare("eq", 0), k + n >= depth
@@ -169,6 +177,8 @@ def _write_panel(module: Module, groups: int, has_activation: bool) -> None:
         top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
 
         def at(row: Value) -> TileArgs:
+            if is_coded:
+                return top.down(f, row)
             return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
 
         def after(tile: TileArgs, tile_rows: int) -> None:
@@ -190,6 +200,14 @@ def _block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value,
     with f.when(is_packed.compare("eq", 0)):
         f.call("pack_block", "void", args, b, group, k, n, space)
     return f.select(is_packed.compare("ne", 0), f.at(b, (group * depth + k) * COLUMNS), space)
+
+
+def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """The same of a coded B, whose rows come in groups."""
+    coded = f.at(args, MatmulCodedArgs.coded.offset, "i8")
+    block = f.call("block", "ptr", coded, group, k, (n + (GROUP_ROWS - 1)) & -GROUP_ROWS, space)
+    assert block is not None
+    return block
 
 
 def write_activate(module: Module, function: Activation) -> None:

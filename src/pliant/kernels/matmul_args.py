@@ -3,6 +3,8 @@
 import ctypes
 from dataclasses import dataclass
 
+from pliant.kernels.gemm_args import GemmArgs
+
 MAX_BATCH_DIMS = 6
 """Batch dimensions left after merging neighbours; ONNX models have at most two."""
 
@@ -49,6 +51,16 @@ class MatmulArgs(ctypes.Structure):
         ("residual_batch", ctypes.c_int64 * MAX_BATCH_DIMS),
         ("alpha", ctypes.c_float),
     )
+
+
+class MatmulCodedArgs(ctypes.Structure):
+    """A product whose B is decoded in flight. Of `coded` only what describes B counts, of `product` all else.
+
+    B has product.depth rows, padded to coded.segment_rows * coded.n_segments, and product.n_columns columns,
+    padded to whole column groups; what padding holds does not matter, if it is finite.
+    """
+
+    _fields_ = (("product", MatmulArgs), ("coded", GemmArgs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ Knows no codes and no outliers.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.gemm_args import GemmArgs
 from pliant.kernels.int8_form import int8_form
 from pliant.kernels.integer_dots import add_pairs, add_quads, add_quads_portably
 from pliant.kernels.isa import Isa
@@ -16,6 +16,27 @@ from pliant.kernels.values import Value, vector
 
 _AVX2_BYTES = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd"
 _AVX512_BYTES = "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"
+
+
+@dataclass(frozen=True, slots=True)
+class TileInt8Args:
+    """Where a tile reads and writes: C = (A @ B) * scales * step + bias + added. Strides in elements.
+
+    `a` holds int16 or, in as many bytes, half as many bytes; `sums` are what the sums of 16 columns start from.
+    """
+
+    a: Value
+    lda: Value
+    b: Value
+    sums: Value
+    c: Value
+    ldc: Value
+    bias: Value
+    added: Value
+    added_stride: Value
+    scales: Value
+    depth: Value
+    step: Value
 
 
 def write_tiles_int8(module: Module) -> None:
@@ -27,39 +48,19 @@ def write_tiles_int8(module: Module) -> None:
 
 
 def call_rows_int8(
-    f: Function,
-    args: Value,
-    a_scales: Value,
-    group: Value,
-    n_rows: Value,
-    common: tuple[Value, Value, Value, Value],
-    addition: tuple[Value, Value],
-    after: Callable[[Value, int], None],
+    f: Function, n_rows: Value, at: Callable[[Value], TileInt8Args], after: Callable[[TileInt8Args, int], None]
 ) -> None:
-    """Cover `n_rows` rows of a column group; `after(row, rows)` follows each tile.
+    """Cover `n_rows` rows of a column group; `at(row)` says where the tile that starts at `row` works.
 
-    `common` is (B, its column sums, depth, a step's worth), `addition` (rows to add, their stride).
+    `after` follows each tile with its number of rows, while C is in L1.
     """
-    a, lda, c, ldc, bias = f.fields(args, GemmArgs, "a", "lda", "c", "ldc", "bias")
-    b, sums, depth, step = common
-    added, added_stride = addition
-    zeros = f.table([0.0] * COLUMNS, "float")
-    column = group * COLUMNS
-    bias_here = f.select(bias.compare("eq", 0), zeros, f.at(bias, column))
     full = _tile_rows(f.isa)
 
     def tile(rows: int, row: Value) -> None:
-        pointers = (
-            f.at(a, row * lda, "i16"),
-            b,
-            f.at(c, column + row * ldc),
-            bias_here,
-            f.at(added, row * added_stride),
-            f.at(a_scales, row),
-            sums,
-        )
-        f.call(f"tile8_{rows}", "void", *pointers, lda, ldc, added_stride, depth, step)
-        after(row, rows)
+        t = at(row)
+        pointers = (t.a, t.b, t.c, t.bias, t.added, t.scales, t.sums)
+        f.call(f"tile8_{rows}", "void", *pointers, t.lda, t.ldc, t.added_stride, t.depth, t.step)
+        after(t, rows)
 
     n_full = n_rows - n_rows % full
     with f.each(0, n_full, full) as row:
