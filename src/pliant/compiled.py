@@ -13,8 +13,9 @@ from pliant.errors import InputError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.loaded import load, n_threads, shared_pool
+from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_file import open_onnx
-from pliant.run.model import ModelOptions, ModelSession
+from pliant.run.model import ModelOptions, ModelSession, Weights
 from pliant.run.schedule import ScheduleKind, ScheduleReport
 
 __all__ = ["compile", "load", "n_threads", "sample_feeds", "shared_pool", "whole"]
@@ -28,6 +29,8 @@ def compile(
     without: Collection[str] = (),
     images: int = 8,
     schedule: ScheduleKind = "static",
+    weights: Weights = "fp32",
+    compute: Precise = "fp32",
     cache: Path | None = None,
 ) -> ModelSession:
     """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
@@ -41,12 +44,16 @@ def compile(
     program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default
     layouts and plain loops for comparison.
 
+    `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
+    decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
+
     Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
     compiled, InputError for options that make no sense.
     """
     model = open_onnx(source)
     library, pool = shared_pool(n_threads(threads), cache)
-    return ModelSession(model, pool, library, ModelOptions(dims or {}, without, images, schedule))
+    options = ModelOptions(dims or {}, without, images, schedule, weights, compute)
+    return ModelSession(model, pool, library, options)
 
 
 def whole(
@@ -56,6 +63,8 @@ def whole(
     dims: Mapping[str, int] | None = None,
     without: Collection[str] = (),
     schedule: ScheduleKind = "static",
+    weights: Weights = "fp32",
+    compute: Precise = "fp32",
 ) -> tuple[Graph, Image, ScheduleReport | None]:
     """The graph after all passes, its image for `target`, which need not be this CPU, and its schedule.
 
@@ -64,7 +73,7 @@ def whole(
     Raises InputError naming the dimensions that are still open, and what `compile` raises.
     """
     library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
-    options = ModelOptions(dims or {}, without, schedule=schedule)
+    options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
     model = ModelSession(open_onnx(source), pool, library, options, ahead=False)
     graph = model.graph(sample_feeds(model.inputs))
     return graph, make_image(graph, target), model.schedule

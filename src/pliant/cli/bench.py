@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from pliant import compiled
-from pliant.cli.compile import Dims, dims_of
-from pliant.cli.options import Json, Threads
+from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
+from pliant.cli.options import Json, Precise, Threads
 from pliant.cli.show import console, print_json
 from pliant.errors import InputError
 from pliant.evaluate.peers import PEERS, Run, open_peer
@@ -46,6 +46,8 @@ def bench(
     ] = "onnxruntime",
     dim: Dims = None,
     runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50,
+    weights: WeightBits = "fp32",
+    compute: Precise = "fp32",
     threads: Threads = None,
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
@@ -56,7 +58,9 @@ def bench(
     json: Json = False,
 ) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
-    session = compiled.compile(model, dims=dims_of(dim), threads=threads)
+    session = compiled.compile(
+        model, dims=dims_of(dim), threads=threads, weights=weights_of(weights), compute=compute
+    )
     feeds = compiled.sample_feeds(session.inputs)
     n_threads = compiled.n_threads(threads)
     names = [name for name in against.split(",") if name]

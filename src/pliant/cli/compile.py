@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from pliant import compiled
-from pliant.cli.options import Json, Threads
+from pliant.cli.options import Json, Precise, Threads
 from pliant.cli.show import console, print_json
 from pliant.compile.ahead import write_c
 from pliant.compile.call import Target
@@ -18,6 +18,7 @@ from pliant.compile.saved import save
 from pliant.errors import InputError
 from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa, host_isa
 from pliant.quantities import format_bytes, format_seconds
+from pliant.run.model import Weights
 from pliant.run.schedule import ScheduleReport
 
 Emit = Literal["session", "c"]
@@ -37,6 +38,10 @@ _ISAS: dict[str, Isa] = {
 }
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
+]
+
+WeightBits = Annotated[
+    str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
 ]
 
 
@@ -68,13 +73,21 @@ def compile(
     schedule: Annotated[
         ScheduleName, typer.Option(help="Who chooses layouts and loops: a rule, nobody, votes, a solver.")
     ] = "static",
+    weights: WeightBits = "fp32",
+    compute: Precise = "fp32",
     threads: Threads = None,
     json: Json = False,
 ) -> None:
     """Compile an ONNX model and say what became of it."""
     for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), compiled.n_threads(threads))
     graph, image, report = compiled.whole(
-        model, for_cpu, dims=dims_of(dim), without=without or (), schedule=schedule
+        model,
+        for_cpu,
+        dims=dims_of(dim),
+        without=without or (),
+        schedule=schedule,
+        weights=weights_of(weights),
+        compute=compute,
     )
     library, reason = None, ""
     if output is not None and emit == "c":
@@ -107,6 +120,15 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
             raise InputError(f"--dim {text!r}: give name=number, such as batch=1.")
         dims[name] = int(size)
     return dims
+
+
+def weights_of(text: str) -> Weights:
+    """`"fp32"` or `"6"` -> "fp32" or 6; raises InputError for what is neither."""
+    if text == "fp32":
+        return "fp32"
+    if not text.isdecimal():
+        raise InputError(f"--weights {text!r}: give fp32, or bits from 1 to 6.")
+    return int(text)
 
 
 def identifier(model: Path) -> str:

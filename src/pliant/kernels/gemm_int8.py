@@ -18,7 +18,7 @@ from pliant.kernels.tile_int8 import TileInt8Args, call_rows_int8, write_tiles_i
 from pliant.kernels.values import Value, vector
 from pliant.kernels.vmath import magnitude
 
-_TOGETHER = 32  # values of a row of q, whose length is a multiple of it
+_TOGETHER = 32  # values of a row
 _BLOCK_ROWS = 512
 """Rows at a time whose remainders are summed in scratch, and whose last columns are made there."""
 
@@ -27,7 +27,7 @@ class QuantizeArgs(ctypes.Structure):
     """Rows of float32 [n_rows, n_columns], stride lda, to integers and one scale a row.
 
     `ldq` counts int16: a row of q begins every 2 * ldq bytes, of whatever width its integers are. Zeros
-    follow up to a multiple of 32.
+    follow up to column n_padded.
     """
 
     _fields_ = (
@@ -37,6 +37,7 @@ class QuantizeArgs(ctypes.Structure):
         ("q", ctypes.c_void_p),
         ("ldq", ctypes.c_int64),
         ("scales", ctypes.c_void_p),
+        ("n_padded", ctypes.c_int64),
     )
 
 
@@ -70,9 +71,8 @@ def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
     element = "i8" if form.is_bytes else "i16"
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
-        a, lda, n_columns, q, ldq, scales = f.fields(
-            args, QuantizeArgs, "a", "lda", "n_columns", "q", "ldq", "scales"
-        )
+        names = ("a", "lda", "n_columns", "q", "ldq", "scales", "n_padded")
+        a, lda, n_columns, q, ldq, scales, n_padded = f.fields(args, QuantizeArgs, *names)
         whole_columns = n_columns & -_TOGETHER
         with f.each(lo, hi) as row:
             source, to = f.at(a, row * lda), f.at(q, row * ldq, "i16")
@@ -105,12 +105,11 @@ def quantize_rows_ir(isa: Isa, name: str = "quantize_rows") -> str:
             with f.each(0, whole_columns, f.lanes) as column:
                 whole = nearest(f, f.load(f.at(source, column), f.vec) * steps) + form.zero
                 f.store(f.cast("trunc", whole, vector(f.lanes, element)), f.at(to, column, element))
-            with f.each(whole_columns, (n_columns + (_TOGETHER - 1)) & -_TOGETHER) as column:
-                # Behind the row stand zeros: what they are multiplied with may be anything.
-                is_there = column < n_columns
-                x = f.load(f.at(source, f.select(is_there, column, f.const(0))))
-                whole = nearest(f, f.select(is_there, x, f.const(0.0, "float")) * by) + form.zero
-                f.store(f.cast("trunc", whole, element), f.at(to, column, element))
+            with f.each(whole_columns, n_columns) as column:
+                one = nearest(f, f.load(f.at(source, column)) * by) + form.zero
+                f.store(f.cast("trunc", one, element), f.at(to, column, element))
+            with f.each(n_columns, n_padded) as column:
+                f.store(f.const(form.zero, element), f.at(to, column, element))
     return module.text()
 
 
@@ -184,11 +183,9 @@ def _write_rows(
     is_copied = has_remainders | is_tail
     with f.when(is_tail):
         f.call("copy_columns", "void", added, added_stride, n_rows, width, own_added, wide)
-    with f.when(has_remainders & is_tail.compare("eq", 0)):
-        with f.each(0, n_rows) as row, f.each(0, COLUMNS, f.lanes) as at:
-            f.store(
-                f.load(f.at(added, row * added_stride + at), f.vec), f.at(own_added, row * COLUMNS + at)
-            )
+    is_whole = has_remainders & is_tail.compare("eq", 0)
+    with f.when(is_whole), f.each(0, n_rows) as row, f.each(0, COLUMNS, f.lanes) as v:
+        f.store(f.load(f.at(added, row * added_stride + v), f.vec), f.at(own_added, row * COLUMNS + v))
     if int8_form(f.isa).is_bytes:
         with f.when(has_remainders):
             f.call("remainders", "void", args, a, a_scales, n_rows, group, steps, own_added)

@@ -50,11 +50,12 @@ def matmul_ir(isa: Isa, activation: str | None = None, bits: int | None = None) 
     with module.kernel(matmul_name(activation, bits)) as f:
         _, lo, hi, _ = f.params
         with f.each(lo, hi) as unit:
-            _write_unit(f, unit, panel)
+            _write_unit(f, unit, panel, GROUP_ROWS if bits else UNROLL)
     return module.text()
 
 
-def _write_unit(f: Function, unit: Value, panel: int) -> None:
+def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
+    """`step` rows of B cannot be parted."""
     args, _, _, scratch = f.params
     n_rows, n_columns, depth = f.fields(args, MatmulArgs, "n_rows", "n_columns", "depth")
     row_block, per_unit = f.fields(args, MatmulArgs, "row_block", "panel")
@@ -77,7 +78,7 @@ def _write_unit(f: Function, unit: Value, panel: int) -> None:
     space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
     # A product over nothing still has a bias.
     terms = f.select(depth < 1, f.const(1), depth)
-    even = _up(_up(terms, _up(terms, BLOCK_ROWS)), UNROLL) * UNROLL
+    even = _up(_up(terms, _up(terms, BLOCK_ROWS)), step) * step
     with f.each(0, terms, even) as k:
         n = f.least(depth - k, even)
         a_here = f.at(a, k * a_column)

@@ -22,7 +22,7 @@ _AVX512_BYTES = "llvm.x86.avx512.pmaddubs.w.512", "llvm.x86.avx512.pmaddw.d.512"
 class TileInt8Args:
     """Where a tile reads and writes: C = (A @ B) * scales * step + bias + added. Strides in elements.
 
-    `a` holds int16 or, in as many bytes, half as many bytes; `sums` are what the sums of 16 columns start from.
+    `a` holds int16 or bytes, `lda` counts int16; `sums` are what the sums of 16 columns start from.
     """
 
     a: Value
@@ -48,7 +48,10 @@ def write_tiles_int8(module: Module) -> None:
 
 
 def call_rows_int8(
-    f: Function, n_rows: Value, at: Callable[[Value], TileInt8Args], after: Callable[[TileInt8Args, int], None]
+    f: Function,
+    n_rows: Value,
+    at: Callable[[Value], TileInt8Args],
+    after: Callable[[TileInt8Args, int], None],
 ) -> None:
     """Cover `n_rows` rows of a column group; `at(row)` says where the tile that starts at `row` works.
 

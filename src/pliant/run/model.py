@@ -5,25 +5,29 @@ combination of shapes it meets, and for each value of the inputs from which shap
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Self, final, get_args, overload
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, final, get_args, overload
 
 import numpy as np
 import psutil
 
 from pliant.compile.call import Target
+from pliant.compile.coder import Coder
 from pliant.compile.encode import encode, kernels
 from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
+from pliant.compile.simplify.code_weights import code_weights
 from pliant.errors import GraphError, InputError, ValueNeeded
 from pliant.ir.graph import Graph
 from pliant.ir.port import Port
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.kernels.turns import Turns
+from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import OnnxModel
 from pliant.run.arena import Arena
@@ -31,10 +35,13 @@ from pliant.run.compiled import CompiledSession
 from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
+from pliant.store.quantize import BITS
 
 if TYPE_CHECKING:
     from pliant.run.profile import Profile
 
+Weights = Literal["fp32"] | int
+"""`"fp32"`, or bits of the store's code, 1 to 6."""
 _Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
 
 
@@ -42,13 +49,16 @@ _Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
 class ModelOptions:
     """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
 
-    `schedule` says who chooses layouts and loops (run/schedule.py).
+    `schedule` says who chooses layouts and loops (run/schedule.py). `weights` are kept in as many bits
+    (compile/simplify/code_weights.py), and multiplied as `compute` says.
     """
 
     dims: Mapping[str, int]
     without: Collection[str] = ()
     images: int = 8
     schedule: ScheduleKind = "static"
+    weights: Weights = "fp32"
+    compute: Precise = "fp32"
 
     def __post_init__(self) -> None:
         if self.images < 1:
@@ -56,6 +66,15 @@ class ModelOptions:
         if self.schedule not in get_args(ScheduleKind):
             raise InputError(
                 f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
+            )
+        if isinstance(self.weights, bool) or self.weights not in ("fp32", *range(1, BITS + 1)):
+            raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {BITS}.")
+        if self.compute not in get_args(Precise):
+            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
+        if self.compute == "int8" and self.weights == "fp32":
+            raise InputError(
+                f"int8 products take coded weights, not fp32; give weights=1 to {BITS} as well "
+                f"({BITS} is the most faithful)."
             )
 
 
@@ -80,7 +99,7 @@ class ModelSession:
         self._turns = Turns()
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._by_value: tuple[str, ...] = ()
-        self._planner = Planner(options.schedule, pool, library)
+        self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
         self._closed = False
@@ -226,6 +245,14 @@ def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
             raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
+
+
+def _coding(options: ModelOptions, drop_pages: Callable[[], None]) -> Callable[[Graph], Graph]:
+    """What keeps weights in codes, each coded once for all shapes."""
+    if isinstance(options.weights, str):
+        return lambda graph: graph
+    coder = Coder(options.weights, drop_pages)
+    return partial(code_weights, coder=coder, is_int8=options.compute == "int8")
 
 
 def _check_memory(image: Image, source: str) -> None:

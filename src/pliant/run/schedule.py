@@ -4,7 +4,7 @@ Choosing and applying are pure; what is measured runs here, through the kernels 
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, final
@@ -94,21 +94,30 @@ class OperatorTime:
 
 @final
 class Planner:
-    """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`)."""
+    """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`).
+
+    `code` is done to each graph between simplifying and scheduling.
+    """
 
     def __init__(
-        self, kind: ScheduleKind, pool: Pool, library: Library, costs: CostFile | None = None, seed: int = 0
+        self,
+        kind: ScheduleKind,
+        pool: Pool,
+        library: Library,
+        costs: CostFile | None = None,
+        seed: int = 0,
+        code: Callable[[Graph], Graph] = lambda graph: graph,
     ) -> None:
-        self.kind = kind
+        self.kind, self._code = kind, code
         self._pool, self._library, self._seed = pool, library, seed
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
         """`graph` simplified but for passes `without`, and scheduled."""
         if self.kind == "static":
-            return Planned(with_origins(lower_peak(simplify(graph, without)), graph))
+            return Planned(with_origins(lower_peak(self._code(simplify(graph, without))), graph))
         started, source = time.perf_counter(), graph
-        graph = simplify(graph, {*without, *_OWN_LAYOUTS})
+        graph = self._code(simplify(graph, {*without, *_OWN_LAYOUTS}))
         problem = candidates(graph)
         measured = 0
         if self.kind != "none":

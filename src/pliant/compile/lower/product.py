@@ -1,15 +1,16 @@
 """Calls that multiply matrices seen through views. Knows kernels and packing, no ONNX operator."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
-from pliant.compile.call import Call, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.lower.planes import Planes, pack_table
 from pliant.compile.view import View, merge
 from pliant.kernels import contract, matmul
 from pliant.kernels.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
-from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, blocking
+from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs, blocking
 from pliant.kernels.matmul_pack import pack_panels, packed_bytes
 
 
@@ -18,7 +19,7 @@ class Product:
     """out = activation(alpha * a @ b + bias + residual), all views of one rank with equal batch shape.
 
     `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
-    tensor of N elements. float32.
+    tensor of N elements. float32. A `coded` b is one matrix for a whole batch; `b` then says its shape.
     """
 
     out: View
@@ -29,6 +30,7 @@ class Product:
     activation: str | None = None
     alpha: float = 1.0
     label: str = ""
+    coded: Planes | None = None
 
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
@@ -37,7 +39,9 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
     packed: dict[str, Packed] = {}
-    if p.b.tensor in constants and 0 not in p.b.shape:
+    if p.coded is not None:
+        b_ref, b_batch = None, p.b.strides[:-2]
+    elif p.b.tensor in constants and 0 not in p.b.shape:
         name, packed = _pack(p, constants[p.b.tensor])
         b_ref, b_batch = Ref(name), _panel_strides(p.b)
     else:
@@ -48,7 +52,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     n_batch = prod(extents)
     blocks = blocking(n_batch, n_rows, n_columns, target.n_threads)
     a_row, a_column = p.a.strides[-2:]
-    fields = {
+    fields: dict[str, Field] = {
         "a": p.a.ref(4),
         "b": b_ref,
         "c": p.out.ref(4),
@@ -73,11 +77,19 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         },
         "alpha": 1.0 if packed else p.alpha,
     }
-    reads = [p.a.tensor, b_ref.tensor, p.bias, p.residual.tensor if p.residual else None]
-    activation = p.activation
+    reads = [p.a.tensor, b_ref and b_ref.tensor, p.bias, p.residual.tensor if p.residual else None]
+    activation, bits = p.activation, None if p.coded is None else p.coded.bits
+    if p.coded is not None:
+        table, made = pack_table(p.coded, constants[p.coded.tensors[1]], target.isa)
+        packed = {table: made}
+        fields = {f"product.{name}": value for name, value in fields.items()}
+        fields |= p.coded.fields(table, "coded")
+        reads += [*p.coded.reads, table]
     call = Call(
-        kernel=Kernel(matmul.matmul_name(activation), lambda isa: matmul.matmul_ir(isa, activation)),
-        layout=MatmulArgs,
+        kernel=Kernel(
+            matmul.matmul_name(activation, bits), lambda isa: matmul.matmul_ir(isa, activation, bits)
+        ),
+        layout=MatmulArgs if p.coded is None else MatmulCodedArgs,
         fields=fields,
         n_units=blocks.units(n_batch, n_rows, n_columns),
         reads=tuple(dict.fromkeys(x for x in reads if x)),
@@ -148,9 +160,7 @@ def _fold_rows(p: Product) -> Product:
         b = View(
             p.b.tensor, p.b.offset, (*p.b.shape[:-3], *p.b.shape[-2:]), (*p.b.strides[:-3], *p.b.strides[-2:])
         )
-        p = Product(
-            _rows_folded(p.out), _rows_folded(p.a), b, p.bias, residual, p.activation, p.alpha, p.label
-        )
+        p = replace(p, out=_rows_folded(p.out), a=_rows_folded(p.a), b=b, residual=residual)
     return p
 
 
