@@ -136,3 +136,45 @@ def test_a_trace_that_cannot_be_written_is_said(model: Path) -> None:
     status, _, said = run(*words, "--trace", str(model / "trace.json"))
     assert status == 1
     assert "cannot be written" in said
+
+
+def test_weights_in_codes(tmp_path: Path) -> None:
+    """The directory runs on them; bits that make no sense, or no product to code, are said."""
+    weights = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32) / 8
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 96])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path, out = tmp_path / "one.onnx", tmp_path / "out"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    words = ["--weights", "6", "--compute", "int8", "-o", str(out), "--json"]
+    status, printed, _ = run("compile", str(path), *words)
+    assert status == 0
+    assert json.loads(printed)["kernels"] == {"quantize_rows": 1, "gemm_int8": 1}
+    x = np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32)
+    np.testing.assert_allclose(pliant.load(out, threads=1).run({"x": x})["y"], x @ weights, atol=0.3)
+    for words, said in (
+        (["--weights", "8"], "8 bits do not exist"),
+        (["--weights", "half"], "'half': give fp32, or bits from 1 to 6"),
+        (["--compute", "int8"], "give weights=1 to 6"),
+    ):
+        status, _, error = run("compile", str(path), *words)
+        assert status == 1
+        assert said in " ".join(error.split())
+
+
+def test_a_model_without_products_to_code_is_said_so(model: Path) -> None:
+    """Twelve weights have no use for 64 centroids."""
+    status, _, error = run("compile", str(model), "--dim", "batch=2", "--weights", "4")
+    assert status != 0
+    assert "no product" in " ".join(error.split())
+
+
+def test_bench_takes_the_same_weights(model: Path) -> None:
+    """What is shipped is what is timed; here the model is too small for codes."""
+    status, _, error = run("bench", str(model), "--dim", "batch=2", "--weights", "4")
+    assert status != 0
+    assert "no product" in " ".join(error.split())

@@ -67,7 +67,8 @@ class ModelOptions:
             raise InputError(
                 f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
             )
-        if isinstance(self.weights, bool) or self.weights not in ("fp32", *range(1, BITS + 1)):
+        is_known = type(self.weights) in (int, str) and self.weights in ("fp32", *range(1, BITS + 1))
+        if not is_known:
             raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {BITS}.")
         if self.compute not in get_args(Precise):
             raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")

@@ -1,0 +1,136 @@
+"""Models whose weights are kept in codes: any shape, on disk and as C, and what makes no sense is refused."""
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import pliant
+from pliant.compile.ahead import write_c
+from pliant.compile.saved import save
+from pliant.errors import InputError
+from tests.store.test_matrix import meant, weights
+
+SIZES = ((64, 200), (200, 90), (90, 70))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Three layers, GELU's relative tanh between; batch and rows symbolic; one table is looked up."""
+    nodes, known, x = [helper.make_node("Gather", ["table", "ids"], ["h0"])], [], "h0"
+    known.append(numpy_helper.from_array(weights(50, 64, scale=1.0), "table"))
+    for i, (rows, columns) in enumerate(SIZES):
+        known.append(numpy_helper.from_array(weights(rows, columns, seed=i, scale=rows**-0.5), f"w{i}"))
+        known.append(numpy_helper.from_array(np.linspace(-1, 1, columns, dtype=np.float32), f"b{i}"))
+        nodes.append(helper.make_node("MatMul", [x, f"w{i}"], [f"p{i}"]))
+        nodes.append(helper.make_node("Add", [f"p{i}", f"b{i}"], [f"a{i}"]))
+        if i < len(SIZES) - 1:
+            nodes.append(helper.make_node("Tanh", [f"a{i}"], [f"h{i + 1}"]))
+            x = f"h{i + 1}"
+    graph = helper.make_graph(
+        nodes,
+        "layers",
+        [helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["batch", "n"])],
+        [helper.make_tensor_value_info("a2", onnx.TensorProto.FLOAT, ["batch", "n", 70])],
+        known,
+    )
+    path = tmp_path / "layers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def ids(*shape: int) -> dict[str, np.ndarray]:
+    return {"ids": np.random.default_rng(0).integers(0, 50, shape)}
+
+
+def reference(
+    model: Path, feeds: dict[str, np.ndarray], change: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """The model in float64, its weights changed."""
+    known = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
+    h: np.ndarray = known["table"][feeds["ids"]].astype(np.float64)
+    for i in range(len(SIZES)):
+        h = h @ change(known[f"w{i}"]) + known[f"b{i}"]
+        h = np.tanh(h) if i < len(SIZES) - 1 else h
+    return h
+
+
+@pytest.mark.parametrize("bits", [1, 3, 6])
+def test_every_shape_runs_on_the_same_codes(model: Path, bits: int) -> None:
+    """Dynamic shapes: equal to float64 on the quantizer's own weights, which are held once for all."""
+    session = pliant.compile(model, threads=2, weights=bits)
+    for shape in ((1, 1), (2, 7), (3, 40)):
+        y = session.run(ids(*shape))["a2"]
+        wanted = reference(model, ids(*shape), lambda w: meant(w, bits))
+        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)
+    images = list(session._images.values())
+    planes = [{x: a.ctypes.data for x, a in i.weights.items() if x.endswith("|planes")} for i in images]
+    assert len(planes[0]) == 3
+    assert planes[0] == planes[1] == planes[2]
+
+
+def test_int8_is_near_fp32(model: Path) -> None:
+    """Six bits and 64 or more steps: a few per cent of what the outputs vary by."""
+    exact = reference(model, ids(2, 7), lambda w: w)
+    for compute in ("fp32", "int8"):
+        y = pliant.compile(model, threads=2, weights=6, compute=compute).run(ids(2, 7))["a2"]
+        assert np.sqrt(((y - exact) ** 2).mean()) < 0.05 * exact.std()
+
+
+@pytest.mark.parametrize("compute", ["fp32", "int8"])
+def test_a_directory_holds_the_codes(model: Path, tmp_path: Path, compute: Any) -> None:
+    """Smaller than the weights, and bit for bit what the session answers."""
+    session = pliant.compile(model, threads=1, weights=6, compute=compute)
+    save(session.image(ids(2, 7)), tmp_path / "saved")
+    loaded = pliant.load(tmp_path / "saved", threads=1)
+    np.testing.assert_array_equal(loaded.run(ids(2, 7))["a2"], session.run(ids(2, 7))["a2"])
+    products = 4 * sum(rows * columns for rows, columns in SIZES)
+    table = 4 * 50 * 64
+    assert (tmp_path / "saved" / "weights.safetensors").stat().st_size < 0.45 * products + table
+
+
+@pytest.mark.parametrize("compute", ["fp32", "int8"])
+def test_the_c_library_holds_the_codes(model: Path, tmp_path: Path, compute: Any) -> None:
+    """No Python at run time, the same bits."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    session = pliant.compile(model, threads=2, weights=5, compute=compute)
+    out = tmp_path / "c"
+    emitted = write_c(session.image(ids(1, 9)), "layers", out)
+    assert emitted.library is not None, emitted.reason
+    command = ["cc", "-std=gnu11", "example.c", "-L.", "-llayers", "-Wl,-rpath,$ORIGIN", "-o", "example"]
+    subprocess.run(command, cwd=out, check=True)
+    (out / "ids.bin").write_bytes(ids(1, 9)["ids"].tobytes())
+    done = subprocess.run(
+        ["./example", "layers.safetensors", "ids.bin"], cwd=out, check=True, capture_output=True
+    )
+    answer = np.frombuffer(done.stdout, np.float32).reshape(1, 9, 70)
+    np.testing.assert_array_equal(answer, session.run(ids(1, 9))["a2"])
+
+
+def test_schedules_leave_coded_products_as_they_are(model: Path) -> None:
+    """Layouts are chosen around them."""
+    y = pliant.compile(model, threads=1, weights=6, schedule="none").run(ids(1, 5))["a2"]
+    wanted = reference(model, ids(1, 5), lambda w: meant(w, 6))
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("weights", [0, 7, -1, True, "6", "fp16", 2.5])
+def test_bits_that_do_not_exist_are_refused(model: Path, weights: Any) -> None:
+    """The message names the value and the limits."""
+    with pytest.raises(InputError, match=r"bits do not exist; give 'fp32' or 1 to 6"):
+        pliant.compile(model, weights=weights)
+
+
+def test_int8_needs_coded_weights(model: Path) -> None:
+    """Float32 weights are not quietly quantized: the user says how many bits."""
+    with pytest.raises(InputError, match="give weights=1 to 6"):
+        pliant.compile(model, compute="int8")
+    with pytest.raises(InputError, match="nothing computes in 'int4'"):
+        pliant.compile(model, weights=6, compute="int4")  # type: ignore[arg-type]
