@@ -13,6 +13,7 @@ from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.place import Lifetime, place
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, TensorType
+from pliant.kernels.walker import UNIT_BITS
 
 ARENA = ""
 """The arena's name among spaces: the one name that no tensor can have."""
@@ -71,12 +72,13 @@ class Image:
 def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     """Place the tensors of a graph, lowered node by node, by lifetime (FluidML, Algorithm 4).
 
-    Raises GraphError where a tensor has a name that a lowering needs.
+    Raises GraphError where a tensor has a name that a lowering needs, or a node more work than is counted.
     """
     calls = tuple(call for part in lowered for call in part.calls)
     packed = {name: p for part in lowered for name, p in part.packed.items()}
     sizes = _temporaries(lowered)
     _check_apart(graph, [*packed, *sizes])
+    _check_units(calls)
     roots = _roots(lowered)
     places: dict[str, Place] = {name: Place(name) for name in (*graph.inputs, *graph.constants, *packed)}
     copies = []
@@ -121,6 +123,15 @@ def _check_apart(graph: Graph, made: Sequence[str]) -> None:
         raise GraphError(
             f"tensors {taken} have names that their makers' kernels need; rename them in the model."
         )
+
+
+def _check_units(calls: Sequence[Call]) -> None:
+    """Raise GraphError naming the first node whose work is in more parts than threads can share."""
+    for call in calls:
+        if call.n_units + call.grain >= 1 << UNIT_BITS:
+            raise GraphError(
+                f"node {call.label!r} has {call.n_units} parts of work; at most {1 << UNIT_BITS} are counted."
+            )
 
 
 def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:

@@ -15,6 +15,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.ir.port import Port
 from pliant.models.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
 from pliant.models.onnx_file import OnnxModel
+from pliant.models.onnx_fit import check_fit
 from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_known import Known
 from pliant.models.onnx_nodes import (
@@ -183,6 +184,7 @@ class _Walk:
             return
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
+        check_fit(node, known.types, where)
         by_value = VALUE_INPUTS.get(key, ())
         known.check_values((x for i, x in enumerate(node.input) if i in by_value), where)
         types = self._made(schema, node, scope, where)

@@ -2,7 +2,7 @@
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,6 +89,7 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
     if proto.graph.sparse_initializer:
         names = [t.values.name for t in proto.graph.sparse_initializer]
         raise GraphError(f"{source} has sparse weights {names}, which are not supported; make them dense.")
+    _check_names(proto, source)
     external = ExternalData(directory)
     constants = {}
     for tensor, span in zip(proto.graph.initializer, outlined.weights, strict=True):
@@ -100,6 +101,31 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
     del proto.graph.initializer[:]
     opsets = {"" if o.domain in _DEFAULT_DOMAINS else o.domain: o.version for o in proto.opset_import}
     return OnnxModel(proto, constants, opsets, external, data, source)
+
+
+def _check_names(proto: Any, source: str) -> None:
+    """Raises GraphError for names that are no UTF-8, which protobuf gives as bytes or not at all."""
+    try:
+        bodies = (proto.graph, *proto.functions)
+        odd = next((name for body in bodies for name in _names(body) if not isinstance(name, str)), None)
+    except UnicodeError as error:
+        raise GraphError(f"{source} holds names that are no text: {error}.") from error
+    if odd is not None:
+        raise GraphError(f"{source} holds names that are no text: {odd!r}.")
+
+
+def _names(body: Any) -> Iterator[str | bytes]:
+    """Of a graph or function: its own, its tensors', its nodes' and attributes', and those inside them."""
+    yield body.name
+    for value in (*body.input, *body.output):
+        yield value if isinstance(value, str | bytes) else value.name
+    yield from (tensor.name for tensor in getattr(body, "initializer", ()))
+    for node in body.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for a in node.attribute:
+            yield from (a.name, a.ref_attr_name)
+            for inner in (a.g, *a.graphs) if a.HasField("g") or a.graphs else ():
+                yield from _names(inner)
 
 
 def _check(proto: Any, source: str) -> None:

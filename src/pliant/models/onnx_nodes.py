@@ -15,6 +15,11 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, TensorType
 from pliant.models.onnx_tensor import ELEMENT_TYPES, ExternalData, array_of, as_proto, dtype_name
 
+_REFUSALS = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
+    *(RuntimeError, ValueError, IndexError),
+)
+
 # Longer arrays decide no shape.
 _LONGEST_SHAPE_DATA = 4096
 
@@ -133,7 +138,7 @@ def infer(
     given = {x: type_proto(types[x]) for x in node.input if x}
     try:
         inferred = onnx.shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=imports)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, IndexError) as error:
+    except _REFUSALS as error:
         shown = ", ".join(f"{x}: {types[x]}" for x in node.input if x)
         raise GraphError(f"{where} does not fit its inputs ({shown}): {_one_line(error)}") from error
     return {y: _static(inferred.get(y), y) for y in node.output if y}

@@ -68,6 +68,25 @@ def laid_out(a: np.ndarray, layout: str) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(a, 1, -1)) if layout == "nhwc" else a
 
 
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    ("channels", "outs", "groups"),
+    [(8, 8, 4), (12, 24, 12), (9, 6, 3), (40, 40, 5), (6, 42, 6), (20, 20, 20)],
+)
+def test_small_groups_with_constant_weights_equal_torchs(
+    channels: int, outs: int, groups: int, layout: str, cache: Path
+) -> None:
+    """They are merged until they fill a panel: what lies between their weights must count for nothing."""
+    x, w, b = normal(2, channels, 7, 6), normal(outs, channels // groups, 3, 3, seed=1), normal(outs, seed=2)
+    attributes = {"group": groups, **SAME}
+    want = reference(x, w, b, attributes)
+    types = [TensorType("float32", laid_out(want, layout).shape)]
+    given = [laid_out(x, layout), w, b]
+    layouts = {**attributes, "x_layout": layout, "y_layout": layout}
+    (got,) = run_node("FusedConv", given, layouts, types=types, isa=AVX2, cache=cache, constants=(1, 2))
+    np.testing.assert_allclose(got, laid_out(want, layout), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 @pytest.mark.parametrize(("x_shape", "w_shape", "attributes"), SHAPES)
 def test_a_convolution_equals_torchs(

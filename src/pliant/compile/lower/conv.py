@@ -5,6 +5,7 @@ and `high` (kernels/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "
 y's layout. Types are physical: an "nhwc" tensor's type has its channels last.
 """
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -19,6 +20,7 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import conv_weights
 from pliant.kernels.conv_args import ConvForm, Layout
+from pliant.kernels.conv_tile import COLUMNS
 
 
 def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -36,12 +38,24 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):
         return lower_depthwise(node, graph, form, shape)
+    if all(x in graph.constants for x in node.inputs[1:3] if x):
+        shape = replace(shape, groups=shape.groups // _merged(shape))
     (weights, bias), lowered = _weights(node, graph, shape)
     residual = node.inputs[3] if form.has_residual else ""
     tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
     bounds = real(node.attributes, "low", 0.0), real(node.attributes, "high", 0.0)
     call = conv_call(tensors, form, shape, target, node.name or node.op, bounds)
     return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
+
+
+def _merged(s: Shape) -> int:
+    """How many groups are computed as one: as many as fill a panel, whose lanes would else idle.
+
+    Their weights become a block-diagonal matrix. A panel's work is the same, the runs of pixels that are
+    gathered for it are longer.
+    """
+    most = COLUMNS // max(s.outs // s.groups, 1)
+    return max((m for m in range(1, most + 1) if s.groups % m == 0), default=1)
 
 
 def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
@@ -68,7 +82,7 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
     sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
     if w in graph.constants and (not b or b in graph.constants):
         fills = (
-            partial(_fill, source=graph.constants[w], groups=s.groups),
+            partial(_fill, source=graph.constants[w], groups=s.groups, channels=channels),
             partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups),
         )
         sources = (w, b)
@@ -103,9 +117,22 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
     return names, Lowered((call,), (), sizes)
 
 
-def _fill(memory: np.ndarray, source: np.ndarray, groups: int) -> None:
-    packed = conv_weights.pack(source, groups)
+def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) -> None:
+    packed = conv_weights.pack(_block_diagonal(source, groups, channels), groups)
     memory[:] = packed.reshape(-1).view(np.uint8)
+
+
+def _block_diagonal(w: np.ndarray, groups: int, channels: int) -> np.ndarray:
+    """Weights [out][channel][...] for `groups` merged groups that read `channels` each; zeros between."""
+    outs, width = w.shape[:2]
+    merged = channels // max(width, 1)
+    if merged <= 1:
+        return w
+    parts = w.reshape(groups, merged, outs // groups // merged, width, -1)
+    whole = np.zeros((*parts.shape[:3], merged, *parts.shape[3:]), w.dtype)
+    for i in range(merged):
+        whole[:, i, :, i] = parts[:, i]
+    return whole.reshape(outs, channels, *w.shape[2:])
 
 
 def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups: int) -> None:

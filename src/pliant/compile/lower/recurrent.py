@@ -295,6 +295,11 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
         beta = betas.pop(0) if betas and name in _WITH_BETA else beta
         found.append((name, alpha, beta))
     n = len(default)
+    if len(found) != n * layer.directions:
+        raise GraphError(
+            f"node {layer.node.name or layer.node.op!r}: {len(found)} activations are given, "
+            f"{n * layer.directions} are needed."
+        )
     return [tuple(found[n * d : n * (d + 1)]) for d in range(layer.directions)]
 
 

@@ -1,0 +1,307 @@
+"""Shapes that a node's inputs must have for each other, where ONNX's own inference compares none.
+
+Kernels take sizes from one tensor and trust the rest. Knows operators' declarations, no kernel.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from onnx import helper
+
+from pliant.errors import GraphError
+from pliant.ir.graph import TensorType
+
+Shape = tuple[int | None, ...]
+
+
+def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
+    """Raises GraphError naming node and tensor when inputs' shapes or windows do not fit each other."""
+    if node.domain not in ("", "ai.onnx") or not node.input or not node.input[0]:
+        return
+    given = _Given(node, types, where)
+    if node.op_type in _WINDOWED:
+        _check_window(given)
+    rule = _RULES.get(node.op_type)
+    if rule is None:
+        return
+    for i, wanted in rule(given):
+        found = given.shape(i)
+        if found is not None and not _agrees(found, wanted):
+            shown = ", ".join("any" if d is None else str(d) for d in wanted)
+            raise GraphError(f"{where}: {node.input[i]!r} is {types[node.input[i]]}, but must be [{shown}].")
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A node with its inputs' types."""
+
+    node: Any
+    types: Mapping[str, TensorType]
+    where: str
+
+    def shape(self, i: int) -> tuple[int, ...] | None:
+        name = self.node.input[i] if i < len(self.node.input) else ""
+        return self.types[name].shape if name else None
+
+    def of_rank(self, i: int, least: int, most: int | None = None) -> tuple[int, ...]:
+        """The shape of an input that must be there."""
+        shape = self.shape(i)
+        if shape is None:
+            raise GraphError(f"{self.where} lacks input {i}.")
+        if not least <= len(shape) <= (least if most is None else most):
+            name = self.node.input[i]
+            raise GraphError(f"{self.where}: {name!r} is {self.types[name]}, which has too few or many axes.")
+        return shape
+
+    def attribute(self, name: str, otherwise: Any) -> Any:
+        found = next((a for a in self.node.attribute if a.name == name), None)
+        return otherwise if found is None else helper.get_attribute_value(found)
+
+    def refuse(self, why: str) -> GraphError:
+        return GraphError(f"{self.where}: {why}.")
+
+
+Rule = Callable[[_Given], Iterator[tuple[int, Shape]]]
+
+
+def _agrees(found: tuple[int, ...], wanted: Shape) -> bool:
+    return len(found) == len(wanted) and all(w in (None, f) for f, w in zip(found, wanted, strict=True))
+
+
+def _check_window(given: _Given) -> None:
+    """Strides and dilations of 1 or more and pads of 0 or more, one (two) for each dimension."""
+    rank = len(given.of_rank(0, 3, 5)) - 2
+    wanted = {
+        **dict.fromkeys(("kernel_shape", "strides", "dilations"), (rank, 1)),
+        **dict.fromkeys(("output_padding", "output_shape"), (rank, 0)),
+        "pads": (2 * rank, 0),
+    }
+    for name, (n, least) in wanted.items():
+        value = given.attribute(name, None)
+        if value is None or (name == "output_shape" and len(value) == rank + 2):
+            continue
+        if len(value) != n or min(value, default=least) < least:
+            raise given.refuse(f"{name} is {value}; {n} numbers of {least} or more are needed")
+
+
+def _conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _weights(given, 1)
+    yield 2, (given.of_rank(1, 3, 5)[0],)
+
+
+def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
+    x, w = given.of_rank(0, 3, 5), given.of_rank(i, 3, 5)
+    groups = given.attribute("group", 1)
+    if x[1] % groups or w[0] % groups:
+        raise given.refuse(f"{x[1]} channels to {w[0]} are not {groups} groups")
+    kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
+    yield i, (None, x[1] // groups, *kernel)
+
+
+def _conv_transpose(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x, w = given.of_rank(0, 3, 5), given.of_rank(1, 3, 5)
+    groups = given.attribute("group", 1)
+    if x[1] % groups:
+        raise given.refuse(f"{x[1]} channels are not {groups} groups")
+    kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
+    yield 1, (x[1], None, *kernel)
+    yield 2, (w[1] * groups,)
+
+
+def _conv_integer(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _weights(given, 1)
+    yield from _one_or(given, 2)
+    yield from _one_or(given, 3, given.of_rank(1, 3, 5)[0])
+
+
+def _qlinear_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _weights(given, 3)
+    outs = given.of_rank(3, 3, 5)[0]
+    for i in (1, 2, 6, 7):
+        yield from _one_or(given, i)
+    for i in (4, 5):
+        yield from _one_or(given, i, outs)
+    yield 8, (outs,)
+
+
+def _one_or(given: _Given, i: int, n: int | None = None) -> Iterator[tuple[int, Shape]]:
+    """One element, or `n` in a vector."""
+    if given.shape(i) not in (None, (), (1,)):
+        yield i, () if n is None else (n,)
+
+
+def _per_channel(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x = given.of_rank(0, 1, 99)
+    for i in range(1, len(given.node.input)):
+        yield i, (x[1] if len(x) > 1 else 1,)
+
+
+def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
+    """Scale and bias are per group before opset 21, then per channel."""
+    x = given.of_rank(0, 2, 99)
+    groups = given.attribute("num_groups", 1)
+    if x[1] % groups:
+        raise given.refuse(f"{x[1]} channels are not {groups} groups")
+    scale = given.of_rank(1, 1)
+    yield 1, (groups if scale == (groups,) else x[1],)
+    yield 2, scale
+
+
+def _into_normalized(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x = given.of_rank(0, 1, 99)
+    axis = given.attribute("axis", -1)
+    for i in (1, 2):
+        yield from _broadcast(given, i, x[axis:] if axis else x)
+
+
+def _slope(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _broadcast(given, 1, given.of_rank(0, 0, 99))
+
+
+def _gemm(given: _Given) -> Iterator[tuple[int, Shape]]:
+    a, b = given.of_rank(0, 2), given.of_rank(1, 2)
+    rows = a[1 if given.attribute("transA", 0) else 0]
+    columns = b[0 if given.attribute("transB", 0) else 1]
+    yield from _broadcast(given, 2, (rows, columns))
+
+
+def _broadcast(given: _Given, i: int, to: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
+    """Input `i` may be broadcast to `to`, never the other way."""
+    shape = given.shape(i)
+    if shape is not None:
+        padded = (1,) * (len(to) - len(shape)) + shape
+        if len(padded) != len(to) or any(p not in (1, t) for p, t in zip(padded, to, strict=True)):
+            yield i, to
+
+
+def _along_axis(given: _Given) -> Iterator[tuple[int, Shape]]:
+    """Indices lie inside the data along all axes but one; updates have the indices' shape."""
+    data = given.of_rank(0, 1, 99)
+    indices = given.of_rank(1, len(data))
+    axis = given.attribute("axis", 0) % len(data)
+    for d, (n, most) in enumerate(zip(indices, data, strict=True)):
+        if n > most and d != axis:
+            yield 1, tuple(None if a == axis else size for a, size in enumerate(data))
+    yield 2, indices
+
+
+def _scatter_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
+    data, indices = given.of_rank(0, 1, 99), given.of_rank(1, 1, 99)
+    if indices[-1] > len(data):
+        raise given.refuse(f"indices of {indices[-1]} numbers into {len(data)} axes")
+    yield 2, (*indices[:-1], *data[indices[-1] :])
+
+
+def _gather_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
+    data, indices = given.of_rank(0, 1, 99), given.of_rank(1, 1, 99)
+    batch = given.attribute("batch_dims", 0)
+    if indices[-1] > len(data) - batch:
+        raise given.refuse(f"indices of {indices[-1]} numbers into {len(data) - batch} axes")
+    yield 1, (*data[:batch], *(None,) * (len(indices) - batch))
+
+
+def _roi_align(given: _Given) -> Iterator[tuple[int, Shape]]:
+    given.of_rank(0, 4)
+    yield 1, (None, 4)
+    yield 2, given.of_rank(1, 2)[:1]
+
+
+def _grid_sample(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x = given.of_rank(0, 3, 5)
+    yield 1, (x[0], *(None,) * (len(x) - 2), len(x) - 2)
+
+
+def _unpool(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield 1, given.of_rank(0, 3, 5)
+
+
+def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
+    """A scale for all, for each position of an axis, or for each block; zero points are as scales."""
+    x, scale = given.of_rank(0, 0, 99), given.of_rank(1, 0, 99)
+    block = given.attribute("block_size", 0)
+    axis = given.attribute("axis", 1)
+    if block and len(scale) == len(x):
+        blocked = list(x)
+        blocked[axis] = -(-x[axis] // block)
+        yield 1, tuple(blocked)
+    elif scale not in ((), (1,)):
+        yield 1, (x[axis],) if -len(x) <= axis < len(x) else ()
+    else:
+        yield from _one_or(given, 2)
+        return
+    yield 2, scale
+
+
+def _one_hot(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _one_or(given, 1)
+    yield 2, (2,)
+
+
+def _reverse_sequence(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x = given.of_rank(0, 2, 99)
+    axes = given.attribute("batch_axis", 1), given.attribute("time_axis", 0)
+    if sorted(axes) != [0, 1]:
+        raise given.refuse(f"batch_axis and time_axis are {axes}; one is 0, the other 1")
+    yield 1, (x[axes[0]],)
+
+
+def _recurrent(given: _Given) -> Iterator[tuple[int, Shape]]:
+    x, r = given.of_rank(0, 3), given.of_rank(2, 3)
+    if given.attribute("layout", 0) not in (0, 1):
+        raise given.refuse(f"layout is {given.attribute('layout', 0)}; it is 0 or 1")
+    if given.attribute("direction", b"forward") not in (b"forward", b"reverse", b"bidirectional"):
+        raise given.refuse(f"direction is {given.attribute('direction', b'')!r}")
+    is_batch_first = given.attribute("layout", 0) == 1
+    batch = x[0] if is_batch_first else x[1]
+    directions = 2 if given.attribute("direction", b"forward") == b"bidirectional" else 1
+    hidden, gates = r[2], {"LSTM": 4, "GRU": 3, "RNN": 1}[given.node.op_type]
+    if given.attribute("hidden_size", hidden) != hidden:
+        size = given.attribute("hidden_size", hidden)
+        raise given.refuse(f"hidden_size is {size}, but {given.node.input[2]!r} is for {hidden}")
+    state = (batch, directions, hidden) if is_batch_first else (directions, batch, hidden)
+    rows = gates * hidden
+    yield 1, (directions, rows, x[2])
+    yield 2, (directions, rows, hidden)
+    yield 3, (directions, 2 * rows)
+    yield 4, (batch,)
+    yield 5, state
+    yield 6, state
+    yield 7, (directions, 3 * hidden)
+
+
+_WINDOWED = frozenset(
+    (
+        *("Conv", "ConvTranspose", "ConvInteger", "QLinearConv", "DeformConv"),
+        *("AveragePool", "MaxPool", "LpPool", "MaxUnpool"),
+    )
+)
+
+_RULES: Mapping[str, Rule] = {
+    "Conv": _conv,
+    "ConvTranspose": _conv_transpose,
+    "ConvInteger": _conv_integer,
+    "QLinearConv": _qlinear_conv,
+    "BatchNormalization": _per_channel,
+    "InstanceNormalization": _per_channel,
+    "GroupNormalization": _group_normalization,
+    "LayerNormalization": _into_normalized,
+    "RMSNormalization": _into_normalized,
+    "PRelu": _slope,
+    "Gemm": _gemm,
+    "GatherElements": _along_axis,
+    "ScatterElements": _along_axis,
+    "Scatter": _along_axis,
+    "ScatterND": _scatter_nd,
+    "GatherND": _gather_nd,
+    "RoiAlign": _roi_align,
+    "GridSample": _grid_sample,
+    "MaxUnpool": _unpool,
+    "QuantizeLinear": _scaled,
+    "DequantizeLinear": _scaled,
+    "OneHot": _one_hot,
+    "ReverseSequence": _reverse_sequence,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RNN": _recurrent,
+}
