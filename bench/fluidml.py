@@ -2,7 +2,8 @@
 
 Models are built from transformers' configs and torch with random weights and a fixed seed. What is measured
 is kept a part at a time in DIR, so a run that was stopped goes on where it was; `--only` measures some models
-and takes the others from there. TVM is measured where it is installed (`pip install apache-tvm`).
+and takes the others from there; `--prepare` first builds what peers need. TVM is measured where it is installed
+(`pip install apache-tvm`).
 """
 
 import argparse
@@ -59,6 +60,10 @@ def main() -> None:
         unknown = sorted(set(only) - {m.name for m in models} - {"votes", "loops"})
         if unknown:
             raise SystemExit(f"there are no {unknown}; known are {', '.join(m.name for m in models)}.")
+        if opts.prepare:
+            for model in models:
+                fluidml_runtimes.prepare(model, folder)
+            return
         parts = {m.name: found for m in models if (found := _measured(m, kept, folder, opts.quick))}
         n_drawn, n_shapes = (100, 1) if opts.quick else (1000, 3)
         votes = kept.get("votes", "votes", lambda: fluidml_votes.measure(_cache(folder), n_drawn))
@@ -69,6 +74,9 @@ def main() -> None:
 
 def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", metavar="DIR", help="where models and measured parts are kept")
+    parser.add_argument(
+        "--prepare", action="store_true", help="build what peers need in DIR, measure nothing"
+    )
     parser.add_argument("--only", help="what may be measured: models (or votes, loops), separated by commas")
 
 
@@ -80,7 +88,7 @@ def _cache(folder: Path) -> Path:
 def _measured(model: Subject, kept: Kept, folder: Path, is_quick: bool) -> dict[str, Any]:
     """Every part of a model that is kept or may be measured; nothing when one is missing."""
     cache = _cache(folder)
-    rounds, runs = (3, 3) if is_quick else (11, 10)
+    rounds, runs = (3, 3) if is_quick else (9, 10)
     skipped = QUICK_WITHOUT if is_quick else ()
     peers = tuple(x for x in COUNTED if x not in skipped)
 
@@ -113,7 +121,8 @@ def _measured(model: Subject, kept: Kept, folder: Path, is_quick: bool) -> dict[
         ("repeat", lambda: fluidml_schedules.repeat(model, cache)),
         ("planning", lambda: fluidml_planning.measure(model)),
     ):
-        found[part] = kept.get(part, model.name, measure)
+        if part != "planning" or model.name.startswith("BERT"):
+            found[part] = kept.get(part, model.name, measure)
     return found if all(part is not None for part in found.values()) else {}
 
 
@@ -131,9 +140,8 @@ def _tables(
     chosen = [row for n, p in parts.items() for row in fluidml_schedules.rows(n, p["schedules"], wall[n])]
     operators = [row for p in parts.values() for row in p["operators"]]
     alone = [r for n, p in parts.items() for r in fluidml_schedules.least_rows(n, p["schedules"])]
-    each = {
-        part: [p[part] for p in parts.values()] for part in ("allocations", "arena", "repeat", "planning")
-    }
+    kinds = ("allocations", "arena", "repeat", "planning")
+    each = {part: [p[part] for p in parts.values() if part in p] for part in kinds}
     memory = [p["runtimes"]["row"] for p in parts.values()]
     for row, found in zip(each["allocations"], parts.values(), strict=True):
         start = found["runtimes"]["starts"].get("tvm", {})

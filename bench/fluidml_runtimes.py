@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +20,7 @@ from fluidml_allocations import build_counter
 from fluidml_models import Subject
 from paired import paired
 from report import interleaved
-from serving import NotRunError, Server
+from serving import NotRunError, Server, fresh
 
 OURS = {"pliant": "static", "none": "none", "paper": "paper", "exact": "exact"}
 """Our runtimes, and the schedule each runs; `pliant` is what users get."""
@@ -84,6 +84,15 @@ def _alone(name: str, server: Server) -> dict[str, list[float]]:
     if name == "loaded":  # the program of `pliant`: only how it starts is of interest
         return {}
     return {name: [first_s] if first_s > SLOW_S else [server.seconds() for _ in range(3)]}
+
+
+def prepare(subject: Subject, folder: Path) -> None:
+    """Build what the peers need, which takes minutes and whose time is not measured."""
+    found: dict[str, Any] = {"missing": {}, "notes": {}}
+    files = _files(subject, folder, found, ())
+    if "torch compiled" in files:
+        with suppress(NotRunError):
+            fresh("torch compiled", subject.file, subject.feeds)
 
 
 def expected_file(subject: Subject) -> Path:
@@ -163,26 +172,35 @@ def _files(
             found["missing"][name] = f"not installed: pip install {_PACKAGES.get(needs, needs)}"
         else:
             files[name] = subject.file
-    directory = folder / f"{subject.file.stem}.pliant"
-    verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(subject.file), "-o", str(directory)]
-    subprocess.run([sys.executable, *verb], check=True, capture_output=True)
-    files["loaded"] = directory
+    files["loaded"] = _directory(subject, folder)
     if "tvm" in files:
-        library = folder / f"{subject.file.stem}.tvm.so"
-        build = [
-            sys.executable,
-            str(Path(__file__).with_name("tvm_build.py")),
-            str(subject.file),
-            str(library),
-        ]
+        try:
+            files["tvm"], found["notes"]["tvm"] = _tvm_library(subject, folder)
+        except NotRunError as error:
+            found["missing"]["tvm"] = str(error)
+            del files["tvm"]
+    return files
+
+
+def _directory(subject: Subject, folder: Path) -> Path:
+    """What `pliant compile` writes."""
+    out = folder / f"{subject.file.stem}.pliant"
+    verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(subject.file), "-o", str(out)]
+    subprocess.run([sys.executable, *verb], check=True, capture_output=True)
+    return out
+
+
+def _tvm_library(subject: Subject, folder: Path) -> tuple[Path, str]:
+    """TVM's library, built where it is not there yet, and how it was. Raises NotRunError where it is not."""
+    library, said = folder / f"{subject.file.stem}.tvm.so", folder / f"{subject.file.stem}.tvm.txt"
+    if not (library.exists() and said.exists()):
+        script = Path(__file__).with_name("tvm_build.py")
+        build = [sys.executable, str(script), str(subject.file), str(library)]
         done = subprocess.run(build, capture_output=True, text=True, check=False)
         if done.returncode:
-            found["missing"]["tvm"] = f"does not build: {done.stderr.strip().splitlines()[-1][:160]}"
-            del files["tvm"]
-        else:
-            files["tvm"] = library
-            found["notes"]["tvm"] = f"untuned; {done.stdout.strip().splitlines()[-1]}"
-    return files
+            raise NotRunError(f"does not build: {done.stderr.strip().splitlines()[-1][:160]}")
+        said.write_text(f"untuned; {done.stdout.strip().splitlines()[-1]}")
+    return library, said.read_text()
 
 
 _PACKAGES = {"tvm": "apache-tvm"}

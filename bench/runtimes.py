@@ -3,8 +3,9 @@
 `python bench/runtimes.py RUNTIME FILE FEEDS` (a model, arrays by name in an .npz) answers once and prints the
 seconds of the first answer with and without import and loading, the peak of resident memory, and how often
 that run asked for memory if that is counted. With
-`--serve OUT` it saves the answer and then, for each line on standard input, runs and prints the seconds: of
-one run for `once`, of the second of two for `run`. Imports no runtime but the one asked for.
+`--serve OUT` it saves the answer and then, for each line on standard input, runs and prints the seconds of
+the second of two runs, and the processor seconds of its calling thread. Imports only the
+runtime asked for.
 """
 
 import argparse
@@ -155,12 +156,11 @@ def main() -> None:
 
 
 def _serve(run: Run) -> None:
-    for line in sys.stdin:
-        if line.strip() == "run":
-            run()  # other processes ran since: pages and caches are warmed again
-        start = time.perf_counter()
+    for _ in sys.stdin:
+        run()  # other processes ran since: pages and caches are warmed again
+        start, own = time.perf_counter(), time.thread_time()
         run()
-        print(time.perf_counter() - start, flush=True)
+        print(time.perf_counter() - start, time.thread_time() - own, flush=True)
 
 
 def _allocations() -> int | None:

@@ -94,24 +94,25 @@ class Server:
         self.close()
 
     def seconds(self) -> float:
-        """Of a run behind another that is not timed."""
-        return self._asked("run")
+        """Wall seconds of a run behind another that is not timed."""
+        return self._asked()[0]
 
-    def once(self) -> float:
-        """Of one run, for what takes so long that nothing has to be warmed."""
-        return self._asked("once")
+    def processor_s(self) -> float:
+        """Processor seconds of such a run in the thread that called it: all of them with one thread."""
+        return self._asked()[1]
 
     def close(self) -> None:
         with suppress(OSError, ValueError):
             self._process.communicate()
         self._log.close()
 
-    def _asked(self, what: str) -> float:
+    def _asked(self) -> tuple[float, float]:
         time.sleep(self._pause_s)
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.write("run\n")
         self._process.stdin.flush()
-        return float(self._line())
+        wall, own = self._line().split()
+        return float(wall), float(own)
 
     def _line(self, start: str = "") -> str:
         """The next line that begins with `start`; libraries may greet before."""
