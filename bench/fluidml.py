@@ -2,8 +2,8 @@
 
 Models are built from transformers' configs and torch with random weights and a fixed seed. What is measured
 is kept a part at a time in DIR, so a run that was stopped goes on where it was; `--only` measures some models
-and takes the others from there; `--prepare` first builds what peers need. TVM is measured where it is installed
-(`pip install apache-tvm`).
+and takes the others from there; `--prepare` first builds what peers need. TVM is measured where it is
+installed (`pip install apache-tvm`).
 """
 
 import argparse
