@@ -32,7 +32,7 @@ def source_version(folder: Path, read_s: float) -> str | None:
 def generator_version() -> str | None:
     """The version of the generators that this process imported, or None where it cannot be told.
 
-    They import nothing of pliant from other packages but errors, so that equal versions write equal IR
-    for one ISA row and one kernel.
+    They import nothing of pliant from other packages but errors and the types of annotations, so that equal
+    versions write equal IR for one ISA row and one kernel.
     """
     return source_version(_FOLDER, _IMPORTED_S)
