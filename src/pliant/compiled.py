@@ -15,6 +15,7 @@ from pliant.ir.port import Port
 from pliant.loaded import load, n_threads, shared_pool
 from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_file import open_onnx
+from pliant.run.buckets import Buckets
 from pliant.run.model import ModelOptions, ModelSession, Weights
 from pliant.run.schedule import ScheduleKind, ScheduleReport
 
@@ -31,6 +32,8 @@ def compile(
     schedule: ScheduleKind = "static",
     weights: Weights = "fp32",
     compute: Precise = "fp32",
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    pads: Mapping[str, float] | None = None,
     cache: Path | None = None,
 ) -> ModelSession:
     """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
@@ -39,6 +42,11 @@ def compile(
     The others are whatever is fed: the model is compiled for each new shape, and the last `images` of
     these are kept. `threads` default to the physical cores; sessions of equal `threads` share a pool.
     `without` names passes to leave out. Compiled kernels are kept in `cache`.
+
+    `buckets` names sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
+    of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are
+    compiled. That is right only for models that take no notice of padding, such as those with a mask: the
+    first answer of each bucket is compared with that of the exact shape. InputError says where they differ.
 
     `schedule` chooses layouts and loops: "static" by rule, "paper" by votes and "exact" by an integer
     program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default
@@ -52,7 +60,8 @@ def compile(
     """
     model = open_onnx(source)
     library, pool = shared_pool(n_threads(threads), cache)
-    options = ModelOptions(dims or {}, without, images, schedule, weights, compute)
+    padding = Buckets(buckets or {}, pads or {})
+    options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding)
     return ModelSession(model, pool, library, options)
 
 

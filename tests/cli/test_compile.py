@@ -178,3 +178,18 @@ def test_bench_takes_the_same_weights(model: Path) -> None:
     status, _, error = run("bench", str(model), "--dim", "batch=2", "--weights", "4")
     assert status != 0
     assert "no product" in " ".join(error.split())
+
+
+def test_the_bench_pads_to_a_bucket(model: Path) -> None:
+    """Fed two rows, run as four; the answer is compared with onnxruntime's to two."""
+    pytest.importorskip("onnxruntime")
+    words = ("bench", str(model), "--dim", "batch=2", "--runs", "3", "--json")
+    status, printed, said = run(*words, "--bucket", "batch=4,8")
+    assert status == 0, said
+    assert json.loads(printed)[1]["difference"] < 1e-5
+    status, _, said = run(*words, "--bucket", "batch=1")
+    assert status == 1
+    assert "largest bucket is 1" in said
+    status, _, said = run(*words, "--bucket", "batch=some")
+    assert status == 1
+    assert "--bucket 'batch=some'" in said

@@ -17,6 +17,7 @@ from pliant.cli.show import console, print_json
 from pliant.errors import InputError
 from pliant.evaluate.peers import PEERS, Run, open_peer
 from pliant.quantities import format_seconds
+from pliant.run.ports import fixed
 from pliant.run.profile import Profile
 
 
@@ -45,6 +46,10 @@ def bench(
         str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")
     ] = "onnxruntime",
     dim: Dims = None,
+    bucket: Annotated[
+        list[str] | None,
+        typer.Option(help="Sizes to pad a dimension to, such as sequence=32,64,128; repeatable."),
+    ] = None,
     runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50,
     weights: WeightBits = "fp32",
     compute: Precise = "fp32",
@@ -58,10 +63,16 @@ def bench(
     json: Json = False,
 ) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
+    dims, buckets = dims_of(dim), buckets_of(bucket)
     session = compiled.compile(
-        model, dims=dims_of(dim), threads=threads, weights=weights_of(weights), compute=compute
+        model,
+        dims={x: n for x, n in dims.items() if x not in buckets},
+        buckets=buckets,
+        threads=threads,
+        weights=weights_of(weights),
+        compute=compute,
     )
-    feeds = compiled.sample_feeds(session.inputs)
+    feeds = compiled.sample_feeds([fixed(port, dims) for port in session.inputs])
     n_threads = compiled.n_threads(threads)
     names = [name for name in against.split(",") if name]
     runners: dict[str, Run] = {"pliant": session.run}
@@ -84,6 +95,17 @@ def bench(
         for table in steps.tables():
             console().print(table)
         typer.echo(steps.summary)
+
+
+def buckets_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:
+    """`["sequence=32,64"]` -> {"sequence": (32, 64)}; raises InputError naming what is no bucket."""
+    buckets = {}
+    for text in texts or ():
+        name, _, sizes = text.rpartition("=")
+        if not name or not all(size.isdecimal() for size in sizes.split(",")):
+            raise InputError(f"--bucket {text!r}: give name=numbers, such as sequence=32,64,128.")
+        buckets[name] = tuple(map(int, sizes.split(",")))
+    return buckets
 
 
 def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) -> list[Measured]:

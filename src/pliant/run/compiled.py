@@ -1,7 +1,7 @@
 """A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self, final, overload
+from typing import TYPE_CHECKING, NoReturn, Self, final, overload
 
 import numpy as np
 
@@ -10,14 +10,13 @@ from pliant.compile.bound import Bound
 from pliant.compile.encode import Encoded, encode, kernels
 from pliant.compile.load import addresses
 from pliant.errors import InputError
-from pliant.ir.graph import TensorType
 from pliant.ir.port import Port, static_port
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.pool import Pool
 from pliant.kernels.turns import Turns
 from pliant.run.arena import Arena
-from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown
+from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown, writable
 
 if TYPE_CHECKING:
     from pliant.run.profile import Profile
@@ -146,7 +145,7 @@ class CompiledSession:
         results = {}
         for y, type_ in self.program.outputs.items():
             given = None if out is None else out.get(y)
-            results[y] = np.empty(type_.shape, type_.numpy) if given is None else _writable(y, given, type_)
+            results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
             if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
                 self._bound.point(y, results[y].ctypes.data)
         if len(self._table):
@@ -162,14 +161,3 @@ def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
         weights[name] = aligned_bytes(packed.n_bytes)
         packed.fill(weights[name])
     return CompiledSession(encode(image), weights, addresses(kernels(image), library), pool)
-
-
-def _writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
-    """`array` if kernels can write an output straight into it. Raises InputError otherwise."""
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
-    if array.dtype != type_.numpy or array.shape != type_.shape:
-        raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
-    if not (array.flags.c_contiguous and array.flags.writeable):
-        raise InputError(f"the array given for output {name!r} must be C-contiguous and writable.")
-    return array

@@ -7,8 +7,9 @@ combination of shapes it meets, and for each value of the inputs from which shap
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Literal, NoReturn, Self, final, get_args, overload
 
 import numpy as np
@@ -22,7 +23,7 @@ from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
 from pliant.compile.simplify.code_weights import code_weights
 from pliant.errors import GraphError, InputError, ValueNeeded
-from pliant.ir.graph import Graph
+from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
@@ -31,8 +32,19 @@ from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import OnnxModel
 from pliant.run.arena import Arena
+from pliant.run.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
 from pliant.run.compiled import CompiledSession
-from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown
+from pliant.run.ports import (
+    Feeds,
+    Shapes,
+    by_name,
+    fixed,
+    refuse_to_pickle,
+    shapes_of,
+    shown,
+    symbols,
+    writable,
+)
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
 from pliant.store.quantize import BITS
@@ -42,7 +54,8 @@ if TYPE_CHECKING:
 
 Weights = Literal["fp32"] | int
 """`"fp32"`, or bits of the store's code, 1 to 6."""
-_Key = tuple[tuple[tuple[int, ...], ...], tuple[bytes, ...]]
+_Arrays = dict[str, np.ndarray]
+_Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +63,8 @@ class ModelOptions:
     """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
 
     `schedule` says who chooses layouts and loops (run/schedule.py). `weights` are kept in as many bits
-    (compile/simplify/code_weights.py), and multiplied as `compute` says.
+    (compile/simplify/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are padded,
+    and images for all their sizes are kept.
     """
 
     dims: Mapping[str, int]
@@ -59,6 +73,7 @@ class ModelOptions:
     schedule: ScheduleKind = "static"
     weights: Weights = "fp32"
     compute: Precise = "fp32"
+    buckets: Buckets = field(default_factory=Buckets)
 
     def __post_init__(self) -> None:
         if self.images < 1:
@@ -88,6 +103,9 @@ class ModelSession:
     goes when there are more than `options.images`. Weights are held once for all of them, and one arena, as
     large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
     A forked child may use the session, on workers of its own.
+
+    With buckets, the first answer of each is compared with that of the exact shape, whose image is not kept.
+    What only other values would show is not found then.
     """
 
     def __init__(
@@ -103,10 +121,14 @@ class ModelSession:
         self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
+        self._staged: dict[tuple[tuple[str, int], ...], tuple[_Arrays, _Arrays]] = {}
+        self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
+        self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
         self._closed = False
         _check_dims(model, options.dims)
-        self.inputs = tuple(_fixed(port, options.dims) for port in model.inputs)
-        self.outputs = tuple(_fixed(port, options.dims) for port in model.outputs)
+        self.inputs = tuple(fixed(port, options.dims) for port in model.inputs)
+        self.outputs = tuple(fixed(port, options.dims) for port in model.outputs)
+        options.buckets.check(self.inputs)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
@@ -153,21 +175,23 @@ class ModelSession:
         """
         given, into, names = by_name(feeds, out, self.outputs)
         shapes = shapes_of(self.inputs, given)
+        fit = self._options.buckets.fit(self.inputs, shapes)
         with self._turns.lock:
-            session = self._session(shapes, given)
-            results = session.run({x: given[x] for x in session.program.inputs}, into)
+            answer = self._padded if fit.padded else self._exact
+            results = answer(fit, given, into)
         return results if names is None else [results[y] for y in names]
 
     def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        shapes = shapes_of(self.inputs, feeds)
+        feeds = self._as_run(feeds)
         with self._turns.lock:
-            session = self._session(shapes, feeds)
+            session = self._session(_shapes(feeds), feeds)
             return session.profile({x: feeds[x] for x in session.program.inputs}, runs)
 
     def graph(self, feeds: Feeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
-        return self._bound(shapes_of(self.inputs, feeds), feeds)
+        feeds = self._as_run(feeds)
+        return self._bound(_shapes(feeds), feeds)
 
     def image(self, feeds: Feeds) -> Image:
         """The calls and places that feeds of these shapes run."""
@@ -178,34 +202,97 @@ class ModelSession:
         with self._turns.lock:
             self._closed = True
             self._images.clear()
+            self._staged.clear()
             self._weights, self._arena = SharedWeights(), Arena()
 
-    def _session(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> CompiledSession:
+    def _as_run(self, feeds: Feeds) -> Feeds:
+        """The feeds as large as they are run."""
+        fit = self._options.buckets.fit(self.inputs, shapes_of(self.inputs, feeds))
+        return self._options.buckets.padded(self.inputs, feeds, fit, {})
+
+    def _exact(self, fit: Fit, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        session = self._session(_shapes(feeds), feeds)
+        return session.run({x: feeds[x] for x in session.program.inputs}, out)
+
+    def _padded(self, fit: Fit, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        """Run in the fit's buckets, on arrays that stay; what comes out of them is copied."""
+        sizes = tuple(fit.run.items())
+        inputs, results = self._staged.setdefault(sizes, ({}, {}))
+        padded = self._options.buckets.padded(self.inputs, feeds, fit, inputs)
+        # Where shapes follow from values, so may those of the arrays held.
+        results |= self._exact(fit, padded, None if self._by_value else results)
+        if fit.key not in self._cuts:
+            self._cuts[fit.key] = self._compared(fit, feeds, results)
+        answers = cut(results, self._cuts[fit.key], fit)
+        if out is None:
+            return {y: a.copy() for y, a in answers.items()}
+        found = {}
+        for port in self.outputs:
+            answer = answers[port.name]
+            given = out.get(port.name)
+            type_ = TensorType(port.dtype, answer.shape)
+            found[port.name] = answer.copy() if given is None else writable(port.name, given, type_)
+            found[port.name][...] = answer
+        return found
+
+    def _compared(self, fit: Fit, feeds: Feeds, results: Feeds) -> Cuts:
+        """How to cut answers back. Raises InputError naming dimensions whose padding changes an answer."""
+        exact = self._once(feeds)
+        cuts = cuts_of(self.outputs, exact, results, fit)
+        changed = differing(exact, cut(results, cuts, fit))
+        if not changed:
+            return cuts
+        to_blame = []
+        for symbol in fit.padded if len(fit.padded) > 1 else ():
+            one = fit.only(symbol)
+            alone = self._once(self._options.buckets.padded(self.inputs, feeds, one, {}))
+            if differing(exact, cut(alone, cuts_of(self.outputs, exact, alone, one), one)):
+                to_blame.append(symbol)
+        blamed = " or ".join(f"{s!r} from {fit.fed[s]} to {fit.run[s]}" for s in to_blame or fit.padded)
+        raise InputError(
+            f"the answer changes when {blamed} is padded: outputs {list(changed)} differ by up to "
+            f"{max(changed.values()):.2g} of their largest number. The model takes padding for data; feed it "
+            "a mask that hides it, give `pads`, or leave the bucket out."
+        )
+
+    def _once(self, feeds: Feeds) -> dict[str, np.ndarray]:
+        """The answer to feeds of their own shapes, from an image that is kept only if it was."""
+        known = self._images.get(self._key(_shapes(feeds), feeds))
+        session = known or self._compile(_shapes(feeds), feeds)
+        results = session.run({x: feeds[x] for x in session.program.inputs})
+        if known is None:
+            self._trim()
+        return results
+
+    def _session(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
         """The image for these shapes, compiled now if they are new; raises InputError once closed."""
         if self._closed:
             raise InputError("this session is closed; compile the model again.")
         session = self._images.get(self._key(shapes, feeds)) or self._compile(shapes, feeds)
+        self._images[self._key(shapes, feeds)] = session
         self._images.move_to_end(self._key(shapes, feeds))
+        if len(self._images) > self._most_images:
+            self._images.popitem(last=False)
+            self._trim()
         return session
 
-    def _key(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> _Key:
-        return tuple(shapes.values()), tuple(feeds[x].tobytes() for x in self._by_value)
+    def _trim(self) -> None:
+        """Let go of what no image that is kept needs."""
+        self._arena.resize(self.arena_bytes)
+        self._weights.keep([kept.weights for kept in self._images.values()])
 
-    def _compile(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> CompiledSession:
+    def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
+        return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
+
+    def _compile(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
         graph = self._bound(shapes, feeds)
         image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
         _check_memory(image, self._model.source)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, graph.constants)
-        session = CompiledSession(encode(image), weights, at, self._pool, self._arena)
-        self._images[self._key(shapes, feeds)] = session
-        if len(self._images) > self._options.images:
-            self._images.popitem(last=False)
-            self._arena.resize(self.arena_bytes)
-            self._weights.keep([kept.weights for kept in self._images.values()])
-        return session
+        return CompiledSession(encode(image), weights, at, self._pool, self._arena)
 
-    def _bound(self, shapes: Mapping[str, tuple[int, ...]], feeds: Feeds) -> Graph:
+    def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
         """The graph for these shapes; inputs that shapes follow from are found on the way."""
         memory = psutil.virtual_memory().total
         while True:
@@ -224,23 +311,15 @@ class ModelSession:
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
         with suppress(ValueNeeded):  # known when it is fed
-            self._compile(shapes, {})
+            self._session(shapes, {})
 
 
-def _fixed(port: Port, dims: Mapping[str, int]) -> Port:
-    """The port with the dimensions of `dims` as numbers."""
-    if port.dims is None:
-        return port
-    named = [d if d is not None else f"{port.name}.{i}" for i, d in enumerate(port.dims)]
-    fixed = tuple(
-        dims.get(name, d) if isinstance(name, str) else d for name, d in zip(named, port.dims, strict=True)
-    )
-    return Port(port.name, port.dtype, fixed)
+def _shapes(feeds: Feeds) -> Shapes:
+    return {x: tuple(array.shape) for x, array in feeds.items()}
 
 
 def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
-    known = set(model.symbols)
-    known |= {f"{p.name}.{i}" for p in model.inputs for i, d in enumerate(p.dims or ()) if d is None}
+    known = {s for port in model.inputs for s in symbols(port) if s is not None}
     for name, size in dims.items():
         if name not in known:
             raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")

@@ -25,6 +25,31 @@ def shapes_of(ports: Sequence[Port], feeds: Feeds) -> Shapes:
     return {port.name: _shape(port, feeds[port.name], sizes) for port in ports}
 
 
+def symbols(port: Port) -> tuple[str | None, ...]:
+    """The name of each open dimension; one that the model gives none is called "input.axis"."""
+    named = (f"{port.name}.{i}" if d is None else d for i, d in enumerate(port.dims or ()))
+    return tuple(None if isinstance(d, int) else d for d in named)
+
+
+def fixed(port: Port, dims: Mapping[str, int]) -> Port:
+    """The port with the dimensions of `dims` as numbers."""
+    if port.dims is None:
+        return port
+    named = zip(symbols(port), port.dims, strict=True)
+    return Port(port.name, port.dtype, tuple(d if s is None else dims.get(s, d) for s, d in named))
+
+
+def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
+    """`array` if an output can be written straight into it. Raises InputError otherwise."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
+    if array.dtype != type_.numpy or array.shape != type_.shape:
+        raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise InputError(f"the array given for output {name!r} must be C-contiguous and writable.")
+    return array
+
+
 def by_name(
     feeds: Feeds | Sequence[str] | None, out: Feeds | None, outputs: Sequence[Port]
 ) -> tuple[Feeds, Feeds | None, list[str] | None]:
