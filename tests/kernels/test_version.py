@@ -38,7 +38,7 @@ def test_without_source_there_is_no_version(tmp_path: Path) -> None:
 
 
 def test_generators_depend_on_nothing_that_is_not_hashed() -> None:
-    """An import from another package would let a kernel change while the version stays; annotations cannot."""
+    """Another import would let a kernel change while the version stays; annotations cannot change one."""
     harmless = ("pliant.kernels", "pliant.errors", "pliant.arrays")
     for path in Path(version.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
