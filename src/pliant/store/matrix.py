@@ -7,8 +7,8 @@ a code of its own fits each matrix at least as well as one shared by all.
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, UInt8, UInt16, UInt32
 
+from pliant.arrays import Float32, UInt8, UInt16, UInt32
 from pliant.kernels.memory import aligned_bytes
 from pliant.models.slices import GROUP_COLUMNS, GROUP_ROWS
 from pliant.store.encode import MAX_ROWS
