@@ -1,5 +1,7 @@
 """A compiled graph on disk: loaded it answers as before, damaged it is refused."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +62,7 @@ def test_a_broken_or_newer_program_is_refused(saved: Path) -> None:
     path.write_bytes(text[: len(text) // 2])
     with pytest.raises(StoreError, match="damaged"):
         open_saved(saved)
-    path.write_bytes(text.replace(b'"version":1', b'"version":9'))
+    path.write_bytes(text.replace(b'"version":2', b'"version":9'))
     with pytest.raises(StoreError, match="version 9"):
         open_saved(saved)
     path.unlink()
@@ -94,3 +96,57 @@ def test_a_foreign_directory_is_not_replaced_and_a_failure_leaves_nothing(
         save(image, tmp_path / "old")
     open_saved(tmp_path / "old")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "old"]
+
+
+def test_no_changed_byte_of_the_program_is_believed(saved: Path) -> None:
+    """Its arguments become addresses: one digit that still reads as JSON would write anywhere."""
+    path = saved / PROGRAM
+    whole = path.read_bytes()
+    for at in (30, *range(100, len(whole), max(len(whole) // 40, 1))):
+        damaged = bytearray(whole)
+        damaged[at] = ord("1") if damaged[at] != ord("1") else ord("2")
+        path.write_bytes(damaged)
+        with pytest.raises(StoreError, match=PROGRAM):
+            open_saved(saved)
+
+
+def test_a_file_in_the_way_is_left_and_a_link_keeps_pointing(tmp_path: Path) -> None:
+    """Users mistype; a link to where models live must not become a directory of its own."""
+    image = make_image(a_graph(), Target(host_isa()))
+    (tmp_path / "file").write_text("kept")
+    with pytest.raises(InputError, match="is a file"):
+        save(image, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "kept"
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for _ in range(2):
+        save(image, tmp_path / "link")
+        open_saved(tmp_path / "there")
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_what_a_killed_writer_left_is_cleared_and_what_it_set_aside_given_back(tmp_path: Path) -> None:
+    """A machine that loses power between two renames has lost neither graph."""
+    image = make_image(a_graph(), Target(host_isa()))
+    save(image, tmp_path / "graph")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / "graph").rename(tmp_path / f".graph.replaced-{gone.pid}")
+    (tmp_path / f".graph.building-{gone.pid}").mkdir()
+    save(image, tmp_path / "graph")
+    open_saved(tmp_path / "graph")
+    assert [p.name for p in tmp_path.iterdir()] == ["graph"]
+
+
+def test_two_writers_at_once_leave_one_whole_graph(tmp_path: Path) -> None:
+    """Two shells with the same `-o`: whichever is last, what stands there is one of the two."""
+    code = (
+        "import sys; from pathlib import Path; from tests.compile.test_ahead import a_graph;"
+        "from pliant.compile.call import Target; from pliant.compile.image import make_image;"
+        "from pliant.compile.saved import save; from pliant.kernels.isa import host_isa;"
+        "image = make_image(a_graph(), Target(host_isa()));"
+        "[save(image, Path(sys.argv[1])) for _ in range(4)]"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "graph")]) for _ in range(2)]
+    assert [writer.wait() for writer in writers] == [0, 0]
+    open_saved(tmp_path / "graph")
+    assert [p.name for p in tmp_path.iterdir()] == ["graph"]

@@ -44,9 +44,7 @@ def write_c(image: Image, name: str, out: Path) -> Emitted:
     """
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise InputError(f"{name!r} cannot be the name of a C library: take letters, digits and underscores.")
-    if out.exists() and any(out.iterdir()) and not (out / f"{name}.map").is_file():
-        raise InputError(f"{out} is not empty and holds no library {name}; choose another directory.")
-    with draft_of(out) as draft:
+    with draft_of(out, f"{name}.map") as draft:
         _write(image, name, draft)
         library, reason = _link(draft, name, image.target.isa)
     return Emitted(out, out / library if library else None, reason)

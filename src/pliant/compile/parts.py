@@ -3,7 +3,6 @@
 Knows no table and no format around them.
 """
 
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,28 +15,30 @@ from pliant.errors import InputError
 from pliant.kernels.jit import compile_modules
 from pliant.kernels.memory import aligned_bytes
 from pliant.store.container import Field, Layout, Written, lay_out, write_file
+from pliant.store.staged import clear_leftovers, staged
 
 _SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "uint8": "U8"}
 OBJECTS = "kernels"
 
 
 @contextmanager
-def draft_of(out: Path) -> Iterator[Path]:
+def draft_of(out: Path, mark: str) -> Iterator[Path]:
     """A directory that becomes `out` when the block ends well, and nothing when it does not.
 
-    Raises InputError when it cannot be written.
+    An `out` that holds the file `mark` is replaced. Raises InputError when it is or holds something else,
+    or cannot be written.
     """
-    draft = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(draft, ignore_errors=True)
     try:
-        draft.mkdir(parents=True)
-        yield draft
-        shutil.rmtree(out, ignore_errors=True)
-        draft.rename(out)
+        out = out.resolve()  # a link keeps pointing there
+        clear_leftovers(out)
+        if out.exists() and not out.is_dir():
+            raise InputError(f"{out} is a file; choose a directory.")
+        if out.exists() and any(out.iterdir()) and not (out / mark).is_file():
+            raise InputError(f"{out} is not empty and holds no {mark}; choose another directory.")
+        with staged(out) as draft:
+            yield draft
     except OSError as error:
-        raise InputError(f"{out} cannot be written: {error.strerror}.") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        raise InputError(f"{out} cannot be written: {error.strerror or error}.") from error
 
 
 def write_objects(image: Image, out: Path, others: Mapping[str, str] | None = None) -> dict[str, bytes]:

@@ -15,18 +15,26 @@ import xxhash
 from pliant.compile.assemble import Image
 from pliant.compile.encode import Encoded, encode
 from pliant.compile.parts import OBJECTS, draft_of, write_objects, write_weights
-from pliant.errors import InputError, KernelError, StoreError
+from pliant.errors import KernelError, StoreError
 from pliant.kernels.isa import ISAS, runnable
 from pliant.kernels.loader import load
 
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
-VERSION = 1
+VERSION = 2
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class _Manifest:
+class _File:
+    """What `program.json` is: a manifest and its hash, for its arguments become addresses unchecked."""
+
     version: int
+    xxh3: int
+    manifest: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
     isa: str
     features: str
     program: Encoded
@@ -51,13 +59,10 @@ def save(image: Image, out: Path) -> None:
 
     Raises InputError when `out` holds something else or cannot be written.
     """
-    if out.exists() and any(out.iterdir()) and not (out / PROGRAM).is_file():
-        raise InputError(f"{out} is not empty and holds no compiled graph; choose another directory.")
-    with draft_of(out) as draft:
+    with draft_of(out, PROGRAM) as draft:
         objects = write_objects(image, draft)
         layout, written = write_weights(image, draft / WEIGHTS)
         manifest = _Manifest(
-            version=VERSION,
             isa=image.target.isa.name,
             features=image.target.isa.features,
             program=encode(image),
@@ -67,7 +72,9 @@ def save(image: Image, out: Path) -> None:
             weights_xxh3=written.xxh3,
             objects={name: xxhash.xxh3_64_intdigest(data) for name, data in objects.items()},
         )
-        (draft / PROGRAM).write_bytes(msgspec.json.encode(manifest))
+        text = msgspec.json.encode(manifest)
+        whole = _File(VERSION, xxhash.xxh3_64_intdigest(text), msgspec.Raw(text))
+        (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))
 
 
 def open_saved(directory: Path) -> Saved:
@@ -76,19 +83,28 @@ def open_saved(directory: Path) -> Saved:
     Raises StoreError naming the file that is missing, cut or changed, or the version that is not known;
     KernelError when this CPU cannot run what it was compiled for.
     """
-    try:
-        manifest = msgspec.json.decode((directory / PROGRAM).read_bytes(), type=_Manifest)
-    except OSError as error:
-        raise StoreError(f"{directory} holds no compiled graph: {PROGRAM} cannot be read.") from error
-    except msgspec.MsgspecError as error:
-        raise StoreError(f"{directory / PROGRAM} is damaged ({error}); compile the model again.") from error
-    if manifest.version != VERSION:
-        raise StoreError(f"{directory} has version {manifest.version}, this pliant reads version {VERSION}; "
-                         "compile the model again.")  # fmt: skip
+    manifest = _manifest(directory)
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
     return Saved(manifest.program, _weights(directory, manifest), _kernels(directory, manifest))
+
+
+def _manifest(directory: Path) -> _Manifest:
+    again = "compile the model again"
+    try:
+        file = msgspec.json.decode((directory / PROGRAM).read_bytes(), type=_File)
+        if file.version != VERSION:
+            raise StoreError(
+                f"{directory} has version {file.version}, this pliant reads version {VERSION}; {again}."
+            )
+        if xxhash.xxh3_64_intdigest(file.manifest) != file.xxh3:
+            raise StoreError(f"{directory / PROGRAM} is damaged: it is not what was written; {again}.")
+        return msgspec.json.decode(file.manifest, type=_Manifest)
+    except OSError as error:
+        raise StoreError(f"{directory} holds no compiled graph: {PROGRAM} cannot be read.") from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreError(f"{directory / PROGRAM} is damaged ({error}); {again}.") from error
 
 
 def _weights(directory: Path, manifest: _Manifest) -> dict[str, np.ndarray]:

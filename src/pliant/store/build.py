@@ -1,7 +1,5 @@
 """Build a store from a checkpoint: written under a temporary name, then renamed. Knows no kernels."""
 
-import os
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,11 +30,11 @@ from pliant.store.manifest import (
     expected_slice_bytes,
     identity_of,
     stored_parts,
-    sync_directory,
     write_manifest,
 )
 from pliant.store.order import Cell, file_order
 from pliant.store.quantize import BITS, Quantizer
+from pliant.store.staged import clear_leftovers, staged
 
 TOKENIZER = "tokenizer.json"
 ALL_BITS = (*range(1, BITS + 1), FULL_BITS)
@@ -83,7 +81,7 @@ def build(
     from the checkpoint.
     """
     check_bits(bits)
-    _clear_leftovers(out)
+    clear_leftovers(out)
     if out.exists() and not overwrite:
         raise StoreError(f"{out} exists; name another place, or ask for it to be overwritten.")
     if out.exists() and not (out.is_dir() and (out / "manifest.json").is_file()):
@@ -272,58 +270,12 @@ def _check_room(staging: Path, n_bytes: int) -> None:
 
 @contextmanager
 def _staged(out: Path) -> Iterator[Path]:
-    """A directory beside `out` that becomes `out` when the block ends well and vanishes when it does not."""
-    staging = out.parent / f".{out.name}.building-{os.getpid()}"
+    """As `staged`, with our own error."""
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging.mkdir()
-        yield staging
-        sync_directory(staging)
-        _swap(staging, out)
+        with staged(out) as staging:
+            yield staging
     except OSError as error:
         raise StoreError(
             f"the store {out} could not be written ({error.strerror or error}); nothing is left of it. "
             "Make room or choose another place, then build again."
         ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _swap(staging: Path, out: Path) -> None:
-    """Rename `staging` to `out`; a store that stood there is set aside until the new one has its name."""
-    old = out.parent / f".{out.name}.replaced-{os.getpid()}"
-    if out.exists():
-        out.rename(old)
-    try:
-        staging.rename(out)
-    except OSError:
-        if old.exists():
-            old.rename(out)
-        raise
-    sync_directory(out.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _clear_leftovers(out: Path) -> None:
-    """Remove what builds of `out` whose process is gone left behind; give back a store they had set aside."""
-    pattern = re.compile(re.escape(f".{out.name}.") + r"(building|replaced)-(\d+)")
-    for path in sorted(out.parent.iterdir()) if out.parent.is_dir() else ():
-        match = pattern.fullmatch(path.name)
-        if match is None or _is_running(int(match[2])):
-            continue
-        if match[1] == "replaced" and not out.exists():
-            path.rename(out)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -1,0 +1,79 @@
+"""A directory written beside its place and named when it is whole. Knows nothing of what is in it."""
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pliant.store.manifest import sync_directory
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A directory beside `out` that becomes `out` when the block ends well and vanishes when it does not.
+
+    What stood at `out` is kept until then. Several processes may write the same `out`: each writes its own,
+    the last one stays. Raises OSError when it cannot be written.
+    """
+    staging = out.parent / f".{out.name}.building-{os.getpid()}"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        staging.mkdir()
+        yield staging
+        sync_directory(staging)
+        _swap(staging, out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _swap(staging: Path, out: Path) -> None:
+    """Rename `staging` to `out`; what stood there is set aside until the new one has its name."""
+    old = out.parent / f".{out.name}.replaced-{os.getpid()}"
+    while not _renamed(staging, out, old):
+        pass  # another process has put its own there meanwhile
+    sync_directory(out.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _renamed(staging: Path, out: Path, old: Path) -> bool:
+    """Whether `staging` is `out` now; False when `out` came to be after the old one was set aside."""
+    shutil.rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        out.rename(old)
+    try:
+        staging.rename(out)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        if old.exists():
+            old.rename(out)
+        raise
+    return True
+
+
+def clear_leftovers(out: Path) -> None:
+    """Remove what writers of `out` whose process is gone left behind; give back what they had set aside."""
+    pattern = re.compile(re.escape(f".{out.name}.") + r"(building|replaced)-(\d+)")
+    for path in sorted(out.parent.iterdir()) if out.parent.is_dir() else ():
+        match = pattern.fullmatch(path.name)
+        if match is None or _is_running(int(match[2])):
+            continue
+        if match[1] == "replaced" and not out.exists():
+            path.rename(out)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
