@@ -92,7 +92,7 @@ def test_a_size_of_a_bucket_is_run_as_it_is() -> None:
     y, m = session.run(None, {"x": x})
     assert np.array_equal(y, -x)
     assert m.item() == 3.5
-    assert not session._cuts
+    assert not session._padding._cuts
 
 
 def test_a_model_that_notices_padding_is_refused() -> None:
@@ -104,6 +104,24 @@ def test_a_model_that_notices_padding_is_refused() -> None:
             InputError, match=r"the answer changes when 'S' from 3 to 4 is padded: outputs \['m'\] differ"
         ):
             session.run({"x": x})
+
+
+def test_a_warm_up_on_zeros_proves_nothing() -> None:
+    """The mean of zeros is that of more zeros: the comparison is made again on something to see."""
+    session = compile(MEAN, threads=1, buckets={"S": (4, 8)})
+    assert session.run({"x": np.zeros((1, 3), np.float32)})["m"].item() == 0
+    with pytest.raises(InputError, match=r"outputs \['m'\] differ by up to 0\.25 of their largest number"):
+        session.run({"x": np.ones((1, 3), np.float32)})
+
+
+def test_a_closed_session_lets_go_of_its_arrays() -> None:
+    """Those that feeds are padded into, too."""
+    session = compile(MASKED, threads=1, buckets=BUCKETS)
+    session.run(_feeds(1, 3))
+    session.close()
+    assert not session._padding._staged
+    with pytest.raises(InputError, match="closed"):
+        session.run(_feeds(1, 3))
 
 
 def test_of_two_dimensions_only_the_guilty_one_is_named() -> None:

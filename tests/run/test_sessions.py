@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,6 +95,16 @@ def test_a_closed_session_says_so(session: Session) -> None:
         session.run(FEEDS)
     with pytest.raises(InputError, match="closed"):
         session.profile(FEEDS)
+
+
+@pytest.mark.parametrize("kind", ["compiled", "loaded"])
+def test_a_dropped_session_is_gone_at_once(kind: str, tmp_path: Path) -> None:
+    """Its memory must not wait for the garbage collector, which knows nothing of its size."""
+    opened = _open(kind, tmp_path, 1)
+    opened.run(FEEDS)
+    held = weakref.ref(opened._arena)
+    del opened
+    assert held() is None
 
 
 @pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -78,6 +78,11 @@ class Buckets:
                 whole[tuple(map(slice, array.shape))] = array
         return found
 
+    def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit") -> bool:
+        """Whether every input that is padded holds something else than its padding."""
+        padded = [port for port in ports if fit.shape(port, feeds[port.name].shape) != feeds[port.name].shape]
+        return all(bool((feeds[p.name] != self.pads.get(p.name, 0)).any()) for p in padded)
+
 
 @dataclass(frozen=True, slots=True)
 class Fit:

@@ -23,7 +23,7 @@ from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
 from pliant.compile.simplify.code_weights import code_weights
 from pliant.errors import GraphError, InputError, ValueNeeded
-from pliant.ir.graph import Graph, TensorType
+from pliant.ir.graph import Graph
 from pliant.ir.port import Port
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
@@ -32,8 +32,9 @@ from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import OnnxModel
 from pliant.run.arena import Arena
-from pliant.run.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.buckets import Buckets
 from pliant.run.compiled import CompiledSession
+from pliant.run.padding import Padding
 from pliant.run.ports import (
     Feeds,
     Shapes,
@@ -43,7 +44,6 @@ from pliant.run.ports import (
     shapes_of,
     shown,
     symbols,
-    writable,
 )
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
 from pliant.run.weights import SharedWeights
@@ -104,8 +104,8 @@ class ModelSession:
     large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
     A forked child may use the session, on workers of its own.
 
-    With buckets, the first answer of each is compared with that of the exact shape, whose image is not kept.
-    What only other values would show is not found then.
+    With buckets, the first answer of each is compared with that of the exact shape (run/padding.py), whose
+    image is not kept.
     """
 
     def __init__(
@@ -121,14 +121,12 @@ class ModelSession:
         self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
-        self._staged: dict[tuple[tuple[str, int], ...], tuple[_Arrays, _Arrays]] = {}
-        self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
         self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
         self._closed = False
         _check_dims(model, options.dims)
         self.inputs = tuple(fixed(port, options.dims) for port in model.inputs)
         self.outputs = tuple(fixed(port, options.dims) for port in model.outputs)
-        options.buckets.check(self.inputs)
+        self._padding = Padding(options.buckets, self.inputs, self.outputs)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
@@ -175,10 +173,12 @@ class ModelSession:
         """
         given, into, names = by_name(feeds, out, self.outputs)
         shapes = shapes_of(self.inputs, given)
-        fit = self._options.buckets.fit(self.inputs, shapes)
+        fit = self._padding.fit(shapes)
         with self._turns.lock:
-            answer = self._padded if fit.padded else self._exact
-            results = answer(fit, given, into)
+            if not fit.padded:
+                results = self._exact(given, into)
+            else:  # methods are handed over for the call: held, they would keep a dropped session alive
+                results = self._padding.answer(fit, given, into, self._again, self._once)
         return results if names is None else [results[y] for y in names]
 
     def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
@@ -191,7 +191,8 @@ class ModelSession:
     def graph(self, feeds: Feeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
         feeds = self._as_run(feeds)
-        return self._bound(_shapes(feeds), feeds)
+        with self._turns.lock:
+            return self._bound(_shapes(feeds), feeds)
 
     def image(self, feeds: Feeds) -> Image:
         """The calls and places that feeds of these shapes run."""
@@ -202,60 +203,22 @@ class ModelSession:
         with self._turns.lock:
             self._closed = True
             self._images.clear()
-            self._staged.clear()
+            self._padding.clear()
             self._weights, self._arena = SharedWeights(), Arena()
 
     def _as_run(self, feeds: Feeds) -> Feeds:
         """The feeds as large as they are run."""
-        fit = self._options.buckets.fit(self.inputs, shapes_of(self.inputs, feeds))
-        return self._options.buckets.padded(self.inputs, feeds, fit, {})
+        return self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
 
-    def _exact(self, fit: Fit, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
         session = self._session(_shapes(feeds), feeds)
         return session.run({x: feeds[x] for x in session.program.inputs}, out)
 
-    def _padded(self, fit: Fit, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        """Run in the fit's buckets, on arrays that stay; what comes out of them is copied."""
-        sizes = tuple(fit.run.items())
-        inputs, results = self._staged.setdefault(sizes, ({}, {}))
-        padded = self._options.buckets.padded(self.inputs, feeds, fit, inputs)
-        # Where shapes follow from values, so may those of the arrays held.
-        results |= self._exact(fit, padded, None if self._by_value else results)
-        if fit.key not in self._cuts:
-            self._cuts[fit.key] = self._compared(fit, feeds, results)
-        answers = cut(results, self._cuts[fit.key], fit)
-        if out is None:
-            return {y: a.copy() for y, a in answers.items()}
-        found = {}
-        for port in self.outputs:
-            answer = answers[port.name]
-            given = out.get(port.name)
-            type_ = TensorType(port.dtype, answer.shape)
-            found[port.name] = answer.copy() if given is None else writable(port.name, given, type_)
-            found[port.name][...] = answer
-        return found
+    def _again(self, feeds: Feeds, held: Feeds) -> _Arrays:
+        """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
+        return self._exact(feeds, None if self._by_value else held)
 
-    def _compared(self, fit: Fit, feeds: Feeds, results: Feeds) -> Cuts:
-        """How to cut answers back. Raises InputError naming dimensions whose padding changes an answer."""
-        exact = self._once(feeds)
-        cuts = cuts_of(self.outputs, exact, results, fit)
-        changed = differing(exact, cut(results, cuts, fit))
-        if not changed:
-            return cuts
-        to_blame = []
-        for symbol in fit.padded if len(fit.padded) > 1 else ():
-            one = fit.only(symbol)
-            alone = self._once(self._options.buckets.padded(self.inputs, feeds, one, {}))
-            if differing(exact, cut(alone, cuts_of(self.outputs, exact, alone, one), one)):
-                to_blame.append(symbol)
-        blamed = " or ".join(f"{s!r} from {fit.fed[s]} to {fit.run[s]}" for s in to_blame or fit.padded)
-        raise InputError(
-            f"the answer changes when {blamed} is padded: outputs {list(changed)} differ by up to "
-            f"{max(changed.values()):.2g} of their largest number. The model takes padding for data; feed it "
-            "a mask that hides it, give `pads`, or leave the bucket out."
-        )
-
-    def _once(self, feeds: Feeds) -> dict[str, np.ndarray]:
+    def _once(self, feeds: Feeds) -> _Arrays:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
         known = self._images.get(self._key(_shapes(feeds), feeds))
         session = known or self._compile(_shapes(feeds), feeds)
