@@ -57,7 +57,7 @@ def main() -> None:
         only = tuple(opts.only.split(",")) if opts.only else ()
         kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only)
         models = subjects(folder, (), opts.quick)
-        unknown = sorted(set(only) - {m.name for m in models} - {"votes", "loops"})
+        unknown = sorted(set(only) - {m.name for m in models} - {"votes", "loops", "drawn"})
         if unknown:
             raise SystemExit(f"there are no {unknown}; known are {', '.join(m.name for m in models)}.")
         if opts.prepare:
@@ -68,7 +68,8 @@ def main() -> None:
         n_drawn, n_shapes = (100, 1) if opts.quick else (1000, 3)
         votes = kept.get("votes", "votes", lambda: fluidml_votes.measure(_cache(folder), n_drawn))
         loops = kept.get("loops", "loops", lambda: fluidml_operators.plain_loops(_cache(folder), n_shapes))
-    _tables(report, parts, votes or [], loops or [])
+        drawn = kept.get("drawn", "drawn", lambda: [fluidml_arena.drawn(n_drawn // 20)])
+    _tables(report, parts, votes or [], loops or [], drawn or [])
     report.finish()
 
 
@@ -131,6 +132,7 @@ def _tables(
     parts: Mapping[str, dict[str, Any]],
     votes: Sequence[dict[str, object]],
     loops: Sequence[dict[str, object]],
+    drawn: Sequence[dict[str, object]],
 ) -> None:
     wall = {name: fluidml_runtimes.wall(p["runtimes"]) for name, p in parts.items()}
     same = {name: p["schedules"]["same as"] for name, p in parts.items()}
@@ -160,7 +162,7 @@ def _tables(
     report.table("Figure 11, Table 3: votes against all assignments", votes)
     report.table("Table 4: peak resident memory of fresh processes at the first answer [MB]", memory)
     report.table("Table 5: calls that ask for memory", each["allocations"])
-    report.table("Figure 3, Algorithm 4: the arena", each["arena"])
+    report.table("Figure 3, Algorithm 4: the arena", [*each["arena"], *drawn])
     _claims(report, compared, each["planning"])
     report.table("Paper item, script, result or miss", items(latency, ratios, votes, memory, each))
 

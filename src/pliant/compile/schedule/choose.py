@@ -11,7 +11,12 @@ from pliant.compile.schedule.vote import Choice, choose_by_vote
 Kind = Literal["none", "paper", "exact"]
 
 WORTHWHILE = 0.99
-"""A schedule that promises more of the default's time than this is not worth its reorders."""
+"""A schedule that promises more of the default's time than this is taken for noise.
+
+Of cost tables measured one after the other, each prices the other's choice up to about this much of the
+default's time above what that promised (bench/fluidml.py, "The cost table measured twice"): forms are chosen
+for having been measured low.
+"""
 
 
 @dataclass(frozen=True, slots=True)
