@@ -1,7 +1,7 @@
-"""Lower the convolutions that are not plain: transposed, of bytes, deformable. Knows ONNX's operators.
+"""Lower the convolutions that are not plain: transposed and deformable. Knows ONNX's operators.
 
 A transposed convolution is a product of all pixels with all weights, then a gathering of what falls
-together; the others are kernels that take one product at a time.
+together; the other is a kernel that takes one product at a time.
 """
 
 from functools import partial
@@ -16,7 +16,6 @@ from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import conv_deform, conv_transpose, conv_weights
 from pliant.kernels.conv_args import ConvForm
-from pliant.kernels.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
 
 _POINT = Window((1,), (1,), (1,), (0,), (0,))
 
@@ -133,41 +132,6 @@ def _clear(memory: np.ndarray) -> None:
     memory[:] = 0
 
 
-def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
-    names: tuple[str, ...] = ("x", "w", "x_zero", "w_zero")
-    if node.op == "QLinearConv":
-        names = ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias")
-    tensors = {name: tensor for name, tensor in zip(names, node.inputs, strict=False) if tensor}
-    types = {name: graph.types[tensor] for name, tensor in tensors.items()}
-    x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
-    signs = {"int8": True, "uint8": False, "int32": None}
-    if x.dtype not in ("int8", "uint8") or w.dtype not in ("int8", "uint8") or y.dtype not in signs:
-        raise GraphError(f"node {node.name or node.op!r}: no kernel convolves {x.dtype} with {w.dtype}.")
-    form = QuantizedConvForm(x.dtype == "int8", w.dtype == "int8", signs[y.dtype])
-    fields: dict[str, Field] = {
-        **{name: Ref(tensor) for name, tensor in tensors.items()},
-        "y": Ref(node.outputs[0]),
-        "channels": x.shape[1],
-        "outs": w.shape[0],
-        "groups": integer(node.attributes, "group", 1),
-        "w_zero_step": int("w_zero" in types and types["w_zero"].size > 1),
-        "w_scale_step": int("w_scale" in types and types["w_scale"].size > 1),
-        **along("in", x.shape[2:], 1),
-        **along("out", y.shape[2:], 1),
-        **window(node.attributes, w.shape[2:], x.shape[2:]).fields(),
-    }
-    call = Call(
-        Kernel(form.name, partial(quantized_conv_ir, form=form)),
-        QuantizedConvArgs,
-        fields,
-        n_units=x.shape[0] * w.shape[0] if y.size else 0,
-        reads=tuple(tensors.values()),
-        writes=(node.outputs[0],),
-        label=node.name or node.op,
-    )
-    return Lowered((call,))
-
-
 def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
     tensors = dict(zip(("x", "w", "offset", "bias", "mask"), node.inputs, strict=False))
     x, w, y = graph.types[tensors["x"]], graph.types[tensors["w"]], graph.types[node.outputs[0]]
@@ -201,7 +165,5 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
 
 RULES = {
     "ConvTranspose": _transposed,
-    "ConvInteger": _of_bytes,
-    "QLinearConv": _of_bytes,
     "DeformConv": _deformable,
 }

@@ -4,7 +4,7 @@ Knows shapes and forms; no operator.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -26,7 +26,8 @@ from pliant.kernels.matmul_integer import IntegerForm, MatmulIntegerArgs, form_f
 class Weights:
     """Constant bytes and their zero point ("" where that is 0), as a matrix of `columns`.
 
-    They are [depth, columns], or a convolution's kernels [columns, ...].
+    They are [depth, columns], or a convolution's kernels [columns, channels, taps...], whose channels are
+    innermost in the matrix's depth.
     """
 
     tensor: str
@@ -37,7 +38,11 @@ class Weights:
     def matrix(self, graph: Graph) -> np.ndarray:
         """[depth, columns] int8 less the zero point, or int16 where that does not fit."""
         values = graph.constants[self.tensor]
-        rows = values.reshape(self.columns, -1).T if self.are_kernels else values.reshape(-1, self.columns)
+        if self.are_kernels:
+            channels = values.shape[1]
+            rows = values.reshape(self.columns, channels, -1).transpose(2, 1, 0).reshape(-1, self.columns)
+        else:
+            rows = values.reshape(-1, self.columns)
         zeros = self._zeros(graph)
         if rows.dtype == np.int8 and not zeros.any():
             return rows
@@ -62,13 +67,17 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A: integers in the form of a product. What BYTES takes off is the byte `zero` plus `shift`."""
+    """A: integers in the form of a product. What BYTES takes off is the byte `zero` plus `shift`.
+
+    `moved_zero` is that byte among A's, where there is one.
+    """
 
     tensor: str
     count: int
     zero: str = ""
     is_signed: bool = False
     shift: int = 0
+    moved_zero: str = ""
 
 
 def known(graph: Graph, tensor: str, zero: str) -> bool:
@@ -88,32 +97,42 @@ def rows_of(
     graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
 ) -> tuple[Rows, Lowered]:
     """A [..., depth] with its zero point as rows of whole words, made in temporaries of `name` if need be."""
+    rows, made = values_of(graph, isa, form, a, name, label)
+    depth, long = graph.types[a[0]].shape[-1], form.words(graph.types[a[0]].shape[-1]) * form.packing
+    if long == depth:
+        return rows, made
+    # B is zero where rows are longer than A's: what stands there does not matter.
+    extents = rows.count, depth
+    source = View(rows.tensor, 0, extents, row_major(extents))
+    longer = View(f"{name}.rows", 0, extents, (long, 1))
+    calls = copies(source, longer, form.a_bytes, label)
+    temporaries = {**made.temporaries, longer.tensor: form.a_bytes * rows.count * long}
+    return replace(rows, tensor=longer.tensor), Lowered((*made.calls, *calls), temporaries=temporaries)
+
+
+def values_of(
+    graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
+) -> tuple[Rows, Lowered]:
+    """As `rows_of`, in A's own shape: int16 less the zero point, or bytes as the CPU multiplies them."""
     tensor, zero = a
     type_ = graph.types[tensor]
-    shape, size = type_.shape, form.a_bytes
+    count = prod(type_.shape[:-1])
+    if form is not IntegerForm.BYTES:
+        less = less_zero(graph, a, f"{name}.less", "int16", True, label)
+        return Rows(f"{name}.less", count), Lowered(less, temporaries={f"{name}.less": 2 * type_.size})
+    is_signed, shift = type_.dtype == "int8", shift_of(isa, type_.dtype)
+    if not shift:
+        return Rows(tensor, count, zero, is_signed, moved_zero=zero), Lowered()
+    value = (leaf(0, type_.dtype).cast("int32") + shift).cast("int8" if shift < 0 else "uint8")
     calls: tuple[Call, ...] = ()
     temporaries = {}
-    source, shift = tensor, 0
-    if form is not IntegerForm.BYTES:
-        source = f"{name}.less"
-        calls = less_zero(graph, a, source, "int16", True, label)
-    elif shift := shift_of(isa, type_.dtype):
-        source = f"{name}.shifted"
-        value = (leaf(0, type_.dtype).cast("int32") + shift).cast("int8" if shift < 0 else "uint8")
-        calls = map_calls(value, [(tensor, shape)], (source, shape), label)
-    if calls:
-        temporaries[source] = size * prod(shape)
-    n_rows, long = prod(shape[:-1]), form.words(shape[-1]) * form.packing
-    if long != shape[-1]:
-        # B is zero where rows are longer than A's: what stands there does not matter.
-        target = f"{name}.rows"
-        extents = n_rows, shape[-1]
-        calls += copies(
-            View(source, 0, extents, row_major(extents)), View(target, 0, extents, (long, 1)), size, label
-        )
-        temporaries[target] = size * n_rows * long
-        source = target
-    return Rows(source, n_rows, zero, type_.dtype == "int8", shift), Lowered(calls, temporaries=temporaries)
+    for x, y in ((tensor, f"{name}.shifted"), (zero, f"{name}.zero")):
+        if x:
+            shape = graph.types[x].shape
+            calls += map_calls(value, [(x, shape)], (y, shape), label)
+            temporaries[y] = prod(shape)
+    rows = Rows(f"{name}.shifted", count, zero, is_signed, shift, f"{name}.zero" if zero else "")
+    return rows, Lowered(calls, temporaries=temporaries)
 
 
 def less_zero(
@@ -147,8 +166,9 @@ def integer_product(
     label: str,
     floats: Mapping[str, Field] | None = None,
     activation: str | None = None,
+    first_row: int = 0,
 ) -> Lowered:
-    """y (int32) = rows @ weights; `floats` are what makes a float32 result of it."""
+    """y (int32) from `first_row` on = rows @ weights; `floats` are what makes a float32 result of it."""
     n_columns = weights.columns
     depth = graph.constants[weights.tensor].size // n_columns
     words, groups = form.words(depth), -(-n_columns // COLUMNS)
@@ -183,7 +203,7 @@ def integer_product(
         {
             "a": Ref(rows.tensor),
             "b": Ref(name),
-            "c": Ref(y),
+            "c": Ref(y, 4 * first_row * n_columns),
             "n_rows": rows.count,
             "n_columns": n_columns,
             "words": words,

@@ -121,20 +121,44 @@ def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     y, types = node.outputs[0], graph.types
     sums = f"{y}.sums"
     product = _integer_product(node, graph, target, (a, a_zero), (b, b_zero), sums)
-    shape = types[y].shape
-    scales = [leaf(i, types[x].dtype).cast("float32") for i, x in ((1, a_scale), (2, b_scale), (3, y_scale))]
-    value = leaf(0, "int32").cast("float32") * (scales[0] * scales[1] / scales[2])
-    value = value.to("round") + leaf(4, types[y_zero].dtype).cast("float32")
-    operands = [
-        (sums, shape),
-        (a_scale, by_rows(types[a_scale].shape)),
-        (b_scale, types[b_scale].shape),
-        (y_scale, by_rows(types[y_scale].shape)),
-        (y_zero, by_rows(types[y_zero].shape)),
-    ]
-    calls = map_calls(_saturated(value, types[y].dtype), operands, (y, shape), _label(node))
-    temporaries = {**product.temporaries, sums: 4 * prod(shape)}
+    calls = requantized(
+        graph,
+        leaf(0, "int32"),
+        [(sums, types[y].shape)],
+        (a_scale, b_scale, y_scale),
+        y_zero,
+        (y, types[y].shape, types[y].dtype),
+        _label(node),
+    )
+    temporaries = {**product.temporaries, sums: 4 * types[y].size}
     return Lowered((*product.calls, *calls), temporaries=temporaries, packed=product.packed)
+
+
+def requantized(
+    graph: Graph,
+    value: Expr,
+    operands: list[tuple[str, Shape]],
+    scales: tuple[str, str, str],
+    zero: str,
+    out: tuple[str, Shape, str],
+    label: str,
+) -> tuple[Call, ...]:
+    """out (tensor, shape, dtype) = value * a's scale * b's / out's, rounded, moved by `zero` and held.
+
+    `value` is int32, an expression of `operands`.
+    """
+    a, b, y = (_parameter(graph, x, operands, i != 1) for i, x in enumerate(scales))
+    real = (value.cast("float32") * (a * b / y)).to("round")
+    if zero:
+        real = real + _parameter(graph, zero, operands, True)
+    return map_calls(_saturated(real, out[2]), operands, out[:2], label)
+
+
+def _parameter(graph: Graph, x: str, operands: list[tuple[str, Shape]], is_by_row: bool) -> Expr:
+    """A scale or zero point as one more operand, in float32."""
+    type_ = graph.types[x]
+    operands.append((x, by_rows(type_.shape) if is_by_row else type_.shape))
+    return leaf(len(operands) - 1, type_.dtype).cast("float32")
 
 
 def _integer_product(
