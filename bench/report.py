@@ -83,7 +83,7 @@ class Report:
         parts = [
             f"# {self.name}",
             f"Machine: {machine()}  \nCommit: {commit()}  \nWorkload: {self.workload}  \n"
-            f"Command: `{' '.join(['python', f'bench/{Path(sys.argv[0]).name}', *sys.argv[1:]])}`",
+            f"Command: `python bench/{' '.join([Path(sys.argv[0]).name, *map(_argument, sys.argv[1:])])}`",
         ]
         parts += self.notes
         for title, rows in self.tables:
@@ -146,6 +146,11 @@ def commit() -> str:
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "unknown"
+
+
+def _argument(word: str) -> str:
+    """As it was given; where a folder lies on this machine is nobody's business."""
+    return "DIR" if Path(word).is_absolute() else word
 
 
 def _cpu_flags() -> str:
