@@ -23,7 +23,8 @@ def with_origins(graph: Graph, source: Graph) -> Graph:
     origins = {}
     for node in graph.nodes:
         outputs = [_original(y, source) for y in node.outputs if y]
-        inputs = {_original(x, source) for x in node.inputs if x}
+        # Constants are where walks end; one that a pass made may have the name of a tensor it vanished with.
+        inputs = {_original(x, source) for x in node.inputs if x and x not in graph.constants}
         came = _between(outputs, inputs, kept, makers)
         came.sort(key=lambda n: position[id(n)])
         origins[node.outputs[0]] = Origin(_name(node, came), sum(_flops(n, source) for n in came))
@@ -34,9 +35,12 @@ def described(node: Node, graph: Graph, lowered: Lowered) -> Lowered:
     """The node's calls with what they are for people: label, operator, and the work they do."""
     origin = graph.origins.get(node.outputs[0], Origin(node.name or node.op))
     sizes = {x: p.n_bytes for x, p in lowered.packed.items()} | dict(lowered.temporaries)
+    inside = {alias.tensor: alias.source for alias in lowered.aliases}
 
     def size(tensor: str) -> int:
-        return sizes[tensor] if tensor in sizes else graph.types[tensor].n_bytes
+        if tensor in graph.types:
+            return graph.types[tensor].n_bytes
+        return sizes[tensor] if tensor in sizes else size(inside[tensor])
 
     def moved(call: Call) -> int:
         written = sum(size(y) for y in dict.fromkeys(call.writes))
