@@ -1,6 +1,8 @@
 """`pliant compile` and `pliant bench` on small ONNX models."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from typer.testing import CliRunner
 
 import pliant
 from pliant.cli.app import app
+from tests.compile.family_models import feeds_of, proto_of
 
 
 @pytest.fixture
@@ -81,6 +84,34 @@ def test_c_for_another_cpu_is_written_with_or_without_a_compiler(model: Path) ->
     assert {"small.c", "small.h", "small.map", "CMakeLists.txt", "example.c"} <= {
         p.name for p in out.iterdir()
     }
+
+
+@pytest.mark.parametrize("target", ["native", "aarch64", "aarch64-dot"])
+def test_a_small_bert_answers_from_c_as_from_python(target: str, tmp_path: Path) -> None:
+    """An ONNX file to a library for this CPU, or for a board made here, run without Python."""
+    is_arm = target != "native"
+    tools = ("aarch64-linux-gnu-gcc", "qemu-aarch64") if is_arm else ("cc",)
+    for tool in tools:
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} here")
+    path, out = tmp_path / "bert.onnx", tmp_path / "c"
+    onnx.save(proto_of("bert"), path)
+    words = ("compile", str(path), "-o", str(out), "--emit", "c", "--target", target, "--threads", "2")
+    status, printed, said = run(*words, "--json")
+    assert status == 0, said
+    assert json.loads(printed)["library"] == str(out / "libbert.so")
+    link = ["-std=gnu11", "example.c", "-L.", "-lbert", "-Wl,-rpath,$ORIGIN", "-o", "example"]
+    subprocess.run([tools[0], *link], cwd=out, check=True)
+    feeds = feeds_of("bert")
+    for name, array in feeds.items():
+        (out / f"{name}.bin").write_bytes(array.tobytes())
+    runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-cpu", "max"] if is_arm else []
+    command = [*runner, "./example", "-t", "2", "bert.safetensors", *(f"{name}.bin" for name in feeds)]
+    answer = subprocess.run(command, cwd=out, check=True, capture_output=True).stdout
+    (expected,) = pliant.compile(path, threads=1).run(feeds).values()
+    np.testing.assert_allclose(
+        np.frombuffer(answer, np.float32).reshape(expected.shape), expected, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_bench_compares_answers_and_times(model: Path) -> None:

@@ -25,11 +25,16 @@ class _Model:
 
 def model_of(name: str) -> Any:
     """The model as pliant opens it."""
+    return open_onnx(proto_of(name))
+
+
+def proto_of(name: str) -> Any:
+    """The model as an exporter would write it."""
     made = parse(MODELS[name].text, MODELS[name].opset)
     for i, (weight, value) in enumerate(MODELS[name].weights.items()):
         array = value if isinstance(value, np.ndarray) else _random("float32", value, i) * np.float32(0.3)
         made.graph.initializer.append(numpy_helper.from_array(array, weight))
-    return open_onnx(made)
+    return made
 
 
 def feeds_of(name: str) -> dict[str, np.ndarray]:

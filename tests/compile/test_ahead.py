@@ -184,3 +184,121 @@ def test_an_output_may_be_an_input(folder: Path) -> None:
     emitted = write_c(make_image(graph, Target(host_isa(), 2)), "small", out)
     assert emitted.library, emitted.reason
     np.testing.assert_array_equal(run_example(out, "cc", [])[35:], FEEDS["x"].ravel())
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path) -> Path:
+    """A directory with the library for this CPU and its example program."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "built"
+    write_c(make_image(a_graph(), Target(host_isa(), 2)), "small", out)
+    run_example(out, "cc", [])
+    return out
+
+
+def said(folder: Path, *words: str) -> tuple[int, bytes, str]:
+    """Exit status, standard output and standard error of the example program."""
+    done = subprocess.run(["./example", *words], cwd=folder, capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--help",),
+        ("-t",),
+        ("-t", "0", "small.safetensors"),
+        ("-t", "many", "small.safetensors"),
+        ("small.safetensors", "x.bin", "x.bin"),
+    ],
+    ids=" ".join,
+)
+def test_the_example_says_how_it_is_used(words: tuple[str, ...], built: Path) -> None:
+    """It is the first thing a user of the library starts."""
+    status, printed, complaint = said(built, *words)
+    assert (status, printed) == (2, b"")
+    assert "usage" in complaint
+
+
+def test_any_number_of_threads_gives_the_same_bits(built: Path) -> None:
+    """More than the program was compiled for too: scratch is per thread, and allocated when opened."""
+    answers = [said(built, "-t", str(n), "small.safetensors", "x.bin") for n in (1, 2, 5)]
+    assert {status for status, _, _ in answers} == {0}
+    assert len({printed for _, printed, _ in answers}) == 1
+
+
+def test_the_example_names_a_file_that_does_not_fit(built: Path) -> None:
+    """Missing weights, a missing input, an input of another size."""
+    (built / "short.bin").write_bytes(b"1234")
+    for words, named in (
+        (("nowhere.safetensors",), "nowhere.safetensors"),
+        (("small.safetensors", "nowhere.bin"), "nowhere.bin"),
+        (("small.safetensors", "short.bin"), "140 bytes of input x"),
+    ):
+        status, _, complaint = said(built, *words)
+        assert status == 1
+        assert named in complaint
+
+
+TWICE = """
+#include <errno.h>
+#include <stdio.h>
+#include "small.h"
+int main(int n, char **words) {
+    float x[35], y[2][35], z[2][7];
+    for (int i = 0; i < 35; i++) x[i] = i * 0.1f;
+    const void *inputs[] = {x};
+    if (small_open("nowhere", 1) || errno != ENOENT) return 1;
+    errno = 0;
+    if (small_open(words[0], 1) || errno != EINVAL) return 2;
+    errno = 0;
+    if (small_open(words[1], 0) || errno != EINVAL) return 3;
+    small_close(NULL);
+    struct small *both[] = {small_open(words[1], 2), small_open(words[1], 1)};
+    if (!both[0] || !both[1]) return 4;
+    for (int turn = 0; turn < 20; turn++)
+        for (int i = 0; i < 2; i++) {
+            void *outputs[] = {y[i], z[i]};
+            small_run(both[i], inputs, outputs);
+        }
+    small_close(both[0]);
+    void *outputs[] = {y[1], z[1]};
+    small_run(both[1], inputs, outputs);
+    small_close(both[1]);
+    for (int i = 0; i < 35; i++)
+        if (y[0][i] != y[1][i]) return 5;
+    return 0;
+}
+"""
+
+
+def test_a_library_opens_twice_and_refuses_what_is_no_weights(built: Path) -> None:
+    """Two models of one library side by side, one closed before the other; failures say why in errno."""
+    (built / "twice.c").write_text(TWICE)
+    link = ["-L.", "-lsmall", "-Wl,-rpath,$ORIGIN"]
+    subprocess.run(["cc", "-std=gnu11", "twice.c", *link, "-o", "twice"], cwd=built, check=True)
+    assert subprocess.run(["./twice", "small.safetensors"], cwd=built, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("isa", [host_isa(), NEON], ids=lambda isa: isa.name)
+def test_cmake_builds_what_is_written(isa: Isa, folder: Path) -> None:
+    """From a clean directory, for this machine and for another with its compiler named."""
+    is_arm = isa.name == "neon"
+    compiler = "aarch64-linux-gnu-gcc" if is_arm else "cc"
+    for tool in ("cmake", "make", compiler, *(["qemu-aarch64"] if is_arm else [])):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} here")
+    out = folder / f"cmake_{isa.name}"
+    write_c(make_image(a_graph(), Target(isa, 2)), "small", out)
+    (out / "libsmall.so").unlink()
+    system = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"] if is_arm else []
+    options = [f"-DCMAKE_C_COMPILER={compiler}", *system]
+    for words in (["-S", str(out), "-B", str(out / "b"), *options], ["--build", str(out / "b")]):
+        subprocess.run(["cmake", *words], check=True, capture_output=True)
+    (out / "x.bin").write_bytes(FEEDS["x"].tobytes())
+    runner = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"] if is_arm else []
+    command = [*runner, str(out / "b" / "example"), str(out / "small.safetensors"), str(out / "x.bin")]
+    printed = subprocess.run(command, check=True, capture_output=True).stdout
+    np.testing.assert_allclose(np.frombuffer(printed, np.float32), expected(), rtol=1e-6, atol=1e-6)

@@ -1,14 +1,23 @@
-/* Run $name on files of raw input bytes, or on zeros: ./example WEIGHTS [INPUT...] > outputs.bin */
+/* Run $name on files of raw input bytes, or on zeros: ./example [-t THREADS] WEIGHTS [INPUT...] > outputs.bin */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "$name.h"
 
 int main(int n, char **words) {
-    if (n < 2) {
-        fprintf(stderr, "usage: %s WEIGHTS [INPUT...] (raw bytes, one file an input; zeros where missing)\n", words[0]);
+    const char *program = words[0];
+    int n_threads = 2;
+    if (n > 2 && !strcmp(words[1], "-t")) {
+        n_threads = atoi(words[2]);
+        words += 2;
+        n -= 2;
+    }
+    if (n < 2 || n > 2 + ${NAME}_INPUTS || n_threads < 1 || words[1][0] == '-') {
+        fprintf(stderr, "usage: %s [-t THREADS] WEIGHTS [INPUT...] (raw bytes, one file an input, at most %d;"
+                        " zeros where missing)\n", program, ${NAME}_INPUTS);
         return 2;
     }
-    struct $name *model = ${name}_open(words[1], 2);
+    struct $name *model = ${name}_open(words[1], n_threads);
     if (!model) {
         perror(words[1]);
         return 1;
