@@ -14,11 +14,11 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._lock, self._process = threading.Lock(), os.getpid()
+        self._locks = {os.getpid(): threading.Lock()}
 
     @property
     def lock(self) -> threading.Lock:
         """This process's lock, itself: `with` on it is safe from interrupts, as a method of ours is not."""
-        if self._process != os.getpid():
-            self._lock, self._process = threading.Lock(), os.getpid()
-        return self._lock
+        process = os.getpid()
+        # setdefault is one step: of two threads that come first in a child, both get the same lock.
+        return self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
