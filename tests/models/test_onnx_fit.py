@@ -85,6 +85,15 @@ def test_attributes_of_a_recurrent_layer_must_be_those_of_its_weights(name: str,
         one_node("LSTM", LSTM, **{"hidden_size": 2, name: value})
 
 
+def test_numbers_that_loops_run_to_are_bounded() -> None:
+    """A norm of order 2^31 would hold a thread for hours; no model has one."""
+    with pytest.raises(GraphError, match="p is 2147483648"):
+        one_node("LpPool", {"x": (1, 3, 8, 8)}, kernel_shape=[2, 2], p=1 << 31)
+    shapes: Shapes = {"x": (1, 3, 4, 4), "r": (5, 4), "b_i64": (5,)}
+    with pytest.raises(GraphError, match="sampling_ratio is 65536"):
+        one_node("RoiAlign", shapes, sampling_ratio=65536)
+
+
 def test_scales_may_be_one_per_channel_or_per_block() -> None:
     """Weights quantized by axis, or in blocks along one, are what exporters write."""
     shapes: Shapes = {"x": (3, 4), "s": (3,), "z_u8": (3,)}

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from pliant.ir.graph import Attribute, Node, TensorType
+from pliant.models.onnx_tensor import ELEMENT_TYPES
 
 
 @runtime_checkable
@@ -180,6 +181,28 @@ def _pad(node: Node, around: Around) -> list[Node]:
     return [replace(node, inputs=(node.inputs[0], pads, filler), attributes=_without(node, "pads", "value"))]
 
 
+def _in_float32(node: Node, around: Around) -> list[Node]:
+    """Convolutions of other floats run in float32: their kernels know no other."""
+    x, y = node.inputs[0], node.outputs[0]
+    kind = around.type(x)
+    if kind.dtype not in ("float16", "bfloat16", "float64"):
+        return [node]
+    nodes: list[Node] = []
+    inputs: list[str] = []
+    for name in node.inputs:
+        value = around.value(name) if name else None
+        if value is not None:
+            inputs.append(around.constant(f"{name}.float32", value.astype(np.float32)))
+        elif name:
+            inputs.append(around.tensor(f"{name}.float32", TensorType("float32", around.type(name).shape)))
+            nodes.append(Node("Cast", (name,), (inputs[-1],), {"to": ELEMENT_TYPES["float32"]}, node.name))
+        else:
+            inputs.append(name)
+    made = around.tensor(f"{y}.float32", TensorType("float32", around.type(y).shape))
+    nodes.append(replace(node, inputs=tuple(inputs), outputs=(made,)))
+    return [*nodes, Node("Cast", (made,), (y,), {"to": ELEMENT_TYPES[kind.dtype]}, node.name)]
+
+
 def _clip(node: Node, around: Around) -> list[Node]:
     dtype = around.type(node.inputs[0]).numpy
     bounds = [
@@ -218,6 +241,8 @@ _ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
     "TopK": (11, _top_k_10),
     "Pad": (11, _pad),
     "Clip": (11, _clip),
+    "Conv": (99, _in_float32),
+    "ConvTranspose": (99, _in_float32),
 }
 """Per operator: the opset version from which it means what it means today, and what older ones need."""
 

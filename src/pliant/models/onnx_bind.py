@@ -14,6 +14,7 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.ir.port import Port
 from pliant.models.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
+from pliant.models.onnx_contrib import CONTRIB, contrib_function
 from pliant.models.onnx_file import OnnxModel
 from pliant.models.onnx_fit import check_fit
 from pliant.models.onnx_fold import fold, may_fold
@@ -148,6 +149,7 @@ class _Walk:
         if key == "CastLike":
             node, key = cast_of(node, self._known.type(node.input[1])), "Cast"
         local = self._functions.get((node.domain, node.op_type, node.overload))
+        local = local or contrib_function(node, self._known.types, self._known.values)
         if local is not None:
             self._expand(local, node, scope, where)
         elif not self._is_answered(node, key, scope):
@@ -210,6 +212,7 @@ class _Walk:
         """Add the node as it is said in the newest opset; False where there is no word or kernel."""
         attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
         kept = Node(key, tuple(node.input), tuple(node.output), attributes, node.name or node.output[0])
+        self._known.types |= {y: t for y, t in types.items() if t is not None}
         adapted = adapt(kept, schema.since_version, self._known)
         if adapted is None or any(n.op not in self._supported for n in adapted):
             return False
@@ -219,7 +222,6 @@ class _Walk:
                 f"node {node.name or node.output[0]!r} ({key}) makes {unknown}, whose shape depends on "
                 "data: a static program cannot hold it."
             )
-        self._known.types |= {y: t for y, t in types.items() if t is not None}
         self._known.keep(adapted)
         return True
 
@@ -271,7 +273,7 @@ class _Walk:
         """What a node makes is lost with its inputs; it is refused too if it could not be compiled itself."""
         self._refused.lose(node.output)
         is_local = (node.domain, node.op_type, node.overload) in self._functions
-        if is_local or key in self._supported or key in ("Constant", "Shape", "Size"):
+        if is_local or key in self._supported or key in CONTRIB or key in ("Constant", "Shape", "Size"):
             return
         schema = scope.schema(node)
         if schema is None or not (schema.has_function or schema.has_context_dependent_function):

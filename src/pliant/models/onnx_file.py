@@ -133,6 +133,9 @@ def _check(proto: Any, source: str) -> None:
     checked = onnx.ModelProto()
     checked.CopyFrom(proto)
     inputs = {value.name for value in checked.graph.input}
+    for value in (*checked.graph.input, *checked.graph.output):
+        if value.type.WhichOneof("value") == "tensor_type":  # without a shape it may have any, as elsewhere
+            value.type.tensor_type.shape.SetInParent()
     try:
         for tensor in proto.graph.initializer:
             if tensor.name not in inputs:

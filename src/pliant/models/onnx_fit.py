@@ -202,9 +202,22 @@ def _gather_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 
 def _roi_align(given: _Given) -> Iterator[tuple[int, Shape]]:
+    _within(given, "sampling_ratio", 0, 256)
     given.of_rank(0, 4)
     yield 1, (None, 4)
     yield 2, given.of_rank(1, 2)[:1]
+
+
+def _norm(given: _Given) -> Iterator[tuple[int, Shape]]:
+    _within(given, "p", 1, 64)
+    yield from ()
+
+
+def _within(given: _Given, name: str, least: int, most: int) -> None:
+    """A number that loops run to: what no model has would run for hours."""
+    value = given.attribute(name, least)
+    if not least <= value <= most:
+        raise given.refuse(f"{name} is {value}; {least} to {most} are supported")
 
 
 def _grid_sample(given: _Given) -> Iterator[tuple[int, Shape]]:
@@ -295,6 +308,8 @@ _RULES: Mapping[str, Rule] = {
     "ScatterND": _scatter_nd,
     "GatherND": _gather_nd,
     "RoiAlign": _roi_align,
+    "LpPool": _norm,
+    "GlobalLpPool": _norm,
     "GridSample": _grid_sample,
     "MaxUnpool": _unpool,
     "QuantizeLinear": _scaled,

@@ -1,0 +1,161 @@
+"""Operators of onnxruntime's that its quantizer writes, as functions of ONNX's. Knows no graph or kernel.
+
+`quantize_static` with QOperator and `quantize_dynamic` write them, in the domain com.microsoft.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from pliant.ir.graph import TensorType
+
+DOMAIN = "com.microsoft"
+_OPSET = 21
+
+
+def contrib_function(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> Any | None:
+    """A FunctionProto that stands for `node`; None where it is none of the operators known here."""
+    write = _OPERATORS.get(node.op_type) if node.domain == DOMAIN else None
+    if write is None:
+        return None
+    body = _Body(node, types, values)
+    write(body)
+    outputs = [f"y{i}" for i in range(len(node.output))]
+    imports = [helper.make_opsetid("", _OPSET)]
+    return helper.make_function(DOMAIN, node.op_type, body.inputs, outputs, body.nodes, imports)
+
+
+@final
+@dataclass
+class _Body:
+    """A function being written: inputs are x0, x1, ..., outputs y0, y1, ...; "" is an absent input."""
+
+    node: Any
+    types: Mapping[str, TensorType]
+    values: Mapping[str, np.ndarray]
+    nodes: list[Any] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> list[str]:
+        return [f"x{i}" for i in range(len(self.node.input))]
+
+    def given(self, i: int) -> str:
+        """Input `i` where it is there."""
+        return f"x{i}" if i < len(self.node.input) and self.node.input[i] else ""
+
+    def add(self, op: str, inputs: Sequence[str], output: str = "", **attributes: object) -> str:
+        name = output or f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        return name
+
+    def with_attributes_of_node(self, *without: str) -> None:
+        """The last node takes the attributes of the node that is replaced."""
+        kept = [a for a in self.node.attribute if a.name not in without]
+        self.nodes[-1].attribute.extend(kept)
+
+    def real(self, i: int) -> str:
+        """Inputs `i`, `i + 1` and `i + 2` are a tensor, its scale and its zero point."""
+        return self.add("DequantizeLinear", [self.given(i), self.given(i + 1), self.given(i + 2)])
+
+    def quantized(self, x: str, i: int) -> None:
+        """The output, with scale and zero point in inputs `i` and `i + 1`."""
+        self.add("QuantizeLinear", [x, self.given(i), self.given(i + 1)], "y0")
+
+
+def _binary(op: str) -> Callable[[_Body], None]:
+    def write(body: _Body) -> None:
+        body.quantized(body.add(op, [body.real(0), body.real(3)]), 6)
+
+    return write
+
+
+def _unary(op: str, *without: str) -> Callable[[_Body], None]:
+    def write(body: _Body) -> None:
+        y = body.add(op, [body.real(0)])
+        body.with_attributes_of_node(*without)
+        body.quantized(y, 3)
+
+    return write
+
+
+def _concat(body: _Body) -> None:
+    parts = [body.real(i) for i in range(2, len(body.node.input), 3)]
+    y = body.add("Concat", parts)
+    body.with_attributes_of_node()
+    body.quantized(y, 0)
+
+
+def _where(body: _Body) -> None:
+    body.quantized(body.add("Where", [body.given(0), body.real(1), body.real(4)]), 7)
+
+
+def _gemm(body: _Body) -> None:
+    """The bias is int32 in units of both scales."""
+    inputs = [body.real(0), body.real(3)]
+    if body.given(6):
+        scale = body.add("Mul", [body.given(1), body.given(4)])
+        bias = body.add("Cast", [body.given(6)], to=1)
+        inputs.append(body.add("Mul", [bias, scale]))
+    body.add("Gemm", inputs, "" if body.given(7) else "y0")
+    body.with_attributes_of_node()
+    if body.given(7):
+        body.quantized(body.nodes[-1].output[0], 7)
+
+
+def _same(op: str) -> Callable[[_Body], None]:
+    def write(body: _Body) -> None:
+        body.add(op, [body.given(i) for i in range(len(body.node.input))], "y0")
+        body.with_attributes_of_node()
+
+    return write
+
+
+def _lstm(body: _Body) -> None:
+    """Weights [direction][input][gate] of bytes, with scales and zero points per direction or per gate."""
+    weights = [_lstm_weights(body, 1, 8), _lstm_weights(body, 2, 10)]
+    rest = [body.given(i) for i in range(3, 8)]
+    outputs = [f"y{i}" if y else "" for i, y in enumerate(body.node.output)]
+    body.nodes.append(helper.make_node("LSTM", [body.given(0), *weights, *rest], outputs))
+    body.with_attributes_of_node()
+
+
+def _lstm_weights(body: _Body, w: int, scale: int) -> str:
+    """Computed now where the bytes are known: they are packed as floats anyway."""
+    names = [body.node.input[i] for i in (w, scale, scale + 1)]
+    if all(name in body.values for name in names):
+        codes, scales, zeros = (body.values[name].astype(np.float32) for name in names)
+        to = (*scales.shape, 1, 1) if scales.ndim == 1 else (scales.shape[0], 1, -1)
+        whole = (codes - zeros.reshape(to)) * scales.reshape(to)
+        value = numpy_helper.from_array(np.ascontiguousarray(whole.transpose(0, 2, 1)))
+        return body.add("Constant", [], value=value)
+    axes = (1, 2) if len(body.types[names[1]].shape) == 1 else (1,)
+    at = body.add("Constant", [], value_ints=axes)
+    real = [body.add("Cast", [body.given(i)], to=1) for i in (w, scale + 1)]
+    wide = [body.add("Unsqueeze", [x, at]) for x in (real[1], body.given(scale))]
+    whole_name = body.add("Mul", [body.add("Sub", [real[0], wide[0]]), wide[1]])
+    return body.add("Transpose", [whole_name], perm=[0, 2, 1])
+
+
+_OPERATORS: Mapping[str, Callable[[_Body], None]] = {
+    "QLinearAdd": _binary("Add"),
+    "QLinearMul": _binary("Mul"),
+    "QLinearSigmoid": _unary("Sigmoid"),
+    "QLinearLeakyRelu": _unary("LeakyRelu"),
+    "QLinearSoftmax": _unary("Softmax", "opset"),
+    "QLinearAveragePool": _unary("AveragePool", "channels_last"),
+    "QLinearGlobalAveragePool": _unary("GlobalAveragePool", "channels_last"),
+    "QLinearConcat": _concat,
+    "QLinearWhere": _where,
+    "QGemm": _gemm,
+    "QuantizeLinear": _same("QuantizeLinear"),
+    "DequantizeLinear": _same("DequantizeLinear"),
+    "DynamicQuantizeLSTM": _lstm,
+}
+
+CONTRIB = frozenset(f"{DOMAIN}.{op}" for op in _OPERATORS)
+"""The operators known here, as a graph would call them."""
