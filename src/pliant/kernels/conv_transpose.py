@@ -1,6 +1,6 @@
 """Gather the products of a transposed convolution: which taps of which input pixels meet an output pixel.
 
-The products themselves, [input pixel][group][output channel][tap], come from a plain convolution's kernel.
+The products themselves, [group][output channel][tap][input pixel], come from a plain convolution's kernel.
 Knows no graph.
 """
 
@@ -10,7 +10,7 @@ from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value
 
-GATHER = "conv_transpose_gather"
+GATHER = "conv_transpose_add"
 _AXES = ("d", "h", "w")
 _GROUPS = ("in", "out", "kernel", "stride", "dilation", "pad")
 
@@ -18,7 +18,7 @@ _GROUPS = ("in", "out", "kernel", "stride", "dilation", "pad")
 class GatherArgs(ctypes.Structure):
     """y[image][channel][pixel] = bias + the products that fall on the pixel; float32, `bias` may be null.
 
-    `products` are [image][input pixel][channels * taps]. A unit is an output channel of one image.
+    `products` are [image][channels * taps][input pixel]. A unit is an output channel of one image.
     """
 
     _fields_ = (
@@ -29,7 +29,7 @@ class GatherArgs(ctypes.Structure):
 
 
 def gather_ir(isa: Isa) -> str:
-    """The kernel `conv_transpose_gather` with GatherArgs."""
+    """The kernel `conv_transpose_add` with GatherArgs."""
     module = Module(isa)
     with module.kernel(GATHER) as f:
         args, lo, hi, _ = f.params
@@ -46,10 +46,11 @@ def _write_plane(f: Function, image: Value, channel: Value) -> None:
         f.fields(args, GatherArgs, *(f"{name}_{axis}" for axis in _AXES)) for name in _GROUPS
     )
     taps = kernel[0] * kernel[1] * kernel[2]
-    start = f.choose(
+    (start,) = f.choose(
         bias.compare("ne", 0), lambda: [f.load(f.at(bias, channel))], lambda: [f.const(0.0, "float")]
-    )[0]
-    first = image * (sizes[0] * sizes[1] * sizes[2])
+    )
+    plane = image * channels + channel
+    pixels = sizes[0] * sizes[1] * sizes[2]
 
     def meets(axis: int, out: Value, tap: Value) -> tuple[Value, Value]:
         """The input place whose tap falls on an output place, and whether there is one."""
@@ -58,23 +59,19 @@ def _write_plane(f: Function, image: Value, channel: Value) -> None:
         exact = (place * strides[axis]).compare("eq", at) & (at >= 0)
         return place, exact & (place < sizes[axis])
 
-    with f.each(0, places[0]) as od, f.each(0, places[1]) as oh, f.each(0, places[2]) as ow:
-        with f.loop(0, kernel[0], carry=[start]) as kd:
-            with f.loop(0, kernel[1], carry=kd.carried) as kh:
-                with f.loop(0, kernel[2], carry=kh.carried) as kw:
-                    found = [meets(0, od, kd.index), meets(1, oh, kh.index), meets(2, ow, kw.index)]
-                    (d, in_d), (h, in_h), (w, in_w) = found
-                    tap = (kd.index * kernel[1] + kh.index) * kernel[2] + kw.index
-                    pixel = first + (d * sizes[1] + h) * sizes[2] + w
-
-                    def product(pixel: Value = pixel, tap: Value = tap) -> list[Value]:
-                        return [f.load(f.at(products, (pixel * channels + channel) * taps + tap))]
-
-                    term = f.choose(in_d & in_h & in_w, product, lambda: [f.const(0.0, "float")])[0]
-                    kw.carry([kw.carried[0] + term])
-                kh.carry(kw.carried)
-            kd.carry(kh.carried)
-        place = (od * places[1] + oh) * places[2] + ow
-        f.store(
-            kd.carried[0], f.at(y, (image * channels + channel) * (places[0] * places[1] * places[2]) + place)
-        )
+    with f.each(0, places[0]) as od, f.each(0, places[1]) as oh:
+        row = ((plane * places[0] + od) * places[1] + oh) * places[2]
+        with f.each(0, places[2]) as ow:
+            f.store(start, f.at(y, row + ow))
+        with f.each(0, kernel[0]) as kd, f.each(0, kernel[1]) as kh:
+            (d, in_d), (h, in_h) = meets(0, od, kd), meets(1, oh, kh)
+            with f.when(in_d & in_h), f.each(0, kernel[2]) as kw:
+                tap = (kd * kernel[1] + kh) * kernel[2] + kw
+                first = (plane * taps + tap) * pixels + (d * sizes[1] + h) * sizes[2]
+                before = pads[2] - kw * dilations[2]  # places of the output in front of the first product
+                low = f.select(before > 0, (before + strides[2] - 1) // strides[2], f.const(0))
+                last = places[2] - 1 + before
+                high = f.select(last >= 0, f.least(last // strides[2] + 1, sizes[2]), f.const(0))
+                with f.each(low, high) as w:
+                    at = f.at(y, row + w * strides[2] - before)
+                    f.store(f.load(at) + f.load(f.at(products, first + w)), at)

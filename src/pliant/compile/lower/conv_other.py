@@ -34,7 +34,7 @@ def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
     packed = _transposed_weights(node, graph, shape)
     first = conv_call(
         Tensors(node.inputs[0], f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias", products),
-        ConvForm("nchw", "nhwc"),
+        ConvForm("nchw", "nchw"),
         shape,
         target,
         label,
