@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from pliant.compile.lower.rules import RULES
 from pliant.errors import GraphError, InputError, ValueNeeded
 from tests.compile.simplify.reading import EVERY_OPERATOR, body
 from tests.models.onnx_models import bound, parse
@@ -232,3 +233,15 @@ def test_an_old_softmax_over_several_axes_is_one_over_a_flat_one() -> None:
     graph = bound(parse("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", 11))
     assert [node.op for node in graph.nodes] == ["Reshape", "Softmax", "Reshape"]
     assert graph.types[graph.nodes[1].outputs[0]].shape == (2, 12)
+
+
+def test_sequences_are_refused_like_any_operator_with_their_nodes() -> None:
+    """torch's newer exporter cuts a recurrent layer into a sequence: its user needs to know where."""
+    model = parse(
+        """g (float[4,3] x) => (float[3] y) {
+          s = SplitToSequence <axis = 0, keepdims = 0> (x)
+          i = Constant <value = int64 {1}> () a = SequenceAt (s, i) y = Relu (a) }"""
+    )
+    model.graph.node[0].name, model.graph.node[2].name = "cut", "pick"
+    with pytest.raises(GraphError, match=r"SequenceAt .*'pick'.*SplitToSequence .*'cut'"):
+        bound(model, supported=RULES)

@@ -30,7 +30,7 @@ from pliant.models.onnx_nodes import (
     schema_of,
 )
 from pliant.models.onnx_reach import MAX_NODES, check_size, reached
-from pliant.models.onnx_refused import CONTROL_FLOW, Refused
+from pliant.models.onnx_refused import Refused, is_refused
 from pliant.models.onnx_scope import MAX_DEPTH, Scope
 from pliant.models.onnx_shapes import VALUE_INPUTS, known_shape
 from pliant.models.onnx_tensor import array_of
@@ -181,7 +181,7 @@ class _Walk:
     def _operator(self, node: Any, key: str, scope: Scope, where: str) -> None:
         known = self._known
         schema = scope.schema(node)
-        if schema is None or key in CONTROL_FLOW or not _means_the_same(schema, node, scope.opsets):
+        if schema is None or is_refused(key) or not _means_the_same(schema, node, scope.opsets):
             self._refused.refuse(node, key, where)
             return
         check_types(schema, node, known.types, where)

@@ -9,6 +9,11 @@ CONTROL_FLOW = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 _NON_TENSOR = ("sequence", "optional", "string", "splittosequence", "concatfromsequence")
 
 
+def is_refused(key: str) -> bool:
+    """Whether an operator is control flow or deals in what is no tensor: sequences, optionals, text."""
+    return key in CONTROL_FLOW or key.lower().startswith(_NON_TENSOR)
+
+
 @final
 class Refused:
     """The operators refused, with their nodes, and the tensors that therefore are never made."""
