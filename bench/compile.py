@@ -1,4 +1,4 @@
-"""pliant.compile beside onnxruntime and OpenVINO: time, memory and start of transformers, fp32.
+"""pliant.compile beside onnxruntime and OpenVINO: time, memory and start of transformers, fp32 and coded.
 
 Batch 1, 128 tokens, two threads. Every runtime has a process of its own; for time they take turns, each after
 a pause in which the others' threads stop spinning and after a run that is not timed.
@@ -14,10 +14,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from compile_coded import Files, coded
 from paired import paired
 from report import Report, interleaved, options
 from runtimes import THREADS
-from serving import Server, fresh, write_feeds
+from serving import Server, compiled_directory, fresh, write_feeds
 from text_models import BERT, GPT_NEOX, MINILM, TextModel, export, feeds
 
 START_S = 0.5
@@ -41,14 +42,6 @@ SUBJECTS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """An exported model, and the feeds that every runtime reads."""
-
-    model: Path
-    feeds: Path
-
-
 def main() -> None:
     opts = options(__doc__ or "")
     workload = f"batch 1, 128 tokens, {THREADS} threads, fp32"
@@ -59,8 +52,9 @@ def main() -> None:
         files = {s.name: _files(s.model, folder / f"{i}.onnx") for i, s in enumerate(subjects)}
         _times(report, subjects, files, 5 if opts.quick else 21)
         if not opts.quick:
-            _memory(report, files["BERT-base"], _saved(files["BERT-base"], BERT))
-            _start(report, files["MiniLM-L6"], _saved(files["MiniLM-L6"], MINILM))
+            _memory(report, files["BERT-base"], _saved(files["BERT-base"]))
+            _start(report, files["MiniLM-L6"], _saved(files["MiniLM-L6"]))
+            coded(report, {x: files[x] for x in ("BERT-base", "MiniLM-L6")}, folder, 15)
     report.finish()
 
 
@@ -127,14 +121,9 @@ def _memory(report: Report, own: Files, saved: Path) -> None:
     report.claim("compile.memory", value, "peak RSS at most 0.58 of onnxruntime's, fp32", value <= 0.58, note)
 
 
-def _saved(own: Files, model: TextModel) -> Path:
-    """The directory that the model is compiled to, beside its file."""
-    import pliant
-    from pliant.compile.saved import save
-
-    out = own.model.with_suffix(".compiled")
-    save(pliant.compile(own.model, threads=THREADS).image(feeds(model)), out)
-    return out
+def _saved(own: Files) -> Path:
+    """The directory that `pliant compile` writes."""
+    return compiled_directory(own.model, own.model.with_suffix(".pliant"))
 
 
 def _start(report: Report, own: Files, saved: Path) -> None:

@@ -20,7 +20,7 @@ from fluidml_allocations import build_counter
 from fluidml_models import Subject
 from paired import paired
 from report import interleaved
-from serving import NotRunError, Server, fresh
+from serving import NotRunError, Server, compiled_directory, fresh
 
 OURS = {"pliant": "static", "none": "none", "paper": "paper", "exact": "exact"}
 """Our runtimes, and the schedule each runs; `pliant` is what users get."""
@@ -172,7 +172,7 @@ def _files(
             found["missing"][name] = f"not installed: pip install {_PACKAGES.get(needs, needs)}"
         else:
             files[name] = subject.file
-    files["loaded"] = _directory(subject, folder)
+    files["loaded"] = compiled_directory(subject.file, folder / f"{subject.file.stem}.pliant")
     if "tvm" in files:
         try:
             files["tvm"], found["notes"]["tvm"] = _tvm_library(subject, folder)
@@ -180,14 +180,6 @@ def _files(
             found["missing"]["tvm"] = str(error)
             del files["tvm"]
     return files
-
-
-def _directory(subject: Subject, folder: Path) -> Path:
-    """What `pliant compile` writes."""
-    out = folder / f"{subject.file.stem}.pliant"
-    verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(subject.file), "-o", str(out)]
-    subprocess.run([sys.executable, *verb], check=True, capture_output=True)
-    return out
 
 
 def _tvm_library(subject: Subject, folder: Path) -> tuple[Path, str]:

@@ -49,6 +49,13 @@ def write_feeds(feeds: Mapping[str, np.ndarray], path: Path) -> Path:
     return path
 
 
+def compiled_directory(model: Path, out: Path, *flags: str) -> Path:
+    """What `pliant compile MODEL -o OUT FLAGS` writes, in a process of its own."""
+    verb = ["-c", "from pliant.cli.app import app; app()", "compile", str(model), "-o", str(out), *flags]
+    subprocess.run([sys.executable, *verb], check=True, capture_output=True)
+    return out
+
+
 def fresh(name: str, file: Path, feeds: Path, threads: int = THREADS, cache: Path | None = None) -> Start:
     """A process that answers once and ends. Raises NotRunError."""
     with Server(name, file, feeds, threads, cache) as server:
@@ -69,7 +76,8 @@ class Server:
         preload: Path | None = None,
     ) -> None:
         self._pause_s = pause_s
-        answer = feeds.with_name(f"{feeds.stem}-{name.replace(' ', '-')}-{threads}.npy")
+        label = f"{feeds.stem}-{file.stem}-{name.replace(' ', '-')}-{threads}"
+        answer = feeds.with_name(f"{label}.npy")
         self._log = answer.with_suffix(".log").open("w+")
         command = [sys.executable, str(runtimes.__file__), name, str(file), str(feeds)]
         command += ["--threads", str(threads), "--serve", str(answer)]
