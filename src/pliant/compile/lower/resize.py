@@ -136,7 +136,9 @@ def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
         for axis, (n_in, n_out) in enumerate(zip(shape, result.shape, strict=True))
         if n_in != n_out or scales[axis] != 1 or rois[axis] != (0.0, 1.0)
     ]
-    axes.sort(key=lambda axis: result.shape[axis] / shape[axis])  # what shrinks comes first
+    # What shrinks comes first, and the last axis, which moves single elements, on the smaller side of others.
+    ratios = {axis: result.shape[axis] / shape[axis] for axis in axes}
+    axes.sort(key=lambda axis: (ratios[axis], axis if ratios[axis] < 1 else -axis))
     if not axes:
         return Lowered(aliases=(Alias(y, x),))
     calls: list[Call] = []
