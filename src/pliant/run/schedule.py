@@ -20,6 +20,7 @@ from pliant.compile.origin import with_origins
 from pliant.compile.schedule.apply import apply
 from pliant.compile.schedule.choose import Kind, Schedule, choose
 from pliant.compile.schedule.forms import Keys, candidates, keys, priced
+from pliant.compile.schedule.gaps import part_rows
 from pliant.compile.schedule.problem import Problem
 from pliant.compile.schedule.windows import LOOPS
 from pliant.compile.simplify.passes import FUSING, simplify
@@ -32,7 +33,9 @@ from pliant.profile.machine import cpu_model
 from pliant.run.compiled import CompiledSession, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
-"""`static` puts channels last around convolutions and measures nothing; the others are choose.Kind."""
+"""`static` puts channels last around convolutions and gaps between rows that would share a cache's sets, and
+measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose none.
+"""
 
 _OWN_LAYOUTS = ("channels_last",)
 _IMPORTED_S = time.time()
@@ -115,7 +118,8 @@ class Planner:
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
         """`graph` simplified but for passes `without`, and scheduled."""
         if self.kind == "static":
-            return Planned(with_origins(lower_peak(self._code(simplify(graph, without))), graph))
+            done = part_rows(self._code(simplify(graph, without)))
+            return Planned(with_origins(lower_peak(done), graph))
         started, source = time.perf_counter(), graph
         graph = self._code(simplify(graph, {*without, *_OWN_LAYOUTS}))
         problem = candidates(graph)
@@ -126,7 +130,8 @@ class Planner:
             problem = priced(problem, wanted, table)
         schedule = choose(problem, self.kind, self._seed)
         applied = apply(graph, schedule.layouts, schedule.forms)
-        done = lower_peak(simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")}))
+        done = simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")})
+        done = lower_peak(done if self.kind == "none" else part_rows(done))
         report = _report(
             self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
         )

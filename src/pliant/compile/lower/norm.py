@@ -1,10 +1,12 @@
 """Lower softmax and the normalisations. Knows ONNX's operators, no loop.
 
-float32 rows go to kernels of their own; everything else is reductions and maps, in float32 for the half
+float32 rows go to kernels of their own, where a schedule says so through `x_view` and `y_view` (see
+compile.view), [..., row, column]; everything else is reductions and maps, in float32 for the half
 floats and in the tensor's own precision otherwise.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -17,6 +19,7 @@ from pliant.compile.lower.move import axis_of
 from pliant.compile.lower.reduce import accumulator, finite, reduce_call
 from pliant.compile.lower.rows import grain, layer_norm_call
 from pliant.compile.lower.window import integer, numbers, real
+from pliant.compile.view import read
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import lrn, rms_norm, rowwise
@@ -80,6 +83,8 @@ def _hardmax(node: Node, graph: Graph, target: Target) -> Lowered:
 def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
+    if "x_view" in node.attributes:
+        return _layer_norm_rows(node, graph, read(graph, x, node.attributes["x_view"]).shape[-1])
     axis = axis_of(node, len(type_.shape), -1)
     n = prod(type_.shape[axis:])
     affine = [name for name in node.inputs[1:3] if name]
@@ -109,8 +114,14 @@ def _layer_norm_rows(node: Node, graph: Graph, n: int) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}@bias"
     packed = {} if bias in node.inputs else {bias: _packed(np.zeros(n, np.float32))}
-    rows, epsilon = graph.types[x].size // n, real(node.attributes, "epsilon", 1e-5)
+    epsilon = real(node.attributes, "epsilon", 1e-5)
+    steps = {"ld_x": n, "ld_out": n}
+    if "x_view" in node.attributes:
+        views = (read(graph, t, node.attributes[f"{v}_view"]) for v, t in (("x", x), ("y", y)))
+        steps = dict(zip(steps, (view.strides[-2] for view in views), strict=True))
+    rows = graph.types[x].size // (steps["ld_x"] or 1)
     call = layer_norm_call(x, y, (node.inputs[1], bias), (rows, n), n, epsilon, node.name)
+    call = replace(call, fields={**call.fields, **steps})
     return Lowered((call,) if rows else (), packed=packed)
 
 

@@ -1,4 +1,4 @@
-"""Apply a schedule: the graph with physical types, operators in their chosen forms, reorders as transposes.
+"""Apply a schedule: the graph with physical types, operators in their chosen forms, reorders as nodes.
 
 Nothing downstream knows of layouts. Contract: equal outputs within rounding; inputs and outputs of the graph
 keep their types.
@@ -11,15 +11,16 @@ import numpy as np
 
 from pliant.compile.schedule.family import Layouts, Realised, layouts_of
 from pliant.compile.schedule.forms import realise
-from pliant.compile.schedule.layouts import between, physical
+from pliant.compile.schedule.layouts import physical
 from pliant.compile.schedule.problem import Form, Layout
+from pliant.compile.schedule.reorder import reorder
 from pliant.compile.simplify.rewrite import constant_type
 from pliant.ir.graph import Graph, Node, TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The scheduled graph, and how many transposes were put into it."""
+    """The scheduled graph, and how many reorders were put into it."""
 
     graph: Graph
     n_reorders: int
@@ -59,7 +60,7 @@ class _Work:
                 names[x] = self._brought(x, layout)
         self._put(made, names)
         for y, layout in after:
-            self._transpose(names[y], y, layout, self.layouts[y])
+            self._reorder(y, (names[y], y), layout, self.layouts[y])
 
     def _put(self, made: Realised, names: Mapping[str, str]) -> None:
         self.constants |= made.constants
@@ -74,7 +75,7 @@ class _Work:
         """The tensor in another layout than it has, reordered once for all that want it so."""
         if (x, layout) not in self.moved:
             self.moved[x, layout] = self._named(x, layout)
-            self._transpose(x, self.moved[x, layout], self.layouts[x], layout)
+            self._reorder(x, (x, self.moved[x, layout]), self.layouts[x], layout)
         return self.moved[x, layout]
 
     def _named(self, x: str, layout: Layout) -> str:
@@ -82,9 +83,9 @@ class _Work:
         self.types[name] = physical(self.graph.types[x], layout)
         return name
 
-    def _transpose(self, x: str, y: str, have: Layout, want: Layout) -> None:
+    def _reorder(self, edge: str, names: tuple[str, str], have: Layout, want: Layout) -> None:
         self.n_reorders += 1
-        self.nodes.append(Node("Transpose", (x,), (y,), {"perm": between(have, want)}, y))
+        self._put(reorder(*names, self.graph.types[edge], have, want), {})
 
     def result(self) -> Applied:
         read = {x for node in self.nodes for x in node.inputs} | set(self.graph.outputs)

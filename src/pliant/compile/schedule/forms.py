@@ -22,8 +22,9 @@ from pliant.compile.schedule.family import (
     tensors_in,
     tensors_out,
 )
-from pliant.compile.schedule.layouts import between, identity, physical, same_bytes
+from pliant.compile.schedule.layouts import between, has_gap, identity, order, physical, same_bytes
 from pliant.compile.schedule.problem import Form, Layout, Operator, Problem
+from pliant.compile.schedule.reorder import reorder
 from pliant.ir.graph import Graph, Node, TensorType
 
 FAMILIES: Mapping[str, Family] = {**moving.FAMILIES, **windows.FAMILIES, **products.FAMILIES}
@@ -91,7 +92,7 @@ def _spread(graph: Graph) -> dict[str, list[Layout]]:
 
     def add(x: str, layout: Layout) -> None:
         known = found.get(x)
-        if known is None or x in fixed or len(layout) > _MAX_RANK or len(known) >= _MAX_LAYOUTS:
+        if known is None or x in fixed or len(order(layout)) > _MAX_RANK or len(known) >= _MAX_LAYOUTS:
             return
         if not any(same_bytes(graph.types[x], layout, other) for other in known):
             known.append(layout)
@@ -117,6 +118,8 @@ def _following(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) 
         if len(graph.types[x].shape) > _MAX_RANK:
             continue
         for layout in tuple(known[x]):
+            if has_gap(layout):  # only operators that propose it know how to step over a gap
+                continue
             layouts = family.follow(node, graph, x, layout)
             if layouts is not None:
                 yield layouts
@@ -167,8 +170,9 @@ def keys(graph: Graph, problem: Problem, *, all_loops: bool = False) -> Keys:
         for have, want in pairs:
             if same_bytes(graph.types[edge], have, want):
                 continue
-            sample = _reorder(physical(graph.types[edge], have), between(have, want))
-            key = f"{sample.types['x']} {''.join(map(str, between(have, want)))}"
+            sample = _reorder(graph.types[edge], have, want)
+            gaps = "".join("+" if has_gap(layout) else "" for layout in (have, want))
+            key = f"{sample.types['x']} {''.join(map(str, between(have, want)))}{gaps}"
             samples.setdefault(key, sample)
             reorders[edge, have, want] = key
     return Keys(forms, reorders, samples)
@@ -231,10 +235,11 @@ def _products(node: Node, graph: Graph) -> int:
     return y.size * products.depth(node, graph)
 
 
-def _reorder(type_: TensorType, perm: tuple[int, ...]) -> Graph:
-    moved = TensorType(type_.dtype, tuple(type_.shape[i] for i in perm))
-    node = Node("Transpose", ("x",), ("y",), {"perm": perm})
-    return Graph((node,), ("x",), ("y",), {"x": type_, "y": moved})
+def _reorder(type_: TensorType, have: Layout, want: Layout) -> Graph:
+    made = reorder("x", "y", type_, have, want)
+    types = {"x": physical(type_, have), "y": physical(type_, want), **made.types}
+    types |= {x: TensorType(a.dtype.name, a.shape) for x, a in made.constants.items()}
+    return Graph(made.nodes, ("x",), ("y",), types, made.constants)
 
 
 def _text(nodes: Sequence[Node], types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> str:

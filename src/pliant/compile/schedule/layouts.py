@@ -1,6 +1,7 @@
 """Layouts as permutations: "0231" puts dimension 0 outermost, then 2, 3, and 1 innermost.
 
-A tensor in a layout is the dense tensor of the permuted shape. Knows shapes, no operator.
+A tensor in a layout is the dense tensor of the permuted shape; with a "+" behind, its rows have a gap of a
+cache line, so that rows of 4 KB do not share the sets of the cache. Knows shapes, no operator.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,9 @@ from dataclasses import replace
 from pliant.compile.schedule.problem import Layout
 from pliant.compile.view import View
 from pliant.ir.graph import TensorType
+
+GAP = "+"
+GAP_BYTES = 64
 
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -20,7 +24,17 @@ def identity(rank: int) -> Layout:
 
 def order(layout: Layout) -> tuple[int, ...]:
     """The dimensions from the outermost to the innermost."""
-    return tuple(_DIGITS.index(digit) for digit in layout)
+    return tuple(_DIGITS.index(digit) for digit in dense(layout))
+
+
+def dense(layout: Layout) -> Layout:
+    """The same permutation without a gap between rows."""
+    return layout.removesuffix(GAP)
+
+
+def has_gap(layout: Layout) -> bool:
+    """Whether rows have a gap between them."""
+    return layout.endswith(GAP)
 
 
 def layout_of(dims: Sequence[int]) -> Layout:
@@ -34,17 +48,22 @@ def place(layout: Layout, axis: int) -> int:
 
 
 def physical(type_: TensorType, layout: Layout) -> TensorType:
-    """The type of the dense tensor that holds one of `type_` in `layout`."""
-    return replace(type_, shape=tuple(type_.shape[d] for d in order(layout)))
+    """The type of the dense tensor that holds one of `type_` in `layout`, gaps included."""
+    shape = tuple(type_.shape[d] for d in order(layout))
+    if has_gap(layout):
+        shape = (*shape[:-1], shape[-1] + GAP_BYTES // type_.itemsize)
+    return replace(type_, shape=shape)
 
 
 def between(have: Layout, want: Layout) -> tuple[int, ...]:
     """The permutation by which a Transpose brings a tensor from one layout to another."""
-    return tuple(have.index(digit) for digit in want)
+    return tuple(have.index(digit) for digit in dense(want))
 
 
 def same_bytes(type_: TensorType, a: Layout, b: Layout) -> bool:
     """Whether two layouts differ in dimensions of one element only."""
+    if has_gap(a) or has_gap(b):
+        return a == b
     moving = [_DIGITS[d] for d, n in enumerate(type_.shape) if n != 1]
     return [x for x in a if x in moving] == [x for x in b if x in moving]
 

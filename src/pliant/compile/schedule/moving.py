@@ -4,7 +4,7 @@ An axis becomes the place where the layout put it; constants are permuted before
 Know no time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -16,9 +16,18 @@ from pliant.compile.lower.reduce import FORMULAS as REDUCTIONS
 from pliant.compile.lower.reduce import axes_of
 from pliant.compile.lower.window import integer
 from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
-from pliant.compile.schedule.layouts import between, identity, layout_of, order, physical, place
+from pliant.compile.schedule.layouts import (
+    between,
+    dense,
+    has_gap,
+    identity,
+    layout_of,
+    order,
+    physical,
+    place,
+)
 from pliant.compile.schedule.problem import Layout
-from pliant.ir.graph import Graph, Node
+from pliant.ir.graph import Attribute, Graph, Node
 
 
 def _rank(graph: Graph, tensor: str) -> int:
@@ -80,6 +89,34 @@ def _norm(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | No
     if not plain or layout[axis:] != identity(len(layout))[axis:]:
         return None
     return _all_alike(node, graph, tensor, layout)
+
+
+def _norm_gaps(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> Sequence[tuple[Layouts, str]]:
+    """Rows read and written with gaps between them or without; a layer norm of float32 rows alone can."""
+    x, y = node.inputs[0], node.outputs[0]
+    layouts = [layout for layout in candidates.get(x, ()) if _norm(node, graph, x, dense(layout))]
+    is_rows = graph.types[x].dtype == "float32" and axis_of(node, _rank(graph, x), -1) == _rank(graph, x) - 1
+    if not is_rows or x in graph.constants or graph.types[x].size == 0:
+        return ()
+    if any(graph.types[name].size != graph.types[x].shape[-1] for name in node.inputs[1:] if name):
+        return ()
+    pairs = [(a, b) for a in layouts for b in candidates.get(y, ()) if dense(a) == dense(b)]
+    return [({x: a, y: b}, "") for a, b in pairs if has_gap(a) or has_gap(b)]
+
+
+def _normed(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    x, y = node.inputs[0], node.outputs[0]
+    if not (has_gap(layouts[x]) or has_gap(layouts[y])):
+        return Realised((node,))
+    type_ = graph.types[x]
+    views: dict[str, Attribute] = {}
+    for name, tensor in (("x_view", x), ("y_view", y)):
+        shape = physical(type_, dense(layouts[tensor])).shape
+        steps = physical(type_, layouts[tensor]).strides
+        views[name] = (0, *shape, *steps)
+    return Realised((replace(node, attributes={**node.attributes, **views}),))
 
 
 def _unchanged(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
@@ -232,7 +269,8 @@ FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(FORMULAS, Family(_elementwise, _all_alike)),
     **dict.fromkeys(REDUCTIONS, Family(_reduce, _reduce_follow)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "Concat"), _ALONG),
-    **dict.fromkeys(("LayerNormalization", "RMSNormalization"), Family(_unchanged, _norm)),
+    "LayerNormalization": Family(_normed, _norm, _norm_gaps),
+    "RMSNormalization": Family(_unchanged, _norm),
     "Transpose": Family(_transpose, _transpose_follow, wishes=_wish_free),
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), Family(_reshape, _reshape_follow)),
     "Slice": Family(_slice, _slice_follow),

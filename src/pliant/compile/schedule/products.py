@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from pliant.compile.schedule.family import Family, Layouts, Realised, default_layouts, tensors_in
-from pliant.compile.schedule.layouts import identity, layout_of, order, relaid, strides
+from pliant.compile.schedule.layouts import GAP, identity, layout_of, order, relaid, strides
 from pliant.compile.schedule.problem import Layout
 from pliant.compile.schedule.windows import LOOPS, chained
 from pliant.compile.view import View, read
@@ -159,14 +159,18 @@ def _transposed(v: View) -> View:
 
 
 def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
-    """Columns beside each other, or rows."""
+    """Columns beside each other, with a gap between rows too, or rows beside each other."""
     if not _is_plain(node, graph):
         return {}
     found = {}
     for x in (*tensors_in(node, graph)[:2], node.outputs[0]):
         rank = len(graph.types[x].shape)
         if rank >= 2 and x not in graph.constants:
-            found[x] = (layout_of((*range(rank - 2), rank - 1, rank - 2)),)
+            swapped, parted = layout_of((*range(rank - 2), rank - 1, rank - 2)), identity(rank) + GAP
+            # Rows of the product that are several of the tensor's cannot step over its gaps.
+            is_read = [i for i in (0, 1) if node.inputs[i] == x]
+            steps_over = all(_operand(node, graph, i, parted) is not None for i in is_read)
+            found[x] = (swapped, parted) if steps_over else (swapped,)
     return found
 
 
@@ -176,15 +180,18 @@ _READS = ("q", "k", "v", "mask")
 def _attention_forms(
     node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
 ) -> Sequence[tuple[Layouts, str]]:
-    """Queries, keys and values in any layout that leaves their columns contiguous, one at a time."""
+    """Queries, keys and values in any layout that leaves their columns contiguous, one at a time or alike."""
     default = default_layouts(node, graph)
+    inputs = tensors_in(node, graph)
+    alone = [{x: layout} for x in inputs for layout in candidates.get(x, ())]
+    layouts_of_any = {layout: None for option in alone for layout in option.values()}
+    alike = [{x: one for x in inputs if one in candidates.get(x, ())} for one in layouts_of_any]
     forms: list[tuple[Layouts, str]] = []
-    for x in tensors_in(node, graph):
-        for layout in candidates.get(x, ()):
-            layouts = default | {x: layout}
-            views = _attention_views(node, graph, layouts)
-            if views is not None and all(v.strides[-1] == 1 for v in views.values()):
-                forms.append((layouts, ""))
+    for option in (*alone, *alike):
+        layouts = default | option
+        views = _attention_views(node, graph, layouts)
+        if views is not None and all(v.strides[-1] == 1 for v in views.values()):
+            forms.append((layouts, ""))
     return forms
 
 
