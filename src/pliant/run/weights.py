@@ -58,5 +58,7 @@ class SharedWeights:
             return np.ascontiguousarray(array)
         key = (name, array.nbytes, id(array))
         if key not in self._packed:
-            self._packed[key] = (array.copy(), array)
+            copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+            copy[...] = array
+            self._packed[key] = (copy, array)
         return self._packed[key][0]
