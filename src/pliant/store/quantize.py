@@ -1,9 +1,9 @@
 """Cut float weights into 64 sorted codes whose top k bits are the k-bit version. Knows no files."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, assert_never
+from typing import Literal, assert_never, final
 
 import numpy as np
 
@@ -17,6 +17,8 @@ LOG_LIKELIHOOD_THRESHOLD = -4.0
 LLOYD_TOLERANCE = 1e-9  # relative fall of the squared error over 64 rounds below which Lloyd has converged
 LLOYD_ROUNDS = 20_000
 Quantizer = Literal["lloyd", "equal-population"]
+Ascending = Float32[np.ndarray, " n"] | Float64[np.ndarray, " n"]
+_PART, _BLOCK = 1 << 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,24 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
     if values.size == 0 or not np.isfinite(values).all():
         raise StoreError(f"{values.size} weights cannot be quantized: it takes at least one, all finite.")
     mean = float(values.mean(dtype=np.float64))
-    std = float(values.std(dtype=np.float64))
-    is_outlier = np.abs(values - np.float64(mean)) > outlier_distance(std)
-    order = np.sort(values[~is_outlier]).astype(np.float64)
+    squares = sum(float(np.square(part - np.float64(mean)).sum()) for part in _parts(values))
+    std = math.sqrt(squares / values.size)
+    is_outlier = np.empty(values.size, bool)
+    for part, out in zip(_parts(values), _parts(is_outlier), strict=True):
+        out[:] = np.abs(part - np.float64(mean)) > outlier_distance(std)
+    order = values[~is_outlier]
+    order.sort()
     match quantizer:
         case "equal-population":
             edges = equal_population_edges(order.size)
             codes = _rank_codes(values, is_outlier, mean)
         case "lloyd":
             edges = lloyd_edges(order)
-            codes = _cell_codes(values, order, edges)
+            codes = _cell_codes(values, _borders(order, edges))
         case _:
             assert_never(quantizer)
-    codebooks = {k: to_bfloat16(_means(order, edges[:: 1 << (BITS - k)])) for k in range(1, BITS + 1)}
+    sums = _PrefixSums(order)
+    codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (BITS - k)])) for k in range(1, BITS + 1)}
     return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
 
 
@@ -92,7 +99,7 @@ def equal_population_edges(n: int, bits: int = BITS) -> Int[np.ndarray, " edges"
     return -(-np.arange((1 << bits) + 1, dtype=np.int64) * n // (1 << bits))
 
 
-def lloyd_edges(order: Float64[np.ndarray, " n"], levels: int = LEVELS) -> Int[np.ndarray, " edges"]:
+def lloyd_edges(order: Ascending, levels: int = LEVELS) -> Int[np.ndarray, " edges"]:
     """Cell edges of Lloyd's quantizer (Lloyd 1982, method I) over the ascending weights `order`.
 
     Starts from cells of equal mass under the cube root of the density (Panter and Dite 1951) and
@@ -103,16 +110,18 @@ def lloyd_edges(order: Float64[np.ndarray, " n"], levels: int = LEVELS) -> Int[n
     n = order.size
     if n == 0:
         return np.zeros(levels + 1, np.int64)
-    starts = np.append(np.flatnonzero(np.diff(order, prepend=-np.inf)), n)
-    if starts.size <= levels + 1:
+    is_new = order[1:] != order[:-1]
+    if np.count_nonzero(is_new) < levels:
+        starts = np.concatenate([[0], np.flatnonzero(is_new) + 1, [n]])
         # A cell for every distinct value, empty cells spread evenly: fewer bits tell them apart longest.
         return starts[-(-np.arange(levels + 1) * (starts.size - 1) // levels)]
-    sums = np.concatenate([[0.0], np.cumsum(order)])
+    sums = _PrefixSums(order)
     edges = _cube_root_edges(order, levels)
-    total, explained = float(order @ order), -math.inf
+    total = sum(float(np.square(part, dtype=np.float64).sum()) for part in _parts(order))
+    explained = -math.inf
     for round_ in range(LLOYD_ROUNDS):
-        means = _means_of(sums, order, edges)
-        moved = np.concatenate([[0], np.searchsorted(order, (means[1:] + means[:-1]) / 2), [n]])
+        means = _means(sums, edges)
+        moved = np.concatenate([[0], _places(order, (means[1:] + means[:-1]) / 2), [n]])
         if np.array_equal(moved, edges):
             break
         edges = moved
@@ -131,12 +140,12 @@ def quantize_table(table: Float32[np.ndarray, "rows columns"]) -> QuantizedTable
     """
     if table.size == 0 or not np.isfinite(table).all():
         raise StoreError(f"an embedding table of shape {list(table.shape)} needs values, all of them finite.")
-    order = np.sort(table, axis=None).astype(np.float64)
+    order = np.sort(table, axis=None)
     edges = lloyd_edges(order)
-    codebook = _means(order, edges).astype(np.float32)
-    codes = np.searchsorted(_borders(order, edges), table.ravel(), side="right").reshape(table.shape)
+    codebook = _means(_PrefixSums(order), edges).astype(np.float32)
+    codes = _cell_codes(table.reshape(-1), _borders(order, edges)).reshape(table.shape)
     assert LEVELS == 1 << TABLE_BITS
-    return QuantizedTable(pack_codes(codes.astype(np.uint8)), codebook, table.shape[1])
+    return QuantizedTable(pack_codes(codes), codebook, table.shape[1])
 
 
 def to_bfloat16(values: Float64[np.ndarray, " n"] | Float32[np.ndarray, " n"]) -> Float32[np.ndarray, " n"]:
@@ -157,54 +166,85 @@ def _rank_codes(
 
 
 def _cell_codes(
-    values: Float32[np.ndarray, " n"],
-    order: Float64[np.ndarray, " inliers"],
-    edges: Int[np.ndarray, " edges"],
+    values: Float32[np.ndarray, " n"], borders: Float32[np.ndarray, " inner"]
 ) -> UInt8[np.ndarray, " n"]:
+    codes = np.empty(values.size, np.uint8)
+    for part, out in zip(_parts(values), _parts(codes), strict=True):
+        out[:] = np.searchsorted(borders, part, side="right")
+    return codes
+
+
+def _borders(order: Ascending, edges: Int[np.ndarray, " edges"]) -> Float32[np.ndarray, " inner"]:
+    """The least weight of each cell but the first; an empty cell takes the next cell's, at the end +inf.
+
+    Of no weights at all the first cell takes everything.
+    """
+    inner = edges[1:-1]
     if order.size == 0:
-        return np.zeros(values.size, np.uint8)
-    return np.searchsorted(_borders(order, edges), values, side="right").astype(np.uint8)
+        return np.full(inner.size, np.inf, np.float32)
+    smallest: np.ndarray = np.where(inner < order.size, order[np.minimum(inner, order.size - 1)], np.inf)
+    return smallest.astype(np.float32)
 
 
-def _borders(
-    order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
-) -> Float32[np.ndarray, " inner"]:
-    """The least weight of each cell but the first; an empty cell takes the next cell's, at the end +inf."""
-    padded = np.append(order, np.inf)
-    smallest: np.ndarray = padded[edges[1:-1]].astype(np.float32)
-    return smallest
+@final
+class _PrefixSums:
+    """Sums of the first weights of `order`, in float64, in a 64th of its memory."""
+
+    def __init__(self, order: Ascending) -> None:
+        self.order = order
+        blocks = [part.reshape(-1, _BLOCK).sum(1, np.float64) for part in _parts(order[: _whole(order.size)])]
+        self._before = np.concatenate([[0.0], np.cumsum(np.concatenate([[], *blocks]))])
+
+    def of(self, edges: Int[np.ndarray, " edges"]) -> Float64[np.ndarray, " edges"]:
+        """The sum of `order[:edge]` for each edge."""
+        if self.order.size == 0:
+            return np.zeros(edges.size)
+        at = (edges // _BLOCK * _BLOCK)[:, None] + np.arange(_BLOCK)
+        rest = self.order[np.minimum(at, self.order.size - 1)]
+        sums: np.ndarray = self._before[edges // _BLOCK] + rest.sum(1, np.float64, where=at < edges[:, None])
+        return sums
 
 
-def _means(
-    order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
-) -> Float64[np.ndarray, " levels"]:
-    return _means_of(np.concatenate([[0.0], np.cumsum(order)]), order, edges)
-
-
-def _means_of(
-    sums: Float64[np.ndarray, " n1"], order: Float64[np.ndarray, " n"], edges: Int[np.ndarray, " edges"]
-) -> Float64[np.ndarray, " levels"]:
+def _means(sums: _PrefixSums, edges: Int[np.ndarray, " edges"]) -> Float64[np.ndarray, " levels"]:
     """Arithmetic mean of each cell; an empty cell takes the weight at its edge, which keeps the order."""
-    count = np.diff(edges)
+    count, order = np.diff(edges), sums.order
     if order.size == 0:
         return np.zeros(count.size)
-    means = np.diff(sums[edges]) / np.maximum(1, count)
+    means = np.diff(sums.of(edges)) / np.maximum(1, count)
     low, high = order[np.minimum(edges[:-1], order.size - 1)], order[np.maximum(edges[1:], 1) - 1]
     # Prefix sums round, so a cell of equal weights could leave its own range by one part in 10^12.
     kept: np.ndarray = np.where(count == 0, low, np.clip(means, np.minimum(low, high), np.maximum(low, high)))
     return kept
 
 
-def _explained(sums: Float64[np.ndarray, " n1"], edges: Int[np.ndarray, " edges"]) -> float:
+def _explained(sums: _PrefixSums, edges: Int[np.ndarray, " edges"]) -> float:
     """Sum over cells of count times squared mean: the squared error is the sum of squares minus this."""
-    return float((np.diff(sums[edges]) ** 2 / np.maximum(1, np.diff(edges))).sum())
+    return float((np.diff(sums.of(edges)) ** 2 / np.maximum(1, np.diff(edges))).sum())
 
 
-def _cube_root_edges(order: Float64[np.ndarray, " n"], levels: int) -> Int[np.ndarray, " edges"]:
+def _places(order: Ascending, values: Float64[np.ndarray, " k"]) -> Int[np.ndarray, " k"]:
+    """How many of `order` are less than each value; numpy would search a float32 array by a float64 copy."""
+    if order.dtype == np.float32:
+        narrow = values.astype(np.float32)
+        values = np.where(narrow < values, np.nextafter(narrow, np.float32(np.inf)), narrow)
+    return np.searchsorted(order, values)
+
+
+def _parts(values: np.ndarray) -> Iterator[np.ndarray]:
+    """Views of 2**16 values at a time: what is made of them stays small."""
+    for start in range(0, values.size, _PART):
+        yield values[start : start + _PART]
+
+
+def _whole(n: int) -> int:
+    return n // _BLOCK * _BLOCK
+
+
+def _cube_root_edges(order: Ascending, levels: int) -> Int[np.ndarray, " edges"]:
     """Edges with equal mass of density^(1/3), the density taken from a histogram of 512 bins."""
     low, high = float(order[0]), float(order[-1])
     bins = low + (high - low) * np.linspace(0, 1, 513)
-    counts = np.diff(np.searchsorted(order, bins[1:-1]), prepend=0, append=order.size)
+    counts = np.diff(_places(order, bins[1:-1]), prepend=0, append=order.size)
     mass = np.concatenate([[0.0], np.cumsum(np.maximum(counts, 0) ** (1 / 3))])
     inner = np.interp(np.linspace(0, mass[-1], levels + 1)[1:-1], mass, bins)
-    return np.concatenate([[0], np.searchsorted(order, inner), [order.size]])
+    return np.concatenate([[0], _places(order, inner), [order.size]])
