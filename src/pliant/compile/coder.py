@@ -14,7 +14,7 @@ MIN_ROWS, MIN_COLUMNS, MIN_WEIGHTS = 32, 16, 4096
 _MOST_OUTLIERS = 16
 """A matrix of which more than one weight in so many is an outlier takes less as it is."""
 
-_DROP_EVERY_BYTES = 1 << 24
+_DROP_EVERY_BYTES = 1 << 22
 
 
 @final

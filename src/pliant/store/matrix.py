@@ -52,7 +52,7 @@ def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
     n_segments = -(-depth // MAX_ROWS)
     segment_rows = _up(-(-depth // n_segments), GROUP_ROWS)
     rows, width = n_segments * segment_rows, _up(columns, GROUP_COLUMNS)
-    padded = np.pad(codes, ((0, rows - depth), (0, width - columns)))
+    padded = codes if codes.shape == (rows, width) else np.pad(codes, ((0, rows - depth), (0, width - columns)))
     shape = (n_segments, segment_rows // GROUP_ROWS, GROUP_ROWS, width // GROUP_COLUMNS, GROUP_COLUMNS)
     groups = padded.reshape(shape).transpose(0, 3, 1, 2, 4).reshape(-1, GROUP_ROWS, GROUP_COLUMNS)
     planes = pack_planes(groups)[:bits].reshape(bits, -1)
