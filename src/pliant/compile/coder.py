@@ -6,6 +6,7 @@ from typing import final
 
 import numpy as np
 
+from pliant.kernels.memory import trim_heap
 from pliant.store.matrix import CodedMatrix, code_matrix
 
 MIN_ROWS, MIN_COLUMNS, MIN_WEIGHTS = 32, 16, 4096
@@ -45,8 +46,9 @@ class Coder:
         return known[1]
 
     def drop_pages(self) -> None:
-        """Let go of what was read."""
+        """Let go of what was read, and of what it took to code it."""
         self._drop_pages()
+        trim_heap()
         self._read_bytes = 0
 
     def _coded(self, matrix: np.ndarray) -> CodedMatrix | None:

@@ -1,5 +1,7 @@
 """Aligned numpy memory for kernels. Knows nothing of what is stored in it."""
 
+import ctypes
+
 import numpy as np
 
 from pliant.arrays import Float, UInt8
@@ -25,3 +27,10 @@ def aligned_floats(*shape: int) -> Float[np.ndarray, "..."]:
     """An uninitialised float32 array that starts on a cache line."""
     n = int(np.prod(shape))
     return aligned_bytes(4 * n).view(np.float32).reshape(shape)
+
+
+def trim_heap() -> None:
+    """Hand memory that was freed back to the system; glibc keeps tens of MB behind large temporaries."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no need of it
+    if trim is not None:
+        trim(0)

@@ -48,13 +48,15 @@ def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
     fitted = fit(np.ascontiguousarray(matrix).reshape(-1))
     is_outlier = fitted.is_outlier.reshape(depth, columns)
     # As in the store: what an outlier's place decodes to must be known without reading the planes.
-    codes = np.where(is_outlier, np.uint8(0), fitted.codes.reshape(depth, columns))
+    codes = fitted.codes.reshape(depth, columns)
+    codes[is_outlier] = 0
     n_segments = -(-depth // MAX_ROWS)
     segment_rows = _up(-(-depth // n_segments), GROUP_ROWS)
     rows, width = n_segments * segment_rows, _up(columns, GROUP_COLUMNS)
-    padded = codes if codes.shape == (rows, width) else np.pad(codes, ((0, rows - depth), (0, width - columns)))
+    if codes.shape != (rows, width):
+        codes = np.pad(codes, ((0, rows - depth), (0, width - columns)))
     shape = (n_segments, segment_rows // GROUP_ROWS, GROUP_ROWS, width // GROUP_COLUMNS, GROUP_COLUMNS)
-    groups = padded.reshape(shape).transpose(0, 3, 1, 2, 4).reshape(-1, GROUP_ROWS, GROUP_COLUMNS)
+    groups = codes.reshape(shape).transpose(0, 3, 1, 2, 4).reshape(-1, GROUP_ROWS, GROUP_COLUMNS)
     planes = pack_planes(groups)[:bits].reshape(bits, -1)
     aligned = aligned_bytes(planes.size).reshape(planes.shape)
     aligned[:] = planes

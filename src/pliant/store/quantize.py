@@ -67,14 +67,14 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
     match quantizer:
         case "equal-population":
             edges = equal_population_edges(order.size)
-            codes = _rank_codes(values, is_outlier, mean)
         case "lloyd":
             edges = lloyd_edges(order)
-            codes = _cell_codes(values, _borders(order, edges))
         case _:
             assert_never(quantizer)
-    sums = _PrefixSums(order)
+    sums, borders = _PrefixSums(order), _borders(order, edges)
     codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (BITS - k)])) for k in range(1, BITS + 1)}
+    del order, sums  # most of the memory this takes
+    codes = _cell_codes(values, borders) if quantizer == "lloyd" else _rank_codes(values, is_outlier, mean)
     return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
 
 
