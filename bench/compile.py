@@ -59,10 +59,10 @@ def main() -> None:
 
 
 def _files(model: TextModel, path: Path) -> Files:
-    return Files(_perturbed(model, path), write_feeds(feeds(model), path.with_suffix(".npz")))
+    return Files(perturbed(model, path), write_feeds(feeds(model), path.with_suffix(".npz")))
 
 
-def _perturbed(model: TextModel, path: Path) -> Path:
+def perturbed(model: TextModel, path: Path) -> Path:
     """The exported model, with biases and scales that are not 0 and 1, which could be left out."""
     import onnx
     from onnx import numpy_helper

@@ -35,6 +35,14 @@ def _scheduled(path: Path, given: Feeds, threads: int, cache: Path | None, kind:
     return lambda: next(iter(session.run(given).values()))
 
 
+def _coded(path: Path, given: Feeds, threads: int, cache: Path | None, compute: str) -> Run:
+    """Weights in six bits."""
+    import pliant
+
+    session = pliant.compile(path, threads=threads, weights=6, compute=compute, cache=cache)  # type: ignore[arg-type]
+    return lambda: next(iter(session.run(given).values()))
+
+
 def _loaded(path: Path, given: Feeds, threads: int, cache: Path | None) -> Run:
     """What pliant wrote when it compiled the model."""
     import pliant
@@ -120,6 +128,8 @@ RUNTIMES: dict[str, Callable[[Path, Feeds, int, Path | None], Run]] = {
     "none": lambda *given: _scheduled(*given, "none"),
     "paper": lambda *given: _scheduled(*given, "paper"),
     "exact": lambda *given: _scheduled(*given, "exact"),
+    "6 bits": lambda *given: _coded(*given, "fp32"),
+    "6 bits int8": lambda *given: _coded(*given, "int8"),
     "loaded": _loaded,
     "onnxruntime": _onnxruntime,
     "openvino": _openvino,

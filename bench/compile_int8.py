@@ -1,0 +1,200 @@
+"""Weights in six bits, decoded in flight: memory and time beside onnxruntime's, in float32 and in int8.
+
+BERT-base and MiniLM as bench/compile.py has them (random weights, biases that are not zero), and the MiniLM
+that ships with pliant, whose weights are trained. int8 is compared with onnxruntime's dynamic quantization of
+the same file: its time, its memory, and how far the answer is from onnxruntime's in float32. Time is the
+processor's, of one thread, in turns: a ratio of wall times would measure what else the machine does.
+"""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from compile import perturbed
+from paired import paired
+from report import ROOT, Report, interleaved, options
+from serving import Server, Start, fresh, write_feeds
+from text_models import BERT, MINILM, feeds
+
+TOKENS = 128
+FP32_MEMORY, INT8_MEMORY, INT8_TIME = 0.25, 0.65, 0.85
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model's files: as exported, quantized by onnxruntime, compiled to six bits by us, and its feeds."""
+
+    name: str
+    fp32: Path
+    int8: Path
+    feeds: Path
+    compiled: Mapping[str, Path]
+
+
+def main() -> None:
+    opts = options(__doc__ or "")
+    report = Report("compile_int8", f"batch 1, {TOKENS} tokens, weights of 6 bits", opts)
+    report.note(
+        "`6 bits` computes in float32, `6 bits int8` in int8; `loaded` runs what `pliant compile -o` wrote. "
+        "Random normal weights, with nothing far out, are the hardest case for a code of 64 values and the "
+        "easiest for 256 equal ones: there onnxruntime's error is the smaller by theory. Trained weights have a few "
+        "far out, which stretch equal steps and which our codes keep exact."
+    )
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        subjects = [_trained(folder)]
+        if not opts.quick:
+            subjects = [_random(folder, "BERT-base", BERT), _random(folder, "MiniLM-L6", MINILM), *subjects]
+        for subject in subjects:
+            _time(report, subject, 5 if opts.quick else 15)
+        if not opts.quick:
+            for subject in subjects[:2]:
+                _memory(report, subject)
+    report.finish()
+
+
+def _random(folder: Path, name: str, model: object) -> Subject:
+    path = perturbed(model, folder / f"{name}.onnx")  # type: ignore[arg-type]
+    return _subject(name, path, feeds(model))  # type: ignore[arg-type]
+
+
+def _trained(folder: Path) -> Subject:
+    """The shipped model's encoder, in float32, reading English."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import AutoModel
+
+    from pliant.api import model_directory
+    from pliant.elastic.export import load_weights, write_weights
+    from pliant.models.checkpoint import open_checkpoint
+
+    source = model_directory("sst2")
+    checkpoint = open_checkpoint(source)
+    directory = write_weights(folder / "sst2", checkpoint.spec, load_weights(checkpoint), source)
+
+    class Last(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.inner(input_ids=ids).last_hidden_state
+            return found
+
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    ids = np.array([Tokenizer.from_file(str(source / "tokenizer.json")).encode(text).ids[:TOKENS]])
+    path = folder / "trained.onnx"
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Last(), (torch.from_numpy(ids),), str(path), input_names=["ids"], opset_version=17, dynamo=False
+        )
+    return _subject("MiniLM-L6, trained", path, {"ids": ids})
+
+
+def _subject(name: str, path: Path, given: dict[str, np.ndarray]) -> Subject:
+    from onnxruntime.quantization import quantize_dynamic
+
+    import pliant
+    from pliant.compile.saved import save
+
+    logging.getLogger().setLevel(logging.ERROR)
+    quantized = path.with_suffix(".int8.onnx")
+    quantize_dynamic(path, quantized)
+    compiled = {}
+    for compute in ("fp32", "int8"):
+        compiled[compute] = path.with_suffix(f".{compute}.compiled")
+        session = pliant.compile(path, weights=6, compute=compute)
+        save(session.image(given), compiled[compute])
+    return Subject(name, path, quantized, write_feeds(given, path.with_suffix(".npz")), compiled)
+
+
+def _time(report: Report, subject: Subject, rounds: int) -> None:
+    with ExitStack() as stack:
+
+        def serve(name: str, file: Path) -> Server:
+            return stack.enter_context(Server(name, file, subject.feeds, threads=1))
+
+        servers = {
+            "onnxruntime": serve("onnxruntime", subject.fp32),
+            "pliant": serve("pliant", subject.fp32),
+            "6 bits": serve("6 bits", subject.fp32),
+            "6 bits int8": serve("6 bits int8", subject.fp32),
+        }
+        wanted = servers["onnxruntime"].answer
+        # Its answer goes to the same file: what the float32 one said has been read.
+        servers["onnxruntime int8"] = serve("onnxruntime", subject.int8)
+        seconds, _ = interleaved({name: server.processor_s for name, server in servers.items()}, rounds)
+        errors = {x: _error(server.answer, wanted) for x, server in servers.items()}
+    int8 = paired(seconds["6 bits int8"], seconds["onnxruntime int8"])
+    fp32 = paired(seconds["6 bits"], seconds["pliant"])
+    rows = [
+        {
+            "runtime": name,
+            "processor ms": median(taken) * 1e3,
+            "best ms": min(taken) * 1e3,
+            "/ onnxruntime int8": str(paired(taken, seconds["onnxruntime int8"])),
+            "/ pliant fp32": str(paired(taken, seconds["pliant"])),
+            "error, rms / rms": errors[name],
+        }
+        for name, taken in seconds.items()
+    ]
+    report.table(f"{subject.name}: processor time of one thread, and error against onnxruntime fp32", rows)
+    report.claim(
+        "compile.int8", int8.value, f"time at most {INT8_TIME} of onnxruntime int8",
+        int8.value <= INT8_TIME, f"{subject.name}; 95 % interval {int8.low:.3f} to {int8.high:.3f}",
+    )  # fmt: skip
+    value = errors["6 bits int8"] / errors["onnxruntime int8"]
+    report.claim("compile.int8", value, "error at most onnxruntime int8's", value <= 1.0, subject.name)
+    if subject.name == "BERT-base":
+        own = paired(seconds["6 bits int8"], seconds["pliant"])
+        note = f"BERT-base, computing in int8; in float32 {fp32}"
+        report.claim("compile.memory", own.value, "time at most our own fp32's", own.value <= 1.0, note)
+
+
+def _error(answer: np.ndarray, wanted: np.ndarray) -> float:
+    """Root mean square of the difference over that of the answer."""
+    difference = answer.astype(np.float64) - wanted
+    return float(np.sqrt(np.square(difference).mean() / np.square(wanted, dtype=np.float64).mean()))
+
+
+def _memory(report: Report, subject: Subject) -> None:
+    starts: dict[str, Start] = {
+        "onnxruntime": fresh("onnxruntime", subject.fp32, subject.feeds),
+        "onnxruntime int8": fresh("onnxruntime", subject.int8, subject.feeds),
+        "pliant": fresh("pliant", subject.fp32, subject.feeds),
+    }
+    for compute, name in (("fp32", "6 bits"), ("int8", "6 bits int8")):
+        starts[name] = fresh(name, subject.fp32, subject.feeds)
+        starts[f"{name}, loaded"] = fresh("loaded", subject.compiled[compute], subject.feeds)
+    rows = [
+        {
+            "runtime": name,
+            "peak MB": start.peak_mb,
+            "/ onnxruntime": start.peak_mb / starts["onnxruntime"].peak_mb,
+            "/ onnxruntime int8": start.peak_mb / starts["onnxruntime int8"].peak_mb,
+            "first answer s": start.process_s,
+        }
+        for name, start in starts.items()
+    ]
+    report.table(f"{subject.name}: peak RSS of a fresh process, two threads, to its first answer", rows)
+    bars = (
+        ("compile.memory", "6 bits", "onnxruntime", FP32_MEMORY),
+        ("compile.int8", "6 bits int8", "onnxruntime int8", INT8_MEMORY),
+    )
+    for claim, name, peer, bar in bars if subject.name == "BERT-base" else bars[1:]:
+        value = starts[f"{name}, loaded"].peak_mb / starts[peer].peak_mb
+        whole = starts[name].peak_mb / starts[peer].peak_mb
+        note = f"{subject.name}, from a compiled directory; a process that compiles first: {whole:.3f}"
+        report.claim(claim, value, f"peak RSS at most {bar} of {peer}'s", value <= bar, note)
+
+
+if __name__ == "__main__":
+    main()
