@@ -143,7 +143,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bo
     """
     with module.function(f"panel{groups}", _PANEL, attributes="noinline", is_exported=False) as f:
         args, scratch, a, lda, b, c, residual, rows, k, n, first, last, group = f.params
-        n_columns, depth, bias = f.fields(args, MatmulArgs, "n_columns", "depth", "bias")
+        n_columns, depth, bias, skipped = f.fields(args, MatmulArgs, "n_columns", "depth", "bias", "skipped")
         c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
         spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
         block = _decoded if is_coded else _block
@@ -171,7 +171,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bo
         start = f.select(is_first, bias_here, zeros)
         added = f.select(is_first, residual_here, c_here)
         added_stride = f.select(is_first, ldr, ldc)
-        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last, first))
+        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last + skipped, first))
         next_row = f.select(group + groups < last, k, f.select(is_last, f.const(0), k + n))
         next_block = f.at(b, (next_group * depth + next_row) * COLUMNS)
 

@@ -23,7 +23,8 @@ class MatmulArgs(ctypes.Structure):
     filled up with anything: alpha is then 1, or part of it. `bias` [n_columns] and `residual` may be null.
 
     Unit u is a panel of `panel` column groups, in a block of `row_block` rows, of a batch index: panels
-    vary first, batch indices last. `extents` of the batch dimensions not used are 1.
+    vary first, batch indices last. `extents` of the batch dimensions not used are 1. At the end of its unit
+    a thread asks for the column group `skipped` beyond: those between are the other threads'.
     """
 
     _fields_ = (
@@ -44,6 +45,7 @@ class MatmulArgs(ctypes.Structure):
         ("is_packed", ctypes.c_int64),
         ("row_block", ctypes.c_int64),
         ("panel", ctypes.c_int64),
+        ("skipped", ctypes.c_int64),
         ("extents", ctypes.c_int64 * MAX_BATCH_DIMS),
         ("a_batch", ctypes.c_int64 * MAX_BATCH_DIMS),
         ("b_batch", ctypes.c_int64 * MAX_BATCH_DIMS),
