@@ -7,13 +7,17 @@ import pytest
 
 import pliant
 from pliant import compiled
+from pliant.compile.call import Target
+from pliant.compile.image import make_image
 from pliant.compile.schedule.choose import choose
 from pliant.compile.schedule.forms import candidates, keys, priced
 from pliant.errors import InputError
+from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.profile.forms import CostFile
+from pliant.run.compiled import open_image
 from pliant.run.schedule import Planner
 from tests.compile.schedule.models import a_network, a_transformer, expected, feeds_of, graph_of, run
 
@@ -101,3 +105,23 @@ def test_both_loop_orders_run() -> None:
             got = run(apply(graph, problem.default, forms).graph, feeds_of(model))
             for name, want in expected(model, feeds_of(model)).items():
                 np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5)
+
+
+def test_plain_loops_keep_a_bias_that_is_named_after_the_result() -> None:
+    """A folded batch norm names it so: as a column of the same name it was added along rows."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.standard_normal((6, 4, 1, 1)).astype(np.float32),
+        "y.bias": rng.standard_normal(6).astype(np.float32),
+    }
+    x = rng.standard_normal((1, 4, 5, 6)).astype(np.float32)
+    types = {name: TensorType("float32", a.shape) for name, a in arrays.items()}
+    types |= {"x": TensorType("float32", x.shape), "y": TensorType("float32", (1, 6, 5, 6))}
+    graph = Graph((Node("Conv", ("x", "w", "y.bias"), ("y",)),), ("x",), ("y",), types, arrays)
+    library = Library(host_isa())
+    with Pool(1, library) as pool:
+        planned = Planner("none", pool, library).plan(graph).graph
+        assert "LoopConv" in {node.op for node in planned.nodes}
+        got = open_image(make_image(planned, Target(library.isa)), pool, library).run({"x": x})["y"]
+    want = np.einsum("oi,nihw->nohw", arrays["w"][:, :, 0, 0], x) + arrays["y.bias"][:, None, None]
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

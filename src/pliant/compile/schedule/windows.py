@@ -146,8 +146,9 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
     kept = {k: v for k, v in node.attributes.items() if k in ("strides", "dilations", "group")}
     steps: list[tuple[str, tuple[str, ...]]] = []
     if bias:
-        constants[f"{y}.bias"] = graph.constants[bias].reshape(-1, *(1,) * rank)
-        steps.append(("Add", (f"{y}.bias",)))
+        column = f"{bias}@{rank}d"  # of the bias's own name: a folded norm calls its bias after its result
+        constants[column] = graph.constants[bias].reshape(-1, *(1,) * rank)
+        steps.append(("Add", (column,)))
     if residual:
         steps.append(("Add", (residual,)))
     if node.attributes.get("activation") == "relu":
