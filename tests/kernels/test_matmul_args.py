@@ -11,16 +11,18 @@ from pliant.kernels.matmul_args import COLUMNS, blocking
     n_rows=st.integers(1, 700),
     groups=st.integers(1, 300),
     n_threads=st.sampled_from([1, 2, 3, 4, 8]),
+    wide=st.sampled_from([1, 3]),
 )
 def test_units_cover_a_product_in_parts_of_fair_size(
-    n_batch: int, n_rows: int, groups: int, n_threads: int
+    n_batch: int, n_rows: int, groups: int, n_threads: int, wide: int
 ) -> None:
     """Units too few lose columns; parts too large leave a thread idle or A outside L2."""
-    blocks = blocking(n_batch, n_rows, groups * COLUMNS, n_threads)
+    blocks = blocking(n_batch, n_rows, groups * COLUMNS, n_threads, wide)
     row_blocks = -(-n_rows // blocks.row_block)
     units = blocks.units(n_batch, n_rows, groups * COLUMNS)
     assert units == n_batch * row_blocks * -(-groups // blocks.panel)
-    assert 1 <= blocks.panel <= 12
+    assert wide <= blocks.panel <= 12
+    assert blocks.panel % wide == 0
     assert 1 <= blocks.row_block <= 144
 
 

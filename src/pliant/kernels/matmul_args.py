@@ -78,15 +78,18 @@ class Blocking:
         return n_batch * -(-n_rows // self.row_block) * -(-groups // self.panel)
 
 
-def blocking(n_batch: int, n_rows: int, n_columns: int, n_threads: int) -> Blocking:
-    """Rows whose block of A stays in L2; as many column groups as leave every thread some six units."""
+def blocking(n_batch: int, n_rows: int, n_columns: int, n_threads: int, wide: int = 1) -> Blocking:
+    """Rows whose block of A stays in L2; as many column groups as leave every thread some twelve units.
+
+    Fewer units let a thread that is held up keep the others waiting. `wide` column groups make a tile.
+    """
     row_block = _even(max(n_rows, 1), 144)
     groups = max(1, -(-n_columns // COLUMNS))
     others = n_batch * -(-n_rows // row_block)
-    panel = groups * others // (6 * n_threads) if n_threads > 1 else groups
-    most = max(1, min(panel, 12))
+    panel = groups * others // (12 * n_threads) if n_threads > 1 else groups
+    most = max(1, min(panel, 12) // wide) * wide
     # Of panels not much smaller, the one whose units leave no thread with more than its share.
-    sizes = range(most, most // 2, -1)
+    sizes = range(most, most // 2, -wide)
     return Blocking(row_block, min(sizes, key=lambda n: -(-(others * -(-groups // n)) // n_threads) * n))
 
 

@@ -12,6 +12,7 @@ from pliant.kernels import contract, matmul
 from pliant.kernels.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
 from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs, blocking
 from pliant.kernels.matmul_pack import pack_panels, packed_bytes
+from pliant.kernels.tile import tiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     extents, strides = merge(batch, [p.a.strides[:-2], b_batch, p.out.strides[:-2], residual_batch])
     assert len(extents) <= MAX_BATCH_DIMS, f"{p.label}: {len(extents)} batch dimensions"
     n_batch = prod(extents)
-    blocks = blocking(n_batch, n_rows, n_columns, target.n_threads)
+    blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, tiling(target.isa).panel)
     a_row, a_column = p.a.strides[-2:]
     fields: dict[str, Field] = {
         "a": p.a.ref(4),
