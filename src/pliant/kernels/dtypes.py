@@ -136,6 +136,8 @@ def convert(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
 
 def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:
     to = like(value.type, target.register)
+    if source.kind == "float" and target.bits <= 16 and value.type.startswith("<"):
+        return f.cast("trunc", _held(f, value, target), to)
     if source.kind == "float":
         how = "llvm.fptosi.sat" if target.kind == "int" else "llvm.fptoui.sat"
         return f.intrinsic(how, to, value, suffix=_suffix(to) + _suffix(value.type))
@@ -144,6 +146,18 @@ def _to_integer(f: Function, value: Value, source: Dtype, target: Dtype) -> Valu
     if source.bits > target.bits:
         return f.cast("trunc", value, to)
     return f.cast("sext" if source.kind == "int" else "zext", value, to)
+
+
+def _held(f: Function, value: Value, target: Dtype) -> Value:
+    """A vector of floats as i32 within `target`'s limits, NaN as 0.
+
+    A select by one comparison is one instruction, which LLVM's own saturation to bytes is far from.
+    """
+    low, high = (f.const(limit, value.type) for limit in (target.lowest, target.highest))
+    number = f.select(value.compare("uno", value), f.const(0.0, value.type), value)
+    number = f.select(number > low, number, low)
+    number = f.select(number < high, number, high)
+    return f.cast("fptosi", number, like(value.type, "i32"))
 
 
 def _to_float(f: Function, value: Value, source: Dtype, target: Dtype) -> Value:

@@ -14,7 +14,7 @@ from math import prod
 
 from pliant.kernels.dtypes import DTYPES, narrow, widen
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.expression import Expr, inputs
+from pliant.kernels.expression import CONSTANT, INPUT, Expr, inputs
 from pliant.kernels.isa import Isa
 from pliant.kernels.operations import evaluate
 from pliant.kernels.outer import offsets
@@ -25,6 +25,8 @@ UNIT_ELEMENTS = 4096
 CONTIGUOUS, SCALAR = "c", "s"
 
 _SLOT_BYTES = 128  # a vector of the widest elements, for the last, partial vector of a row
+_PACK = 4  # vectors of float32 to one of bytes
+_SIMPLE = (INPUT, CONSTANT, "cast", "add", "sub", "mul", "div", "round", "min", "max")
 SCRATCH_BYTES = (MAX_INPUTS + 1) * _SLOT_BYTES
 
 
@@ -141,15 +143,30 @@ def _write_body(module: Module, tree: Expr, pattern: str) -> None:
             if pattern[i] == SCALAR:
                 raw = f.splat(f.load(x[i], row.memory))
                 fixed[i] = widen(f, raw, row)
-        with f.each(0, n, f.lanes) as at:
-            leaves = dict(fixed)
-            for i, row in enumerate(rows):
-                if pattern[i] == CONTIGUOUS:
-                    raw = f.load(f.at(x[i], at, row.memory), vector(f.lanes, row.memory))
+        first = f.const(0)
+        for lanes in (_PACK * f.lanes, f.lanes) if _is_packed(tree) else (f.lanes,):
+            stop = n - n % lanes
+            with f.each(first, stop, lanes) as at:
+                leaves = {}
+                for i, row in enumerate(rows):
+                    if pattern[i] == SCALAR:
+                        leaves[i] = fixed[i] if lanes == f.lanes else f.shuffle(fixed[i], None, [0] * lanes)
+                        continue
+                    raw = f.load(f.at(x[i], at, row.memory), vector(lanes, row.memory))
                     leaves[i] = widen(f, raw, row)
-            y = evaluate(f, tree, leaves, f.lanes)
-            f.store(narrow(f, y, tree.row), f.at(out, at, tree.row.memory))
+                y = evaluate(f, tree, leaves, lanes)
+                f.store(narrow(f, y, tree.row), f.at(out, at, tree.row.memory))
+            first = stop
         f.ret()
+
+
+def _is_packed(tree: Expr) -> bool:
+    """Whether several vectors are worth computing together: floats that become bytes, by simple steps."""
+
+    def is_simple(node: Expr) -> bool:
+        return node.op in _SIMPLE and all(map(is_simple, node.args))
+
+    return tree.op == "cast" and tree.dtype in ("int8", "uint8") and is_simple(tree)
 
 
 def _write_units(f: Function, tree: Expr, pattern: str) -> None:

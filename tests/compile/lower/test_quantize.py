@@ -46,6 +46,22 @@ def test_quantized_and_back_is_onnxs(dtype: str, cache: Path) -> None:
     np.testing.assert_allclose(y, expected("DequantizeLinear", [q, scale, zero], {"axis": 1})[0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=_named)
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_long_rows_saturate_in_whole_vectors_as_in_their_rest(isa: Isa, dtype: str, cache: Path) -> None:
+    """Several vectors at a time, one, and a partial one: limits, infinities and ties everywhere; NaN is 0."""
+    x = np.random.default_rng(0).standard_normal(64 + 16 + 7).astype(np.float32) * 60000
+    x[::11] = np.arange(-4, 4) + 0.5
+    x[1], x[70], x[85] = np.inf, -np.inf, 3e9
+    limits, zero = np.iinfo(dtype), np.array(3, dtype)
+    scale = np.array(0.5, np.float32)
+    want = np.clip(np.rint(x / scale) + 3, limits.min, limits.max).astype(dtype)
+    x[[5, 68, 86]], want[[5, 68, 86]] = np.nan, 0
+    types = [TensorType(dtype, x.shape)]
+    (q,) = run_node("QuantizeLinear", [x, scale, zero], types=types, isa=isa, cache=cache)
+    np.testing.assert_array_equal(q, want)
+
+
 def test_blocks_have_scales_of_their_own(cache: Path) -> None:
     """Along one axis, so many elements share a scale."""
     x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32) * 30

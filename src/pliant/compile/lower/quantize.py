@@ -83,6 +83,9 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
 
 
 def _saturated(value: Expr, dtype: str) -> Expr:
+    """`value` as the nearest number of `dtype`; a cast to whole bytes holds it by itself."""
+    if DTYPES[dtype].kind != "float" and not DTYPES[dtype].is_packed:
+        return value.cast(dtype)
     low, high = DTYPES[dtype].lowest, DTYPES[dtype].highest
     if DTYPES[dtype].kind == "float":
         limits = ml_dtypes.finfo(TensorType(dtype, ()).numpy)  # type: ignore[no-untyped-call]
