@@ -1,4 +1,4 @@
-"""pliant.compile beside onnxruntime and OpenVINO: time, memory and start of transformers, fp32 and coded.
+"""pliant.compile beside onnxruntime and OpenVINO: time, memory and start of transformers, fp32.
 
 Batch 1, 128 tokens, two threads. Every runtime has a process of its own; for time they take turns, each after
 a pause in which the others' threads stop spinning and after a run that is not timed.
@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from compile_coded import Files, coded
 from paired import paired
 from report import Report, interleaved, options
 from runtimes import THREADS
@@ -23,6 +22,14 @@ from text_models import BERT, GPT_NEOX, MINILM, TextModel, export, feeds
 
 START_S = 0.5
 COMPARED = tuple(x for x in ("pliant", "onnxruntime", "openvino") if find_spec(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """An exported model, and the feeds that every runtime reads."""
+
+    model: Path
+    feeds: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,6 @@ def main() -> None:
         if not opts.quick:
             _memory(report, files["BERT-base"], _saved(files["BERT-base"]))
             _start(report, files["MiniLM-L6"], _saved(files["MiniLM-L6"]))
-            coded(report, {x: files[x] for x in ("BERT-base", "MiniLM-L6")}, folder, 15)
     report.finish()
 
 
