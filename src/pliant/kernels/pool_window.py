@@ -30,6 +30,9 @@ ELEMENTS = {
 """LLVM's type of each dtype that can be pooled; other than floats for max only."""
 
 
+_CHAINS = 4  # vectors of neighbouring outputs that go through the taps together
+
+
 class PoolArgs(ctypes.Structure):
     """y = the reduction of x over windows; 1 and 2 dimensions are 3 with ones in front.
 
@@ -89,7 +92,7 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
         y_row, index_row = f.at(y, row, element), f.at(indices, row, "i64") if form.has_indices else None
         rows = d.taps(f, od), h.taps(f, oh)
 
-        def pool(lanes: int, ow: Value) -> None:
+        def pool(lanes: int, count: int, ow: Value) -> None:
             window = _Window(f, form, (d, h, w), (od, oh, ow), plane, f.const(1))
             if lanes == 1:
                 taps = (*rows, w.taps(f, ow))
@@ -97,21 +100,31 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
             else:
                 taps = (*rows, (f.const(0), w.kernel))
                 load = partial(_strided, f, form.stride_w)
-            value, place = window.reduce(taps, [load], [f.const(0)], lanes)[0]
-            f.store(value, f.at(y_row, ow, element))
-            if index_row is not None:
-                f.store(_index(f, args, first, place, (d, h, w)), f.at(index_row, ow, "i64"))
+            offsets = [f.const(i * lanes * form.stride_w) for i in range(count)]
+            found = window.reduce(taps, [load] * count, offsets, lanes)
+            for i, (value, place) in enumerate(found):
+                f.store(value, f.at(y_row, ow + i * lanes, element))
+                if index_row is not None:
+                    f.store(_index(f, args, first, place, (d, h, w)), f.at(index_row, ow, "i64"))
 
-        low, whole = f.const(0), f.const(0)
+        done = f.const(0)
         if form.stride_w:
-            low, whole = w.whole(f, f.lanes)
-        with f.each(0, low) as ow:
-            pool(1, ow)
-        if form.stride_w:
-            with f.each(low, whole, f.lanes) as ow:
-                pool(f.lanes, ow)
-        with f.each(whole, w.out) as ow:
-            pool(1, ow)
+            low, stop = w.whole(f, 1)
+            with f.each(0, low) as ow:
+                pool(1, 1, ow)
+            done = low
+            for count in (_CHAINS, _CHAINS // 2, 1):
+                step = count * f.lanes
+                after = done + (stop - done) // step * step
+                with f.each(done, after, step) as ow:
+                    pool(f.lanes, count, ow)
+                done = after
+            # The last windows inside once more, with those before them: the same numbers, in one vector.
+            with f.when((done < stop) & (stop - f.lanes >= low)):
+                pool(f.lanes, 1, stop - f.lanes)
+            done = f.select((done < stop) & (stop - f.lanes >= low), stop, done)
+        with f.each(done, w.out) as ow:
+            pool(1, 1, ow)
 
 
 def _write_row(f: Function, form: PoolForm, unit: Value) -> None:

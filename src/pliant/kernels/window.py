@@ -46,9 +46,17 @@ class Axis:
         if with_pads:
             high = high + self.end_pad
         else:
-            low = f.select(start < 0, (-start + self.dilation - 1) // self.dilation, zero)
-        high = f.select(high > 0, (high + self.dilation - 1) // self.dilation, zero)
+            low = f.select(start < 0, self._steps(f, -start), zero)
+        high = f.select(high > 0, self._steps(f, high), zero)
         return low, f.least(high, self.kernel)
+
+    def _steps(self, f: Function, distance: Value) -> Value:
+        """Taps that a distance holds; a division takes longer than a small window, and is seldom needed."""
+
+        def divided() -> list[Value]:
+            return [(distance + self.dilation - 1) // self.dilation]
+
+        return f.choose(self.dilation.compare("eq", 1), lambda: [distance], divided)[0]
 
     def whole(self, f: Function, step: int) -> tuple[Value, Value]:
         """Output places low..stop-1 whose windows lie inside; their number is a multiple of `step`."""

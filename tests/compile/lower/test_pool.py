@@ -54,6 +54,20 @@ def test_pooling_equals_onnxs_reference_in_both_layouts(
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_of_any_width_are_pooled_to_their_end(op: str, stride: int, isa: Isa, cache: Path) -> None:
+    """A row is several vectors together, some alone, one that overlaps, and single places at its edges."""
+    for width in (9, 20, 37, 150, 163):
+        x = np.random.default_rng(width).standard_normal((1, 2, 3, width)).astype(np.float32)
+        attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, stride]}
+        (want,) = expected(op, [x], attributes)
+        types = [TensorType("float32", want.shape)]
+        (y,) = run_node(op, [x], attributes, types=types, isa=isa, cache=cache)
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)  # nine float32 terms in another order
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
 @pytest.mark.parametrize("shape", [(1, 70, 7, 7), (2, 3, 1, 5), (1, 4, 33), (2, 3, 2, 3, 4)])
 def test_global_pooling_equals_numpys_reduction(
