@@ -2,10 +2,15 @@
 
 import ctypes
 
-from pliant.kernels.dtypes import DTYPES, narrow, widen
-from pliant.kernels.emit import Module
+from pliant.kernels.dtypes import DTYPES, Dtype, narrow, widen
+from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
 from pliant.kernels.operations import OPERATIONS
+from pliant.kernels.values import Value, vector
+
+UNIT_COLUMNS = 64
+
+_CHAINS = 4
 
 
 class CumulateArgs(ctypes.Structure):
@@ -25,24 +30,43 @@ class CumulateArgs(ctypes.Structure):
 
 
 def cumulate_ir(isa: Isa, name: str, dtype: str, operation: str) -> str:
-    """`add` or `mul`; a unit is one (o, i), in order. Half floats are carried in float32."""
-    row = DTYPES[dtype]
+    """`add` or `mul`, in order; a unit is up to UNIT_COLUMNS neighbouring i of one o.
+
+    Half floats are carried in float32.
+    """
     module = Module(isa)
     with module.kernel(name) as f:
         args, lo, hi, _ = f.params
-        source, target, n, inner = f.fields(args, CumulateArgs, "source", "target", "n", "inner")
-        is_reverse, is_exclusive = f.fields(args, CumulateArgs, "is_reverse", "is_exclusive")
-        is_back, is_late = is_reverse.compare("ne", 0), is_exclusive.compare("ne", 0)
-        start = f.const(0 if operation == "add" else 1, row.register)
-        with f.each(lo, hi) as u:
-            at = u // inner * n * inner + u % inner
-            with f.loop(0, n, carry=[start]) as turn:
-                j = f.select(is_back, n - 1 - turn.index, turn.index)
-                place = at + j * inner
-                element = widen(f, f.load(f.at(source, place, row.memory), row.memory), row)
-                before = turn.carried[0]
-                after = OPERATIONS[operation](f, row, [before, element])
-                found = narrow(f, f.select(is_late, before, after), row)
-                f.store(found, f.at(target, place, row.memory))
-                turn.carry([after])
+        (inner,) = f.fields(args, CumulateArgs, "inner")
+        blocks = (inner + (UNIT_COLUMNS - 1)) // UNIT_COLUMNS
+        with f.each(lo, hi) as unit:
+            outer, done = unit // blocks, unit % blocks * UNIT_COLUMNS
+            stop = f.least(done + UNIT_COLUMNS, inner)
+            for chains, lanes in ((_CHAINS, f.lanes), (1, f.lanes), (1, 0)):
+                step = chains * max(lanes, 1)
+                after = done + (stop - done) // step * step
+                with f.each(done, after, step) as column:
+                    _write_columns(f, DTYPES[dtype], operation, (outer, column), chains, lanes)
+                done = after
     return module.text()
+
+
+def _write_columns(
+    f: Function, row: Dtype, operation: str, at: tuple[Value, Value], chains: int, lanes: int
+) -> None:
+    """`chains` vectors of neighbouring columns from (o, i) on; of 0 lanes, one column."""
+    names = ("source", "target", "n", "inner", "is_reverse", "is_exclusive")
+    source, target, n, inner, is_reverse, is_exclusive = f.fields(f.params[0], CumulateArgs, *names)
+    is_back, is_late = is_reverse.compare("ne", 0), is_exclusive.compare("ne", 0)
+    memory, register = ((vector(lanes, t) if lanes else t) for t in (row.memory, row.register))
+    first = at[0] * n * inner + at[1]
+    with f.loop(0, n, carry=[f.const(operation == "mul", register)] * chains) as turn:
+        j = f.select(is_back, n - 1 - turn.index, turn.index)
+        sums = []
+        for c, before in enumerate(turn.carried):
+            place = first + j * inner + c * lanes
+            element = widen(f, f.load(f.at(source, place, row.memory), memory), row)
+            sums.append(OPERATIONS[operation](f, row, [before, element]))
+            found = f.select(is_late, before, sums[-1])
+            f.store(narrow(f, found, row), f.at(target, place, row.memory))
+        turn.carry(sums)

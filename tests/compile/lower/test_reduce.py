@@ -111,6 +111,23 @@ def test_the_place_of_an_extremum(op: str, isa: Isa) -> None:
             np.testing.assert_array_equal(y, wanted)
 
 
+@EVERY_ISA
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int8", "uint8", "int32", "int64"])
+def test_the_place_of_an_extremum_in_rows_of_any_length(dtype: str, isa: Isa) -> None:
+    """Vectors in chains, alone, and what is left; equal elements, and NaN in every part."""
+    for n in (1, 3, 16, 21, 67, 150):
+        x = np.random.default_rng(n).integers(1, 60, (9, n)).astype(dtype)
+        if np.dtype(dtype).kind == "f":
+            for row in (1, 3, 5):
+                x[row, [row * n // 7, n - 1 - row * n // 11]] = np.nan
+        for op, find in (("ArgMax", np.argmax), ("ArgMin", np.argmin)):
+            for last in (0, 1):
+                attributes = {"axis": 1, "select_last_index": last, "keepdims": 0}
+                (y,) = run_node(op, [x], attributes, types=[TensorType("int64", (9,))], isa=isa)
+                wanted = n - 1 - find(x[:, ::-1], axis=1) if last else find(x, axis=1)
+                np.testing.assert_array_equal(y, wanted)
+
+
 def test_an_extremum_is_where_the_first_nan_is() -> None:
     """As in numpy."""
     x = np.array([[1, np.nan, 5, np.nan]], np.float32)

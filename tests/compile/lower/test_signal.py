@@ -26,6 +26,15 @@ def test_running_sums_and_products(op: str, dtype: str, isa: Isa) -> None:
             check(op, [x, np.array(axis)], attributes, constants=(1,), isa=isa)
 
 
+@EVERY_ISA
+@pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
+def test_running_sums_of_neighbouring_columns(dtype: str, isa: Isa) -> None:
+    """Several units wide: vectors in chains, alone, and single columns, each summed in its own order."""
+    x = np.random.default_rng(0).integers(0, 50, (2, 5, 64 + 32 + 8 + 3)).astype(dtype)
+    for attributes in ({}, {"reverse": 1, "exclusive": 1}):
+        check("CumSum", [x, np.array(1)], attributes, constants=(1,), isa=isa)
+
+
 def test_half_floats_are_summed_in_float32() -> None:
     """2048 ones: float16 alone would stay at 2048 from there on, and lose halves before."""
     x = np.full(3000, 0.5, np.float16)

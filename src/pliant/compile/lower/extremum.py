@@ -22,7 +22,7 @@ def extremum_call(
         return ()
     if n == 0:
         raise GraphError(f"node {label!r} looks for an extremum along axis {axis}, which is empty.")
-    extremum = Extremum(dtype, is_largest, is_last)
+    extremum = Extremum(dtype, is_largest, is_last, inner == 1)
     kernel = Kernel(extremum.name, partial(extremum_ir, extremum=extremum))
     fields: dict[str, Field] = {"x": Ref(name), "out": Ref(out), "n": n, "inner": inner}
     n_units = outer * -(-inner // UNIT_COLUMNS)

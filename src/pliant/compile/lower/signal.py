@@ -27,7 +27,7 @@ def _cumulate(operation: str) -> Any:
         assert given is not None, "CumSum has an axis"
         axis = int(given.ravel()[0]) % len(type_.shape)
         inner = prod(type_.shape[axis + 1 :])
-        n_units = prod(type_.shape[:axis]) * inner
+        n_units = prod(type_.shape[:axis]) * -(-inner // cumulate.UNIT_COLUMNS)
         name = f"cumulate_{operation}_{type_.dtype}"
         generate = partial(cumulate.cumulate_ir, name=name, dtype=type_.dtype, operation=operation)
         call = Call(
