@@ -1,11 +1,13 @@
 """Small ONNX models for tests of the front end."""
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx.parser
 from onnx import helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
 from pliant.models.onnx_bind import bind
@@ -41,3 +43,11 @@ def linear(rows: int = 64, columns: int = 48) -> tuple[Any, np.ndarray]:
         [numpy_helper.from_array(weight, "W")],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), weight
+
+
+def external(directory: Path, rows: int = 64, columns: int = 48) -> Path:
+    """`linear` in a file of this folder, its weight in "weights.bin" beside it."""
+    model, _ = linear(rows, columns)
+    convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
+    onnx.save(model, directory / "model.onnx")
+    return directory / "model.onnx"

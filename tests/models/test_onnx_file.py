@@ -6,19 +6,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import convert_model_to_external_data
+from onnx import helper, numpy_helper
 
 from pliant.errors import GraphError, InputError, ModelError
 from pliant.models.onnx_file import open_onnx
-from tests.models.onnx_models import linear, parse
-
-
-def _external(directory: Path, rows: int = 64, columns: int = 48) -> Path:
-    model, _ = linear(rows, columns)
-    convert_model_to_external_data(model, location="weights.bin", size_threshold=0)
-    onnx.save(model, directory / "model.onnx")
-    return directory / "model.onnx"
+from tests.models.onnx_models import external, linear, parse
 
 
 def test_inputs_are_described_with_their_symbols() -> None:
@@ -50,14 +42,14 @@ def test_weights_of_a_file_stay_in_the_file(tmp_path: Path) -> None:
 
 def test_external_weights_stay_in_their_file(tmp_path: Path) -> None:
     """Models over 2 GB can be stored in no other way."""
-    held = open_onnx(_external(tmp_path, 256, 128)).constants["W"]
+    held = open_onnx(external(tmp_path, 256, 128)).constants["W"]
     assert np.array_equal(held, linear(256, 128)[1])
     assert isinstance(_owner(held), mmap.mmap)
 
 
 def test_pages_may_be_dropped_and_come_back(tmp_path: Path) -> None:
     """After packing, mapped weights need not stay resident; constants read later must still be right."""
-    model = open_onnx(_external(tmp_path, 256, 128))
+    model = open_onnx(external(tmp_path, 256, 128))
     model.drop_pages()
     assert np.array_equal(model.constants["W"], linear(256, 128)[1])
 
@@ -80,60 +72,6 @@ def test_another_kind_of_source_is_refused() -> None:
     """A directory or a session passed by mistake."""
     with pytest.raises(InputError, match="not int"):
         open_onnx(3)
-
-
-def test_missing_external_data_names_tensor_and_file(tmp_path: Path) -> None:
-    """Only the small file was copied."""
-    path = _external(tmp_path)
-    (tmp_path / "weights.bin").unlink()
-    with pytest.raises(ModelError, match=r"'W' are in .*weights\.bin, which does not exist"):
-        open_onnx(path)
-
-
-def test_truncated_external_data_names_tensor_and_sizes(tmp_path: Path) -> None:
-    """Reading past the end of a map would crash the process."""
-    path = _external(tmp_path)
-    (tmp_path / "weights.bin").write_bytes(b"\x00" * 100)
-    with pytest.raises(ModelError, match=r"'W' needs 12288 bytes; .* which has 100"):
-        open_onnx(path)
-
-
-@pytest.mark.parametrize(
-    "location",
-    ["/etc/hostname", "../secret.bin", "a/../../secret.bin", "link.bin", "", "a\0b", "missing.bin"],
-)
-def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
-    """A hostile model must not read other files, not even through a symbolic link."""
-    (tmp_path / "secret.bin").write_bytes(b"\x00" * 12288)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
-    model, _ = linear()
-    tensor = model.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    tensor.external_data.add(key="location", value=location)
-    (folder / "m.onnx").write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match="'W'"):
-        open_onnx(folder / "m.onnx")
-
-
-@pytest.mark.parametrize("offset", ["-1", "1e3", "9" * 19, "8"])
-def test_a_wild_offset_is_refused(tmp_path: Path, offset: str) -> None:
-    """Offsets are text in the file."""
-    path = _external(tmp_path)
-    model = onnx.load(path, load_external_data=False)
-    entries = model.graph.initializer[0].external_data
-    next(e for e in entries if e.key == "offset").value = offset
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(ModelError, match="'W'"):
-        open_onnx(path)
-
-
-def test_external_data_of_a_model_in_memory_asks_for_its_path(tmp_path: Path) -> None:
-    """Bytes have no folder beside them."""
-    with pytest.raises(ModelError, match="give its path instead"):
-        open_onnx(_external(tmp_path).read_bytes())
 
 
 @pytest.mark.parametrize("dims", [[1 << 40, 1 << 20], [64, 49], [-1, 48], [0]])

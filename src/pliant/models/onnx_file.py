@@ -1,6 +1,5 @@
 """Open an ONNX model: bytes checked, weights mapped, inputs described. Knows no operator's meaning."""
 
-import mmap
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from google.protobuf.message import DecodeError, Message
 
 from pliant.errors import GraphError, InputError, ModelError
 from pliant.ir.port import Port
-from pliant.models.onnx_tensor import ExternalData, array_of, dtype_name, mapped
+from pliant.models.onnx_external import ExternalData, MappedFile, mapped
+from pliant.models.onnx_tensor import array_of, dtype_name
 from pliant.models.onnx_wire import outline
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
@@ -31,14 +31,22 @@ class OnnxModel:
     constants: Mapping[str, np.ndarray]
     opsets: Mapping[str, int]
     external: ExternalData
-    data: memoryview
+    file: MappedFile | None
     source: str
 
     def drop_pages(self) -> None:
         """Let the system take back memory that mapped weights were read into; they are read again at need."""
-        for memory in (self.data, *self.external.files):
-            if isinstance(memory.obj, mmap.mmap):
-                memory.obj.madvise(mmap.MADV_DONTNEED)
+        for file in self._files:
+            file.drop_pages()
+
+    def check_same(self) -> None:
+        """Raises ModelError where a file was written to since the model was opened."""
+        for file in self._files:
+            file.check_same()
+
+    @property
+    def _files(self) -> tuple[MappedFile, ...]:
+        return self.external.files if self.file is None else (self.file, *self.external.files)
 
     @cached_property
     def inputs(self) -> tuple[Port, ...]:
@@ -72,10 +80,11 @@ def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
     path = Path(source)
     if "\0" in str(path) or not path.is_file():
         raise ModelError(f"there is no file {str(path)!r}.")
-    return _open(mapped(path), path.parent, str(path))
+    file = mapped(path)
+    return _open(file.memory, file, str(path))
 
 
-def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
+def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
     proto = onnx.ModelProto()
     try:
         outlined = outline(data)
@@ -90,7 +99,7 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
         names = [t.values.name for t in proto.graph.sparse_initializer]
         raise GraphError(f"{source} has sparse weights {names}, which are not supported; make them dense.")
     _check_names(proto, source)
-    external = ExternalData(directory)
+    external = ExternalData(None if file is None else file.path.parent)
     constants = {}
     for tensor, span in zip(proto.graph.initializer, outlined.weights, strict=True):
         raw = None if span is None else data[span.start : span.start + span.n_bytes]
@@ -100,7 +109,7 @@ def _open(data: memoryview, directory: Path | None, source: str) -> OnnxModel:
     _check(proto, source)
     del proto.graph.initializer[:]
     opsets = {"" if o.domain in _DEFAULT_DOMAINS else o.domain: o.version for o in proto.opset_import}
-    return OnnxModel(proto, constants, opsets, external, data, source)
+    return OnnxModel(proto, constants, opsets, external, file, source)
 
 
 def _check_names(proto: Any, source: str) -> None:

@@ -13,7 +13,8 @@ from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProt
 
 from pliant.errors import GraphError
 from pliant.ir.graph import Attribute, TensorType
-from pliant.models.onnx_tensor import ELEMENT_TYPES, ExternalData, array_of, as_proto, dtype_name
+from pliant.models.onnx_external import ExternalData
+from pliant.models.onnx_tensor import ELEMENT_TYPES, array_of, as_proto, dtype_name
 
 _REFUSALS = (
     *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),

@@ -1,15 +1,14 @@
-"""ONNX tensors as numpy arrays, every size checked before it is believed. Knows no graph or operator."""
+"""ONNX tensors as numpy arrays, every size checked before it is believed. Knows no file or graph."""
 
-import mmap
 from math import prod
-from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from pliant.errors import GraphError, ModelError
 from pliant.ir.graph import TensorType
+from pliant.models.onnx_external import ExternalData
 
 DTYPES: dict[int, str] = {
     TensorProto.FLOAT: "float32",
@@ -62,7 +61,7 @@ def dtype_name(element_type: int, tensor: str) -> str:
     return DTYPES[element_type]
 
 
-def array_of(proto: Any, external: "ExternalData", raw: memoryview | None = None) -> np.ndarray:
+def array_of(proto: Any, external: ExternalData, raw: memoryview | None = None) -> np.ndarray:
     """The values of a TensorProto; `raw` are its bytes where they were cut out of it.
 
     Long weights are views of `raw` or of the mapped external file, read-only and perhaps unaligned.
@@ -107,77 +106,3 @@ def _from_fields(proto: Any, dtype: str, count: int) -> np.ndarray:
 def as_proto(name: str, array: np.ndarray) -> Any:
     """A small array as a TensorProto, for ONNX's own functions."""
     return numpy_helper.from_array(np.asarray(array), name)
-
-
-@final
-class ExternalData:
-    """Files beside a model that hold its weights, each mapped once; `directory` is None for one in memory.
-
-    The maps live as long as arrays made from them.
-    """
-
-    def __init__(self, directory: Path | None) -> None:
-        self._directory = directory
-        self._files: dict[str, memoryview] = {}
-
-    @property
-    def files(self) -> tuple[memoryview, ...]:
-        """What is mapped."""
-        return tuple(self._files.values())
-
-    def read(self, proto: Any, n_bytes: int) -> memoryview:
-        """The bytes of an external tensor. Raises ModelError naming tensor and file where they lack."""
-        about = {entry.key: entry.value for entry in proto.external_data}
-        location = about.get("location", "")
-        file = self._file(location, proto.name)
-        offset = _number(about.get("offset", "0"), proto.name)
-        length = _number(about.get("length", str(n_bytes)), proto.name)
-        if length != n_bytes or offset + n_bytes > len(file):
-            raise ModelError(
-                f"tensor {proto.name!r} needs {n_bytes} bytes; the model says bytes {offset} to "
-                f"{offset + length} of {location!r}, which has {len(file)}."
-            )
-        return file[offset : offset + n_bytes]
-
-    def _file(self, location: str, tensor: str) -> memoryview:
-        if location not in self._files:
-            self._files[location] = mapped(self._path(location, tensor))
-        return self._files[location]
-
-    def _path(self, location: str, tensor: str) -> Path:
-        if self._directory is None:
-            raise ModelError(
-                f"the values of tensor {tensor!r} are in the file {location!r}, but the model came as bytes: "
-                "give its path instead."
-            )
-        if not location or "\0" in location or Path(location).is_absolute():
-            raise ModelError(f"tensor {tensor!r} names {location!r} as its file, which is no relative path.")
-        base = self._directory.resolve()
-        try:
-            path = (base / location).resolve()
-            inside, there = path.is_relative_to(base), path.is_file()
-        except (OSError, RuntimeError) as error:
-            raise ModelError(f"tensor {tensor!r} names an unusable file: {error}") from error
-        if not inside:
-            raise ModelError(
-                f"tensor {tensor!r} names {location!r}, which is outside the model's folder {base}."
-            )
-        if not there:
-            raise ModelError(f"the values of tensor {tensor!r} are in {path}, which does not exist.")
-        return path
-
-
-def mapped(path: Path) -> memoryview:
-    """A file's bytes, mapped read-only. Raises ModelError when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-def _number(text: str, tensor: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ModelError(f"tensor {tensor!r} gives {text!r} as a place in its external file.")
-    return int(text)

@@ -8,8 +8,9 @@ from onnx import helper
 
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
+from pliant.models.onnx_external import ExternalData
 from pliant.models.onnx_nodes import attribute
-from pliant.models.onnx_tensor import ELEMENT_TYPES, ExternalData
+from pliant.models.onnx_tensor import ELEMENT_TYPES
 
 VANISHING = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
 """Operators that are gone once a model is bound."""

@@ -248,6 +248,7 @@ class ModelSession:
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
 
     def _compile(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
+        self._model.check_same()
         graph = self._bound(shapes, feeds)
         image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
         _check_memory(image, self._model.source)
