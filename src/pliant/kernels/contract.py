@@ -5,13 +5,16 @@ other types than float32, and what no tile can walk, end here.
 """
 
 import ctypes
+from dataclasses import dataclass
 
 from pliant.kernels.dtypes import DTYPES, Dtype, narrow, widen
 from pliant.kernels.emit import Function, Module
 from pliant.kernels.isa import Isa
-from pliant.kernels.values import Value
+from pliant.kernels.values import Value, vector
 
 OUT_DIMS, SUM_DIMS, MAX_OPERANDS = 8, 4, 4
+
+_CHAINS = 4
 
 
 class ContractArgs(ctypes.Structure):
@@ -32,32 +35,67 @@ class ContractArgs(ctypes.Structure):
     )
 
 
-def contract_name(dtype: str, n_operands: int) -> str:
+def contract_name(dtype: str, n_operands: int, pattern: str = "") -> str:
     """The kernel's name."""
-    return f"contract{n_operands}_{dtype}"
+    return "_".join([f"contract{n_operands}", dtype, *[pattern] * bool(pattern)])
 
 
-def contract_ir(isa: Isa, dtype: str, n_operands: int) -> str:
-    """The kernel `contract_name(...)` with ContractArgs over `n_operands` operands and `out` of `dtype`."""
+def contract_ir(isa: Isa, dtype: str, n_operands: int, pattern: str = "") -> str:
+    """The kernel `contract_name(...)` with ContractArgs over `n_operands` operands and `out` of `dtype`.
+
+    `pattern` says how each operand, and c behind them, goes along a row: `c` contiguous or `s` one value.
+    Then neighbouring outputs are vectors; without a pattern they are not. Sums have one order in both.
+    """
     type_ = DTYPES[dtype]
     module = Module(isa)
-    with module.kernel(contract_name(dtype, n_operands)) as f:
+    with module.kernel(contract_name(dtype, n_operands, pattern)) as f:
         args, lo, hi, _ = f.params
         out, c = f.fields(args, ContractArgs, "out", "c")
         n = _element(f, args, "extents", OUT_DIMS - 1)
         operands = [_pointer(f, args, i) for i in range(n_operands)]
+        ways = ((_CHAINS, f.lanes), (1, f.lanes), (1, 0)) if pattern else ((1, 0),)
         with f.each(lo, hi) as unit:
             starts, start_c = _row_start(f, args, unit, n_operands)
-            with f.each(0, n) as j:
-                here = []
-                for i, (x, start) in enumerate(zip(operands, starts, strict=True)):
-                    step = _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS - 1)
-                    here.append(f.at(x, start + j * step, type_.memory))
-                total = _sum(f, args, here, type_)
-                step_c = _element(f, args, "c_strides", OUT_DIMS - 1)
-                total = _finish(f, args, total, f.at(c, start_c + j * step_c, type_.memory), c, type_)
-                f.store(narrow(f, total, type_), f.at(out, unit * n + j, type_.memory))
+            done = f.const(0)
+            for chains, lanes in ways:
+                step = chains * max(lanes, 1)
+                stop = done + (n - done) // step * step
+                with f.each(done, stop, step) as j:
+                    here = []
+                    for i, (x, start) in enumerate(zip(operands, starts, strict=True)):
+                        along = _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS - 1)
+                        here.append(f.at(x, start + j * along, type_.memory))
+                    row = _Row(pattern or "c" * (n_operands + 1), lanes, type_)
+                    totals = _sum(f, args, here, row, chains)
+                    step_c = _element(f, args, "c_strides", OUT_DIMS - 1)
+                    here_c = f.at(c, start_c + j * step_c, type_.memory)
+                    for k, total in enumerate(_finish(f, args, totals, here_c, c, row)):
+                        to = f.at(out, unit * n + j + k * lanes, type_.memory)
+                        f.store(narrow(f, total, type_), to)
+                done = stop
     return module.text()
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """How neighbouring outputs are computed: `lanes` at a time, 0 for one."""
+
+    pattern: str
+    lanes: int
+    dtype: Dtype
+
+    @property
+    def register(self) -> str:
+        return vector(self.lanes, self.dtype.register) if self.lanes else self.dtype.register
+
+    def load(self, f: Function, place: Value, i: int, chains: int) -> list[Value]:
+        """Operand i's values for so many vectors of outputs from `place` on."""
+        memory = self.dtype.memory
+        if self.lanes and self.pattern[i] == "s":
+            return [f.splat(widen(f, f.load(place, memory), self.dtype))] * chains
+        places = [f.at(place, k * self.lanes, memory) for k in range(chains)]
+        type_ = vector(self.lanes, memory) if self.lanes else memory
+        return [widen(f, f.load(p, type_), self.dtype) for p in places]
 
 
 def _row_start(f: Function, args: Value, unit: Value, n_operands: int) -> tuple[list[Value], Value]:
@@ -74,41 +112,43 @@ def _row_start(f: Function, args: Value, unit: Value, n_operands: int) -> tuple[
     return starts, start_c
 
 
-def _sum(f: Function, args: Value, operands: list[Value], type_: Dtype) -> Value:
-    """The sum over all of the summed dimensions, loops nested."""
+def _sum(f: Function, args: Value, operands: list[Value], row: _Row, chains: int) -> list[Value]:
+    """The sums over all of the summed dimensions, loops nested."""
 
-    def over(d: int, here: list[Value], total: Value) -> Value:
+    def over(d: int, here: list[Value], totals: list[Value]) -> list[Value]:
         if d == SUM_DIMS:
-            terms = [widen(f, f.load(p, type_.memory), type_) for p in here]
-            product = terms[0]
-            for term in terms[1:]:
-                product = product * term
-            return total + product
+            products, *others = (row.load(f, p, i, chains) for i, p in enumerate(here))
+            for terms in others:
+                products = [x * y for x, y in zip(products, terms, strict=True)]
+            return [x + y for x, y in zip(totals, products, strict=True)]
         extent = _element(f, args, "extents", OUT_DIMS + d)
         steps = [
             _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS + d) for i in range(len(here))
         ]
-        with f.loop(0, extent, carry=[total]) as turn:
-            inner = [f.at(p, turn.index * s, type_.memory) for p, s in zip(here, steps, strict=True)]
-            turn.carry([over(d + 1, inner, turn.carried[0])])
-        return turn.carried[0]
+        with f.loop(0, extent, carry=totals) as turn:
+            inner = [f.at(p, turn.index * s, row.dtype.memory) for p, s in zip(here, steps, strict=True)]
+            turn.carry(over(d + 1, inner, turn.carried))
+        return turn.carried
 
-    return over(0, operands, f.const(0, type_.register))
+    return over(0, operands, [f.const(0, row.register)] * chains)
 
 
-def _finish(f: Function, args: Value, total: Value, c_here: Value, c: Value, type_: Dtype) -> Value:
+def _finish(f: Function, args: Value, totals: list[Value], c_here: Value, c: Value, row: _Row) -> list[Value]:
     """alpha * total + beta * c."""
+    is_float = row.dtype.kind == "float"
     alpha, beta = f.fields(args, ContractArgs, "alpha", "beta")
-    if type_.register == "double":
+    if row.dtype.register == "double":
         alpha, beta = (f.cast("fpext", x, "double") for x in (alpha, beta))
-    if type_.kind == "float":
-        total = total * alpha
+    if row.lanes:
+        alpha, beta = f.splat(alpha), f.splat(beta)
+    if is_float:
+        totals = [total * alpha for total in totals]
 
     def with_c() -> list[Value]:
-        x = widen(f, f.load(c_here, type_.memory), type_)
-        return [total + (x * beta if type_.kind == "float" else x)]
+        added = row.load(f, c_here, -1, len(totals))
+        return [total + (x * beta if is_float else x) for total, x in zip(totals, added, strict=True)]
 
-    return f.choose(c.compare("ne", 0), with_c, lambda: [total])[0]
+    return f.choose(c.compare("ne", 0), with_c, lambda: totals)
 
 
 def _pointer(f: Function, args: Value, i: int) -> Value:

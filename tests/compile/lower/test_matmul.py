@@ -116,6 +116,21 @@ def test_gemm_multiplies_doubles(cache: Path) -> None:
     np.testing.assert_allclose(got, 0.5 * a @ b + 2.0 * c, rtol=1e-12)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "int64"])
+def test_wide_rows_of_any_type_go_in_vectors_to_their_end(dtype: str, isa: Isa, cache: Path) -> None:
+    """Vectors in chains, alone and single columns, with a term by column, by row, or none; B either way."""
+    rtol = {"float64": 1e-12, "float16": 4e-3}.get(dtype, 0.0)  # half floats: rounded once, on numbers to 30
+    a, b = normal(3, 9, dtype=dtype), normal(9, 64 + 32 + 16 + 3, seed=1, dtype=dtype)
+    for c in (None, normal(115, seed=2, dtype=dtype), normal(3, 1, seed=3, dtype=dtype)):
+        exact = np.float64 if np.dtype(dtype).kind == "f" else dtype
+        wanted = a.astype(exact) @ b.astype(exact) + (0 if c is None else c.astype(exact))
+        for turned in (0, 1):
+            inputs = [a, np.ascontiguousarray(b.T) if turned else b, c][: 2 if c is None else 3]
+            got = run("Gemm", inputs, wanted.shape, {"transB": turned}, isa=isa, cache=cache)
+            np.testing.assert_allclose(got, wanted, rtol=rtol, atol=rtol)
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", None])
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 def test_bias_residual_and_activation_ride_along(isa: Isa, activation: str | None, cache: Path) -> None:

@@ -129,8 +129,14 @@ def lower_contraction(
     strides += [0] * (MAX_OPERANDS * (OUT_DIMS + SUM_DIMS) - len(strides))
     refs = [x.ref(itemsize) for x in operands]
     n = len(operands)
+    along = [x.strides[len(shape) - 1] for x in (*operands, added or out)] if shape else []
+    is_vector = bool(along) and set(along) <= {0, 1}
+    pattern = "".join("sc"[step] for step in along) if is_vector else ""
     call = Call(
-        kernel=Kernel(contract.contract_name(dtype, n), lambda isa: contract.contract_ir(isa, dtype, n)),
+        kernel=Kernel(
+            contract.contract_name(dtype, n, pattern),
+            lambda isa: contract.contract_ir(isa, dtype, n, pattern),
+        ),
         layout=ContractArgs,
         fields={
             "out": out.ref(itemsize),
