@@ -129,3 +129,17 @@ def _owner(array: np.ndarray) -> object:
     while isinstance(base, np.ndarray):
         base = base.base
     return base.obj if isinstance(base, memoryview) else base
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_text_that_is_no_text_is_refused_wherever_it_stands(which: int) -> None:
+    """Domains of nodes, functions and opsets too: protobuf hands them on as bytes."""
+    data = parse(
+        "g (float[2] x) => (float[2] y) { y = local.f(x, x) }",
+        functions="""<opset_import: ["": 17], domain: "local"> f (a, b) => (c) { c = Add(a, b) }""",
+    ).SerializeToString()
+    parts = data.split(b"local")
+    assert len(parts) == 4
+    broken = b"local".join(parts[: which + 1]) + b"loca\x8e" + b"local".join(parts[which + 1 :])
+    with pytest.raises(GraphError, match="no text"):
+        open_onnx(broken)

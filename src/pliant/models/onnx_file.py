@@ -113,28 +113,24 @@ def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
 
 
 def _check_names(proto: Any, source: str) -> None:
-    """Raises GraphError for names that are no UTF-8, which protobuf gives as bytes or not at all."""
+    """Raises GraphError for text that is no UTF-8, which protobuf gives as bytes or not at all."""
     try:
-        bodies = (proto.graph, *proto.functions)
-        odd = next((name for body in bodies for name in _names(body) if not isinstance(name, str)), None)
+        odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     except UnicodeError as error:
         raise GraphError(f"{source} holds names that are no text: {error}.") from error
     if odd is not None:
         raise GraphError(f"{source} holds names that are no text: {odd!r}.")
 
 
-def _names(body: Any) -> Iterator[str | bytes]:
-    """Of a graph or function: its own, its tensors', its nodes' and attributes', and those inside them."""
-    yield body.name
-    for value in (*body.input, *body.output):
-        yield value if isinstance(value, str | bytes) else value.name
-    yield from (tensor.name for tensor in getattr(body, "initializer", ()))
-    for node in body.node:
-        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        for a in node.attribute:
-            yield from (a.name, a.ref_attr_name)
-            for inner in (a.g, *a.graphs) if a.HasField("g") or a.graphs else ():
-                yield from _names(inner)
+def _texts(message: Any) -> Iterator[str | bytes]:
+    """Every value of a field declared as text: names, domains, dimensions, documentation."""
+    for field, value in message.ListFields():
+        values = (value,) if isinstance(value, str | bytes | Message) else value
+        if field.type == field.TYPE_MESSAGE:
+            for inner in values:
+                yield from _texts(inner)
+        elif field.type == field.TYPE_STRING:
+            yield from values
 
 
 def _check(proto: Any, source: str) -> None:
