@@ -12,9 +12,11 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 def open_peer(name: str, path: Path, n_threads: int) -> Run:
-    """`name` (onnxruntime or openvino) with the model at `path` on `n_threads` threads, latency first.
+    """`name` (one of PEERS) with the model at `path` on `n_threads` threads, latency first.
 
-    Raises InputError when it is unknown or not installed.
+    torch reads no ONNX: it runs the program that torch.export.save wrote beside it, MODEL.pt2, eagerly, with
+    the same inputs and outputs in the same order. Raises InputError when a runtime is unknown or not
+    installed, or that file is missing.
     """
     if name not in _PEERS:
         raise InputError(f"{name!r} is no runtime to compare with; known are {', '.join(_PEERS)}.")
@@ -55,5 +57,32 @@ def _openvino(path: Path, n_threads: int) -> Run:
     return run
 
 
-_PEERS: dict[str, Callable[[Path, int], Run]] = {"onnxruntime": _onnxruntime, "openvino": _openvino}
+def _torch(path: Path, n_threads: int) -> Run:
+    import onnx
+    import torch
+    from torch.utils import _pytree as pytree
+
+    program = path.with_suffix(".pt2")
+    if not program.is_file():
+        raise InputError(
+            f"torch cannot read ONNX and there is no {program}: write the module that the model was exported "
+            "from there, torch.export.save(torch.export.export(module, inputs), FILE)."
+        )
+    torch.set_num_threads(n_threads)
+    module = torch.export.load(program).module()
+    names = [value.name for value in onnx.load(path, load_external_data=False).graph.output]
+
+    def run(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with torch.inference_mode():
+            found = pytree.tree_leaves(module(*(torch.from_numpy(array) for array in feeds.values())))
+        return {name: tensor.numpy() for name, tensor in zip(names, found, strict=True)}
+
+    return run
+
+
+_PEERS: dict[str, Callable[[Path, int], Run]] = {
+    "onnxruntime": _onnxruntime,
+    "openvino": _openvino,
+    "torch": _torch,
+}
 PEERS = tuple(_PEERS)
