@@ -23,7 +23,7 @@ COMPARED = tuple(x for x in ("pliant", "onnxruntime", "openvino") if find_spec(x
 LAYER_PAUSE_S = 0.05
 """Before a layer's turn: shorter than before a model's, as the threads of a short run spin for less."""
 
-# Input channels, output channels, height and width of the input, kernel, stride; how often in the model.
+# Input channels, output channels, height and width of the input, kernel, stride.
 LAYERS: dict[str, tuple[tuple[int, int, int, int, int], ...]] = {
     "ResNet-50": (
         (3, 64, 224, 7, 2),

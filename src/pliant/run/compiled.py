@@ -1,7 +1,7 @@
 """A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, Self, final, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
@@ -10,20 +10,21 @@ from pliant.compile.bound import Bound
 from pliant.compile.encode import Encoded, encode, kernels
 from pliant.compile.load import addresses
 from pliant.errors import InputError
-from pliant.ir.port import Port, static_port
+from pliant.ir.port import static_port
 from pliant.kernels.jit import Library
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.pool import Pool
 from pliant.kernels.turns import Turns
+from pliant.run.answering import Answering
 from pliant.run.arena import Arena
-from pliant.run.ports import Feeds, by_name, refuse_to_pickle, shapes_of, shown, writable
+from pliant.run.ports import Feeds, Shapes, shapes_of, shown, writable
 
 if TYPE_CHECKING:
     from pliant.run.profile import Profile
 
 
 @final
-class CompiledSession:
+class CompiledSession(Answering):
     """Runs one program on its weights and the addresses of its kernels; threads take turns.
 
     The pool may be shared with other sessions and is left open. The arena is allocated here and never again,
@@ -54,88 +55,16 @@ class CompiledSession:
             self._bound.point(space, address)
         self._place_arena()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
         return shown("CompiledSession", self.inputs, self.outputs, state)
-
-    def __reduce__(self) -> NoReturn:
-        refuse_to_pickle()
 
     @property
     def arena_bytes(self) -> int:
         return self.program.arena_bytes
 
-    def get_inputs(self) -> list[Port]:
-        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
-        return list(self.inputs)
-
-    def get_outputs(self) -> list[Port]:
-        """The outputs, likewise."""
-        return list(self.outputs)
-
-    @overload
-    def run(self, feeds: Feeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
-
-    @overload
-    def run(self, feeds: Sequence[str] | None, out: Feeds) -> list[np.ndarray]: ...
-
-    def run(
-        self, feeds: Feeds | Sequence[str] | None, out: Feeds | None = None
-    ) -> dict[str, np.ndarray] | list[np.ndarray]:
-        """Outputs by name, in fresh arrays or in those of `out`. Raises InputError naming a wrong feed.
-
-        As onnxruntime's users write it, `run(names or None, feeds)` gives a list.
-        """
-        given, into, names = by_name(feeds, out, self.outputs)
-        shapes_of(self.inputs, given)
-        with self._turns.lock:
-            results = self._run(given, into)
-        return results if names is None else [results[y] for y in names]
-
-    def repeat(self) -> None:
-        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        with self._turns.lock:
-            self._check_open()
-            self._pool.walk(self._table)
-
-    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        from pliant.run.profile import profile_of  # draws tables, which no run needs
-
-        if runs < 1:
-            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        shapes_of(self.inputs, feeds)
-        with self._turns.lock:
-            held = self._run(feeds, None)
-            ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
-            del held
-        return profile_of(self.program.rows, ends_s, self._pool.n_threads)
-
-    def close(self) -> None:
-        """Let go of all memory; running afterwards is an error. The pool stays open."""
-        with self._turns.lock:
-            self._closed = True
-            self.weights, self._arena = {}, Arena()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InputError("this session is closed; compile or load the model again.")
-
-    def _place_arena(self) -> None:
-        """Point the calls at the arena where it is now, large enough for them."""
-        if self._arena.n_bytes < self.program.arena_bytes:
-            self._arena.resize(self.program.arena_bytes)
-        if self._arena.address != self._fixed.get(ARENA):
-            self._bound.point(ARENA, self._arena.address)
-            self._fixed[ARENA] = self._arena.address
-
-    def _run(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def answer(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        """A run of feeds that were checked, for an owner who lets runs take turns."""
         self._check_open()
         self._place_arena()
         held = {}
@@ -152,6 +81,46 @@ class CompiledSession:
             self._pool.walk(self._table)
         self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
+
+    def repeat(self) -> None:
+        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
+        with self._turns.lock:
+            self._check_open()
+            self._pool.walk(self._table)
+
+    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        from pliant.run.profile import profile_of  # draws tables, which no run needs
+
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        shapes_of(self.inputs, feeds)
+        with self._turns.lock:
+            held = self.answer(feeds, None)
+            ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
+            del held
+        return profile_of(self.program.rows, ends_s, self._pool.n_threads)
+
+    def close(self) -> None:
+        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        with self._turns.lock:
+            self._closed = True
+            self.weights, self._arena = {}, Arena()
+
+    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
+        return self.answer(feeds, out)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session is closed; compile or load the model again.")
+
+    def _place_arena(self) -> None:
+        """Point the calls at the arena where it is now, large enough for them."""
+        if self._arena.n_bytes < self.program.arena_bytes:
+            self._arena.resize(self.program.arena_bytes)
+        if self._arena.address != self._fixed.get(ARENA):
+            self._bound.point(ARENA, self._arena.address)
+            self._fixed[ARENA] = self._arena.address
 
 
 def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:

@@ -5,12 +5,12 @@ combination of shapes it meets, and for each value of the inputs from which shap
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Literal, NoReturn, Self, final, get_args, overload
+from typing import TYPE_CHECKING, Literal, final, get_args
 
 import numpy as np
 import psutil
@@ -24,13 +24,13 @@ from pliant.compile.lower.rules import RULES
 from pliant.compile.simplify.code_weights import code_weights
 from pliant.errors import GraphError, InputError, ValueNeeded
 from pliant.ir.graph import Graph
-from pliant.ir.port import Port
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.kernels.turns import Turns
 from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_bind import bind
 from pliant.models.onnx_file import OnnxModel
+from pliant.run.answering import Answering
 from pliant.run.arena import Arena
 from pliant.run.buckets import Buckets
 from pliant.run.compiled import CompiledSession
@@ -38,9 +38,7 @@ from pliant.run.padding import Padding
 from pliant.run.ports import (
     Feeds,
     Shapes,
-    by_name,
     fixed,
-    refuse_to_pickle,
     shapes_of,
     shown,
     symbols,
@@ -95,7 +93,7 @@ class ModelOptions:
 
 
 @final
-class ModelSession:
+class ModelSession(Answering):
     """Answers feeds with a model's outputs; threads may share it, and take turns.
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
@@ -130,56 +128,14 @@ class ModelSession:
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
         return shown(f"ModelSession of {self._model.source}", self.inputs, self.outputs, state)
-
-    def __reduce__(self) -> NoReturn:
-        refuse_to_pickle()
 
     @property
     def arena_bytes(self) -> int:
         """What intermediate tensors take: as much as those of the largest image."""
         return max((image.arena_bytes for image in self._images.values()), default=0)
-
-    def get_inputs(self) -> list[Port]:
-        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
-        return list(self.inputs)
-
-    def get_outputs(self) -> list[Port]:
-        """The outputs, likewise."""
-        return list(self.outputs)
-
-    @overload
-    def run(self, feeds: Feeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
-
-    @overload
-    def run(self, feeds: Sequence[str] | None, out: Feeds) -> list[np.ndarray]: ...
-
-    def run(
-        self, feeds: Feeds | Sequence[str] | None, out: Feeds | None = None
-    ) -> dict[str, np.ndarray] | list[np.ndarray]:
-        """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
-
-        As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises InputError
-        naming a feed that is missing, unknown, or of the wrong type or shape; GraphError when the model
-        cannot be compiled for these shapes.
-        """
-        given, into, names = by_name(feeds, out, self.outputs)
-        shapes = shapes_of(self.inputs, given)
-        fit = self._padding.fit(shapes)
-        with self._turns.lock:
-            if not fit.padded:
-                results = self._exact(given, into)
-            else:  # methods are handed over for the call: held, they would keep a dropped session alive
-                results = self._padding.answer(fit, given, into, self._again, self._once)
-        return results if names is None else [results[y] for y in names]
 
     def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
@@ -206,13 +162,20 @@ class ModelSession:
             self._padding.clear()
             self._weights, self._arena = SharedWeights(), Arena()
 
+    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> _Arrays:
+        fit = self._padding.fit(shapes)
+        if not fit.padded:
+            return self._exact(feeds, out)
+        # Methods are handed over for the call: held, they would keep a dropped session alive.
+        return self._padding.answer(fit, feeds, out, self._again, self._once)
+
     def _as_run(self, feeds: Feeds) -> Feeds:
         """The feeds as large as they are run."""
         return self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
 
     def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
         session = self._session(_shapes(feeds), feeds)
-        return session.run({x: feeds[x] for x in session.program.inputs}, out)
+        return session.answer({x: feeds[x] for x in session.program.inputs}, out)
 
     def _again(self, feeds: Feeds, held: Feeds) -> _Arrays:
         """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
@@ -222,7 +185,7 @@ class ModelSession:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
         known = self._images.get(self._key(_shapes(feeds), feeds))
         session = known or self._compile(_shapes(feeds), feeds)
-        results = session.run({x: feeds[x] for x in session.program.inputs})
+        results = session.answer({x: feeds[x] for x in session.program.inputs}, None)
         if known is None:
             self._trim()
         return results

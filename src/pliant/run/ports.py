@@ -1,7 +1,7 @@
 """What users see of a session: inputs and outputs, feeds checked, onnxruntime's call. Knows no program."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -72,13 +72,6 @@ def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: s
     """A session in one line."""
     ports = [", ".join(f"{p.name}: {p}" for p in side) for side in (inputs, outputs)]
     return f"<{session} ({ports[0]}) -> ({ports[1]}), {more}>"
-
-
-def refuse_to_pickle() -> NoReturn:
-    raise InputError(
-        "a session holds threads and memory of its process and cannot be pickled or copied: call "
-        "pliant.compile or pliant.load in the process that runs it."
-    )
 
 
 def _shape(port: Port, array: Any, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
