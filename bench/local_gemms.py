@@ -29,6 +29,11 @@ class Pass:
         self.table.add(kernel, args, n_units, grain_)  # type: ignore[arg-type]
         self._alive.extend(alive)
 
+    def add_gemm(self, kernel: int, args: GemmArgs, isa: Isa, *alive: object) -> None:
+        """A float32 product, cut as `grain` says."""
+        rows, N = args.n_rows, args.n_columns
+        self.add(kernel, args, units(N, isa), grain(N, rows, isa, self._pool.n_threads), *alive)
+
     def seconds(self) -> float:
         start = time.perf_counter()
         self._pool.walk(self.table)
@@ -43,17 +48,7 @@ def coded_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model, b
         slices, table = _slices(coded, model, decode_table(coded.resident.codebooks[bits], bits, isa), bits)
         a, c, bias = activations(rows, K, N)
         args = _args(model, m, slices, a, c, bias)
-        out.add(
-            kernels["gemm"],
-            args,
-            units(N, isa),
-            grain(N, rows, isa, pool.n_threads),
-            slices,
-            table,
-            a,
-            c,
-            bias,
-        )
+        out.add_gemm(kernels["gemm"], args, isa, slices, table, a, c, bias)
         out.flops += 2 * rows * K * N
     return out
 
@@ -72,17 +67,7 @@ def resident_pass(pool: Pool, kernels: Mapping[str, int], isa: Isa, model: Model
             slices=slices.ctypes.data, segment_rows=K, n_segments=1, column_groups_per_slice=N // 16,
             bias=bias.ctypes.data,
         )  # fmt: skip
-        out.add(
-            kernels["gemm"],
-            args,
-            units(N, isa),
-            grain(N, rows, isa, pool.n_threads),
-            packed,
-            slices,
-            a,
-            c,
-            bias,
-        )
+        out.add_gemm(kernels["gemm"], args, isa, packed, slices, a, c, bias)
         out.flops += 2 * rows * K * N
     return out
 
