@@ -1,0 +1,191 @@
+"""Any transformer encoder as data: its layers, and what their weights are called. Knows no file and no graph.
+
+Weights have canonical names, the same for every family: `layers.3.query.weight` float32 [out, in] as Hugging
+Face has it, `.bias` [out], and a norm's `.weight` and `.bias`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from pliant.errors import ModelError
+from pliant.models.spec import Activation
+
+EncoderFamily = Literal["bert", "distilbert", "roberta", "electra", "mobilebert", "vit", "whisper"]
+NormKind = Literal["layer", "affine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """y = x @ weight.T + bias; `NAME.weight` is [n_out, n_in], `NAME.bias` [n_out] where there is one."""
+
+    name: str
+    n_in: int
+    n_out: int
+    has_bias: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Over the last axis: layer norm, or "affine", MobileBERT's x * weight + bias, which takes no mean."""
+
+    name: str
+    n: int
+    kind: NormKind
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """norm(linear(x) [+ residual]): MobileBERT's way in and out of its bottleneck (Sun et al. 2020, 3.1)."""
+
+    linear: Linear
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """down(activation(up(h))); post-norm adds the residual and then takes `norm`, pre-norm reads norm(h)."""
+
+    up: Linear
+    down: Linear
+    norm: Norm
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderLayer:
+    """One layer, x [rows, hidden] to the same shape.
+
+    Post-norm (BERT): y = attention_norm(r + output(attention(x))), then each feed forward
+    y = norm(y + down(act(up(y)))). Pre-norm (ViT, Whisper): y = x + output(attention(attention_norm(x))),
+    then y = y + down(act(up(norm(y)))).
+
+    MobileBERT (post-norm): query and key read `query_in`(x), value reads `value_in`(x), the residual r is
+    `residual_in`(x); where one is None, that is x. In the end y = widen(y), whose residual is x.
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    attention_norm: Norm
+    feed_forwards: tuple[FeedForward, ...]
+    is_pre_norm: bool = False
+    query_in: Narrowing | None = None
+    value_in: Narrowing | None = None
+    residual_in: Narrowing | None = None
+    widen: Narrowing | None = None
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        """All products of the layer, in the order they run."""
+        return tuple(part for part in _parts(self) if isinstance(part, Linear))
+
+    @property
+    def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Canonical name and shape of every weight of the layer, each once."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part in _parts(self):
+            n = part.n_out if isinstance(part, Linear) else part.n
+            shapes[f"{part.name}.weight"] = (n, part.n_in) if isinstance(part, Linear) else (n,)
+            if isinstance(part, Norm) or part.has_bias:
+                shapes[f"{part.name}.bias"] = (n,)
+        return tuple(shapes.items())
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """A stack of `n_layers` equal layers.
+
+    `hidden` is the width between layers, `inner` the width inside of them (the same but for MobileBERT),
+    `ffn` the columns of each feed forward; heads attend over n_heads * head_dim columns. `max_rows` is the
+    most rows (tokens, patches, frames) that the model reads. `template` is a layer whose names lack their
+    prefix. Raises ModelError where the sizes do not fit one another.
+    """
+
+    family: EncoderFamily
+    n_layers: int
+    n_heads: int
+    head_dim: int
+    hidden: int
+    inner: int
+    ffn: int
+    activation: Activation
+    max_rows: int
+    template: EncoderLayer
+
+    def __post_init__(self) -> None:
+        for name in ("n_layers", "n_heads", "head_dim", "hidden", "inner", "ffn", "max_rows"):
+            if getattr(self, name) < 1:
+                raise ModelError(
+                    f"{name} is {getattr(self, name)}, but must be at least 1; check the configuration."
+                )
+        for name, got, wanted in _widths(self):
+            if got != wanted:
+                raise ModelError(
+                    f"{name} is {got} wide in this {self.family}, but must be {wanted}; check the config."
+                )
+
+    @property
+    def attended(self) -> int:
+        """Columns that all heads make together."""
+        return self.n_heads * self.head_dim
+
+    def layer(self, i: int) -> EncoderLayer:
+        """Layer `i` under its canonical names. Raises ModelError for one the model does not have."""
+        if not 0 <= i < self.n_layers:
+            raise ModelError(f"layer {i} was asked of an encoder with layers 0 to {self.n_layers - 1}.")
+        layer: EncoderLayer = _prefixed(self.template, f"layers.{i}.")
+        return layer
+
+
+def _prefixed(part: Any, prefix: str) -> Any:
+    """`part`, or each of a tuple, with `prefix` before every name in it."""
+    match part:
+        case Linear() | Norm():
+            return replace(part, name=prefix + part.name)
+        case tuple():
+            return tuple(_prefixed(one, prefix) for one in part)
+        case Narrowing() | FeedForward() | EncoderLayer():
+            changed = {f.name: _prefixed(getattr(part, f.name), prefix) for f in fields(part)}
+            return replace(part, **changed)
+        case _:
+            return part
+
+
+def _parts(layer: EncoderLayer) -> Iterator[Linear | Norm]:
+    """Every product and norm of a layer, in the order they run; what is shared comes more than once."""
+    norm_first = (layer.attention_norm,) if layer.is_pre_norm else ()
+    yield from norm_first
+    for narrowing in (layer.query_in, layer.value_in, layer.residual_in):
+        if narrowing is not None:
+            yield from (narrowing.linear, narrowing.norm)
+    yield from (layer.query, layer.key, layer.value, layer.output)
+    if not norm_first:
+        yield layer.attention_norm
+    for forward in layer.feed_forwards:
+        parts = (forward.up, forward.down)
+        yield from ((forward.norm, *parts) if layer.is_pre_norm else (*parts, forward.norm))
+    if layer.widen is not None:
+        yield from (layer.widen.linear, layer.widen.norm)
+
+
+def _widths(spec: EncoderSpec) -> Iterator[tuple[str, int, int]]:
+    """What has to be equal: (name, width found, width wanted)."""
+    t, hidden, inner = spec.template, spec.hidden, spec.inner
+    for name, linear, narrowing in (
+        ("query", t.query, t.query_in),
+        ("key", t.key, t.query_in),
+        ("value", t.value, t.value_in),
+    ):
+        yield f"what {name} reads", linear.n_in, hidden if narrowing is None else narrowing.linear.n_out
+        yield name, linear.n_out, spec.attended
+    yield "what output reads", t.output.n_in, spec.attended
+    yield "output", t.output.n_out, inner
+    yield "the residual", hidden if t.residual_in is None else t.residual_in.linear.n_out, inner
+    for forward in t.feed_forwards:
+        yield "what up reads", forward.up.n_in, inner
+        yield "up", forward.up.n_out, spec.ffn
+        yield "what down reads", forward.down.n_in, spec.ffn
+        yield "down", forward.down.n_out, inner
+    yield "the layer's result", inner if t.widen is None else t.widen.linear.n_out, hidden
