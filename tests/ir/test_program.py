@@ -11,12 +11,14 @@ from pliant.ir.program import (
     Lifetime,
     Linear,
     Load,
+    Part,
     Program,
     Run,
     Segment,
     Step,
     Tensor,
     bind,
+    part_of,
     project,
 )
 from pliant.ir.text import program_text
@@ -39,6 +41,7 @@ def one_segment(*steps: Step) -> Program:
         (Step("a lane", LAYER), "lane name"),
         (Step("cpu", LAYER, latest_start_s=1.0), "latest start"),
         (Step("net:a->c", Exchange("hidden", 4, "a", "b")), "on lane"),
+        (Step("b/cpu", Compute("attend", 0, 2, 8, "a")), "computes on a"),
     ],
 )
 def test_a_wrong_step_cannot_be_put_into_a_segment(step: Step, message: str) -> None:
@@ -130,3 +133,20 @@ def test_a_program_prints_as_stable_text(golden: Callable[[str, str], None]) -> 
     network = two_devices().segments[0]
     program = Program((Segment(steps, ("hidden",)), network), (HIDDEN, session))
     golden("program.txt", program_text(program))
+
+
+def test_parts_of_a_tensor_meet_in_a_rectangle_or_not_at_all() -> None:
+    """What one device has and another needs is an overlap; an empty message must not be sent."""
+    rows, heads = Part(4, 4, 0, 8), Part(0, 6, 2, 3)
+    assert rows.shared(heads) == Part(4, 2, 2, 3) == heads.shared(rows)
+    assert rows.shared(Part(0, 4, 0, 8)) is None
+    assert part_of(range(3, 3), range(8)) is None
+    assert str(Exchange("x", 24, "a", "b", rows.shared(heads))) == "send x[4:6, 2:5] a->b (24 B)"
+    with pytest.raises(ValueError, match="empty"):
+        Part(0, 0, 0, 4)
+
+
+def test_a_bound_step_is_still_on_its_device() -> None:
+    """Devices differ in cost, so the name has to survive binding."""
+    program = one_segment(Step("a/cpu", Compute("attend", 0, 2, device="a")))
+    assert bind(program, {"tokens": 4}).steps[0].work == Compute("attend", 0, 2, 4, "a")

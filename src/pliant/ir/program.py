@@ -61,14 +61,16 @@ class Run:
 class Compute:
     """One kernel call, coarse: a whole layer, the embedding, the head.
 
-    `layer` is the model's own layer number and `width` its number of slices, None where the kernel
-    has none; `rows` is the number of tokens.
+    `layer` is the model's own layer number and `width` its number of slices (in a cluster: of heads or
+    columns), None where the kernel has none; `rows` is the number of tokens. `device` is who computes, for a
+    cost that differs between devices; "" where there is but one.
     """
 
     kernel: str
     layer: int | None = None
     width: int | None = None
     rows: Amount = Linear("tokens")
+    device: str = ""
 
     def __str__(self) -> str:
         layer = "" if self.layer is None else f" {self.layer}"
@@ -101,16 +103,58 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A rectangle of a tensor of two dimensions: never empty, and of plain numbers."""
+
+    first_row: int
+    n_rows: int
+    first_column: int
+    n_columns: int
+
+    def __post_init__(self) -> None:
+        if min(self.first_row, self.first_column) < 0 or min(self.n_rows, self.n_columns) < 1:
+            raise ValueError(f"{self} is no part of a tensor: it begins before it, or is empty.")
+
+    @property
+    def rows(self) -> range:
+        return range(self.first_row, self.first_row + self.n_rows)
+
+    @property
+    def columns(self) -> range:
+        return range(self.first_column, self.first_column + self.n_columns)
+
+    @property
+    def size(self) -> int:
+        """Of elements."""
+        return self.n_rows * self.n_columns
+
+    def shared(self, other: "Part") -> "Part | None":
+        """What lies in both; None where nothing does."""
+        return part_of(_overlap(self.rows, other.rows), _overlap(self.columns, other.columns))
+
+    def __str__(self) -> str:
+        return f"[{self.rows.start}:{self.rows.stop}, {self.columns.start}:{self.columns.stop}]"
+
+
+def part_of(rows: range, columns: range) -> Part | None:
+    """The rectangle of these rows and columns; None when it is empty."""
+    if not rows or not columns:
+        return None
+    return Part(rows.start, len(rows), columns.start, len(columns))
+
+
+@dataclass(frozen=True, slots=True)
 class Exchange:
-    """One tensor from one device to another; belongs on lane `net:src->dst`."""
+    """One tensor, or `part` of it, from one device to another; belongs on lane `net:src->dst`."""
 
     tensor: str
     n_bytes: Amount
     src: str
     dst: str
+    part: Part | None = None
 
     def __str__(self) -> str:
-        return f"send {self.tensor} {self.src}->{self.dst} ({self.n_bytes} B)"
+        return f"send {self.tensor}{self.part or ''} {self.src}->{self.dst} ({self.n_bytes} B)"
 
 
 Work = Compute | Load | Exchange
@@ -256,6 +300,17 @@ def _check_step(i: int, step: Step) -> None:
         raise ValueError(f"step {i} has a latest start, but is no load and prefers nothing.")
     if isinstance(step.work, Exchange) and step.lane != f"net:{step.work.src}->{step.work.dst}":
         raise ValueError(f"step {i} sends {step.work.src}->{step.work.dst} on lane {step.lane!r}.")
+    if isinstance(step.work, Compute) and not step.lane.startswith(_lanes_of(step.work.device)):
+        raise ValueError(f"step {i} computes on {step.work.device} on lane {step.lane!r}.")
+
+
+def _lanes_of(device: str) -> str:
+    """What the names of a device's own lanes begin with."""
+    return f"{device}/" if device else ""
+
+
+def _overlap(a: range, b: range) -> range:
+    return range(max(a.start, b.start), min(a.stop, b.stop))
 
 
 def _bound_step(step: Step, extents: Extents) -> Step:
@@ -268,7 +323,7 @@ def _bound_step(step: Step, extents: Extents) -> Step:
 def _bound(work: Work, extents: Extents) -> Work:
     match work:
         case Compute():
-            return Compute(work.kernel, work.layer, work.width, value(work.rows, extents))
+            return Compute(work.kernel, work.layer, work.width, value(work.rows, extents), work.device)
         case Exchange():
             return replace(work, n_bytes=value(work.n_bytes, extents))
         case Load():
