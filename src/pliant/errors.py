@@ -9,7 +9,10 @@ PliantError
 ├── BudgetError       no plan meets the latency or memory asked for
 ├── ProfileError      a device cannot be measured
 ├── KernelError       no kernel can be generated or loaded for this CPU
-└── LaneError         a step of a running program failed
+├── LaneError         a step of a running program failed
+└── ClusterError      devices cannot work together: a key, an address, a message, an epoch that ended
+    ├── PeerLost      a peer is gone, frozen or cut off
+    └── PeerMisbehaved a peer sent what was not agreed
 """
 
 
@@ -55,3 +58,23 @@ class KernelError(PliantError):
 
 class LaneError(PliantError):
     """A step of a running program failed; the cause is chained."""
+
+
+class ClusterError(PliantError):
+    """Devices cannot work together: a bad key, address or message, or an epoch that has ended."""
+
+
+class PeerLost(ClusterError):  # noqa: N818 - it says what happened, as the issue names it
+    """Nothing came from `peer` in time, or its connection ended."""
+
+    def __init__(self, message: str, peer: str) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class PeerMisbehaved(ClusterError):  # noqa: N818
+    """`peer` sent something else than was agreed: another length, version or form."""
+
+    def __init__(self, message: str, peer: str) -> None:
+        super().__init__(message)
+        self.peer = peer

@@ -1,0 +1,96 @@
+"""What a member of a cluster asks of a network: tagged tensors, point to point. Knows no engine, no model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+NOTE_LIMIT_BYTES = 1024
+_LIMIT = 2**63
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Tag:
+    """What identifies a message between two members. `epoch` grows with every new plan after a fault."""
+
+    epoch: int
+    segment: int
+    step: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.epoch < _LIMIT and 0 <= self.segment < _LIMIT and 0 <= self.step < _LIMIT):
+            raise ValueError(f"{self} does not fit: each number lies in 0..2**63-1.")
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.segment}:{self.step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went to and came from one peer: payload alone, without tags, notes, framing or encryption."""
+
+    sent_bytes: int = 0
+    sent_messages: int = 0
+    received_bytes: int = 0
+    received_messages: int = 0
+
+
+class Comm(Protocol):
+    """One member's view of the cluster's data connections. Any thread may call any of it.
+
+    Messages between two members are told apart by tag, so receives may be posted in any order.
+    """
+
+    name: str
+
+    def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
+        """Send the bytes of `payload` (any dtype, any layout) and a note of up to NOTE_LIMIT_BYTES.
+
+        Returns once the buffer may be reused, which may be before it arrived.
+        Raises PeerLost if `dst` is gone or takes nothing for too long, ClusterError if `dst` is no
+        member, the payload exceeds the engine's limit, or the tag's epoch was dropped.
+        """
+
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
+        """Wait for the message and write it into `into` (C-contiguous, writable); returns its note.
+
+        Raises PeerMisbehaved unless it has exactly `into.nbytes` bytes, PeerLost if `src` is gone or
+        nothing came within `timeout_s`, ClusterError if the tag's epoch was dropped meanwhile.
+        """
+
+    def drop(self, epoch: int) -> None:
+        """End all epochs up to `epoch`: wake who waits in them with ClusterError, forget their messages.
+
+        What still arrives of them is discarded.
+        """
+
+    @property
+    def counters(self) -> Mapping[str, Traffic]:
+        """Traffic per peer: sent when `send` returned, received when `receive` did. A snapshot."""
+
+    def close(self) -> None:
+        """Let go of every connection, thread and process; whoever waits here gets ClusterError.
+
+        Safe to call twice.
+        """
+
+
+def payload_bytes(payload: np.ndarray) -> np.ndarray:
+    """`payload` as uint8 [n], without a copy where it is C-contiguous."""
+    return np.ascontiguousarray(payload).reshape(-1).view(np.uint8)
+
+
+def writable_bytes(into: np.ndarray) -> np.ndarray:
+    """`into` as uint8 [n], sharing its memory. Raises ValueError where that is impossible."""
+    if not (into.flags.c_contiguous and into.flags.writeable):
+        raise ValueError("a message is received into a C-contiguous, writable array.")
+    return into.reshape(-1).view(np.uint8)
+
+
+def check_note(note: bytes) -> None:
+    """Raise ValueError for a note that is too long."""
+    if len(note) > NOTE_LIMIT_BYTES:
+        raise ValueError(
+            f"a note has {len(note)} bytes; the limit is {NOTE_LIMIT_BYTES}. Send it as payload."
+        )
