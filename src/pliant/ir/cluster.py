@@ -1,0 +1,243 @@
+"""What devices and the links between them are able to do, as numbers. Knows no model, socket or clock."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import isfinite
+from typing import assert_never
+
+from pliant.errors import ProfileError
+from pliant.ir.cost import Link
+from pliant.ir.program import Compute, Exchange, Load, Work, value
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured times of one kind of stage (a kernel's name): (FLOPs, seconds), by rising FLOPs."""
+
+    kind: str
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        sizes = [flops for flops, _ in self.points]
+        if not sizes or sizes[0] <= 0 or any(b <= a for a, b in pairwise(sizes)):
+            raise ProfileError(
+                f"times of {self.kind!r} need rising FLOPs above 0, not {sizes}; measure again."
+            )
+        if not all(isfinite(s) and s > 0 for _, s in self.points):
+            raise ProfileError(f"times of {self.kind!r} must be above 0 s: {self.points}; measure again.")
+
+    def seconds(self, flops: float, call_s: float) -> float:
+        """Between the points a line; below them towards `call_s` at no work; above, the last slope."""
+        points = ((0.0, min(call_s, self.points[0][1])), *self.points)
+        at = min(max(bisect_left(points, (flops,)), 1), len(points) - 1)
+        (low, low_s), (high, high_s) = points[at - 1], points[at]
+        return max(low_s + (flops - low) * (high_s - low_s) / (high - low), points[0][1])
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How many times longer than measured a kind of stage was seen to take lately."""
+
+    kind: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """What one device can do (Hepti, Table 1a).
+
+    `cycles_per_flop` is rho, `frequency_Hz` f (calibrated where the machine tells none, so that rho / f is
+    the time of a FLOP), `free_bytes` s: memory free for the model. `call_s` is what every stage costs
+    however small. `curves` are measured times; a kind without one takes call_s + rho * FLOPs / f (eq. 5).
+    An emulated device is `dilation` times slower than all of that.
+    """
+
+    cycles_per_flop: float
+    frequency_Hz: float
+    free_bytes: int
+    call_s: float = 0.0
+    curves: tuple[Curve, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    dilation: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("cycles_per_flop", "frequency_Hz"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ProfileError(f"{name} is {getattr(self, name)}, but must be above 0; measure again.")
+        if self.free_bytes < 0 or not 0 <= self.call_s < float("inf"):
+            raise ProfileError(f"{self.free_bytes} bytes free and {self.call_s} s a call cannot be.")
+        if not 1 <= self.dilation < float("inf"):
+            raise ProfileError(f"a device is dilated 1 time or more, not {self.dilation}.")
+
+    def seconds(self, kind: str, flops: float) -> float:
+        """Time of one stage of `kind` that takes `flops` operations; none takes no time."""
+        if flops <= 0:
+            return 0.0
+        return self.dilation * self.drift(kind) * self._measured_s(kind, flops)
+
+    def drift(self, kind: str) -> float:
+        """1 where no drift was seen."""
+        return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
+
+    def _measured_s(self, kind: str, flops: float) -> float:
+        for curve in self.curves:
+            if curve.kind == kind:
+                return curve.seconds(flops, self.call_s)
+        return self.call_s + self.cycles_per_flop * flops / self.frequency_Hz
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What one device can send and receive in total, whoever is at the other end."""
+
+    egress_Bps: float
+    ingress_Bps: float
+
+    def __post_init__(self) -> None:
+        if not (self.egress_Bps > 0 and self.ingress_Bps > 0):
+            raise ProfileError(f"an interface passes more than 0 B/s, not {self}; measure again.")
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The network: each device's interface, and how two devices reach each other.
+
+    A pair that `pairs` does not name, as (source, destination), has `rtt_s` and the slower of the two
+    interfaces. No pair is faster than these, so a network behind one switch needs no pairs at all.
+    """
+
+    interfaces: Mapping[str, Interface]
+    rtt_s: float = 0.0
+    pairs: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rtt_s < float("inf"):
+            raise ProfileError(f"a round trip of {self.rtt_s} s cannot be; measure again.")
+        for (src, dst), link in self.pairs.items():
+            if src not in self.interfaces or dst not in self.interfaces:
+                raise ProfileError(
+                    f"link {src}->{dst} joins devices that are not in {sorted(self.interfaces)}."
+                )
+            if not (link.bandwidth_Bps > 0 and 0 <= link.rtt_s < float("inf")):
+                raise ProfileError(f"link {src}->{dst} cannot be {link}; measure again.")
+
+    def link(self, src: str, dst: str) -> Link:
+        """Alone on the network. Raises ProfileError for a device without an interface."""
+        for device in (src, dst):
+            if device not in self.interfaces:
+                raise ProfileError(f"{device!r} is not on the network of {sorted(self.interfaces)}.")
+        most_Bps = min(self.interfaces[src].egress_Bps, self.interfaces[dst].ingress_Bps)
+        pair = self.pairs.get((src, dst))
+        if pair is None:
+            return Link(self.rtt_s, most_Bps)
+        return Link(pair.rtt_s, min(pair.bandwidth_Bps, most_Bps))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCost:
+    """The price of a cluster's program, for `simulate`; a `Cost`.
+
+    `flops` says how many operations a step takes. Exchanges that leave, or reach, a device at the same
+    time share its interface evenly.
+    """
+
+    capabilities: Mapping[str, Capability]
+    links: Links
+    flops: Callable[[Compute], float]
+
+    def seconds(self, work: Work) -> float:
+        match work:
+            case Compute():
+                return self._capability(work).seconds(work.kernel, self.flops(work))
+            case Exchange():
+                return self.links.link(work.src, work.dst).seconds(value(work.n_bytes, {}))
+            case Load():
+                raise ProfileError(f"a cluster's program loads nothing while it runs: '{work}'.")
+            case _:
+                assert_never(work)
+
+    def slowdown(self, work: Work, busy: Collection[str]) -> float:
+        if not isinstance(work, Exchange):
+            return 1.0
+        n_out = 1 + sum(lane.startswith(f"net:{work.src}->") for lane in busy)
+        n_in = 1 + sum(lane.startswith("net:") and lane.endswith(f"->{work.dst}") for lane in busy)
+        alone = self.links.link(work.src, work.dst)
+        shared_Bps = min(
+            alone.bandwidth_Bps,
+            self.links.interfaces[work.src].egress_Bps / n_out,
+            self.links.interfaces[work.dst].ingress_Bps / n_in,
+        )
+        n_bytes = value(work.n_bytes, {})
+        alone_s = alone.seconds(n_bytes)
+        return Link(alone.rtt_s, shared_Bps).seconds(n_bytes) / alone_s if alone_s else 1.0
+
+    def _capability(self, work: Compute) -> Capability:
+        if work.device not in self.capabilities:
+            raise ProfileError(
+                f"'{work}' runs on {work.device!r}; measured are {sorted(self.capabilities)}. Profile it."
+            )
+        return self.capabilities[work.device]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One stage as run time showed it: `seconds` include the dilation."""
+
+    kind: str
+    flops: float
+    seconds: float
+
+
+def refreshed(capability: Capability, seen: Sequence[Seen], weight: float = 0.3) -> Capability:
+    """`capability` moved towards what run time showed (Hepti 4.1: no second profiling pass).
+
+    Per kind of stage, the drift becomes the exponential average, `weight` for the new, of measured over
+    predicted seconds; a kind that was not seen keeps its drift.
+    """
+    if not 0 < weight <= 1:
+        raise ValueError(f"a weight lies above 0 and up to 1, not at {weight}.")
+    drifts = {d.kind: d.factor for d in capability.drifts}
+    for kind in dict.fromkeys(s.kind for s in seen):
+        mine = [s for s in seen if s.kind == kind]
+        predicted_s = sum(capability.seconds(kind, s.flops) for s in mine)
+        if predicted_s > 0:
+            ratio = sum(s.seconds for s in mine) / predicted_s
+            drifts[kind] = capability.drift(kind) * (1 - weight + weight * ratio)
+    return replace(capability, drifts=tuple(Drift(kind, f) for kind, f in drifts.items()))
+
+
+def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float], weight: float = 0.3) -> Links:
+    """`links` moved towards what run time showed; `ratios` are measured over predicted seconds per pair.
+
+    A pair known to be slower than both interfaces keeps the change to itself. Of the others, what all
+    exchanges of a sender have in common is laid to its egress, what then remains common to a receiver's
+    to its ingress, and the rest to the pair.
+    """
+    if not 0 < weight <= 1:
+        raise ValueError(f"a weight lies above 0 and up to 1, not at {weight}.")
+    slower = {pair: 1 - weight + weight * ratio for pair, ratio in ratios.items()}
+    pairs = dict(links.pairs)
+    for src, dst in [pair for pair in slower if _is_slow(links, *pair)]:
+        known = links.pairs[src, dst]
+        pairs[src, dst] = Link(known.rtt_s, known.bandwidth_Bps / slower.pop((src, dst)))
+    out = {src: min(f for (s, _), f in slower.items() if s == src) for src, _ in slower}
+    rest = {(src, dst): f / out[src] for (src, dst), f in slower.items()}
+    into = {dst: min(f for (_, d), f in rest.items() if d == dst) for _, dst in rest}
+    interfaces = {
+        name: Interface(one.egress_Bps / out.get(name, 1.0), one.ingress_Bps / into.get(name, 1.0))
+        for name, one in links.interfaces.items()
+    }
+    moved = Links(interfaces, links.rtt_s, pairs)
+    for (src, dst), f in rest.items():
+        if f > into[dst] * (1 + 1e-9):
+            alone = moved.link(src, dst)
+            pairs[src, dst] = Link(alone.rtt_s, alone.bandwidth_Bps * into[dst] / f)
+    return Links(interfaces, links.rtt_s, pairs)
+
+
+def _is_slow(links: Links, src: str, dst: str) -> bool:
+    pair = links.pairs.get((src, dst))
+    most_Bps = min(links.interfaces[src].egress_Bps, links.interfaces[dst].ingress_Bps)
+    return pair is not None and pair.bandwidth_Bps < most_Bps
