@@ -1,0 +1,20 @@
+"""A part of a layer becomes an image by its shapes alone. Knows no split, no layer and no file."""
+
+from pliant.compile.call import Target
+from pliant.compile.image import Image, make_image
+from pliant.compile.order import lower_peak
+from pliant.compile.schedule.gaps import part_rows
+from pliant.compile.simplify.passes import simplify
+from pliant.ir.graph import Graph
+
+_BY_VALUE = ("common", "identities")
+"""Passes that look at values: equal biases, or a norm of ones, would make layers unlike one another."""
+
+
+def fragment_image(graph: Graph, target: Target) -> Image:
+    """`graph` fused, scheduled by rule and lowered, ready for `run.compiled.open_image`.
+
+    What is made follows from shapes and never from weights' values: graphs of the same part give images that
+    differ in `constants` and `packed` alone. Raises GraphError where an operator cannot be lowered.
+    """
+    return make_image(lower_peak(part_rows(simplify(graph, _BY_VALUE))), target)
