@@ -127,6 +127,7 @@ class Draft:
         inputs: tuple[str, ...],
         shape: tuple[int, ...],
         label: str = "",
+        /,
         **attributes: Attribute,
     ) -> str:
         """float32 `shape` = op(inputs)."""
@@ -167,7 +168,7 @@ class Draft:
         label = "+".join(one.name for one in linears)
         blocks = [Block(f"{one.name}.weight", s, width) for one, s in zip(linears, spans, strict=True)]
         weight = self.piece(_named(label, "weight", spans, width), Piece(tuple(blocks)))
-        inputs = (x, weight)
+        inputs: tuple[str, ...] = (x, weight)
         if columns is None and any(one.has_bias for one in linears):
             names = [f"{one.name}.bias" if one.has_bias else None for one in linears]
             biases = [Block(name, s) for name, s in zip(names, spans, strict=True)]
