@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.blocks import blocks, flops, weight_bytes
+from pliant.plan.parts import flops, graph_part, weight_bytes
 from pliant.plan.stages import stages
 from tests.plan.splits import MODES, bert, mobilebert, partition, problem
 
@@ -20,10 +20,10 @@ def test_together_the_devices_hold_every_weight(seed: int) -> None:
     layer = spec.layer(1)
     counts = {name: np.zeros(shape, int) for name, shape in layer.tensors}
     for stage in stages(spec, p, 1):
-        for block in blocks(spec, p, stage, 1):
-            rows = slice(block.rows.start, block.rows.stop)
-            columns = () if block.columns is None else (slice(block.columns.start, block.columns.stop),)
-            counts[block.name][(rows, *columns)] += 1
+        for piece in graph_part(spec, p, stage).pieces.values():
+            for block in piece.blocks:
+                columns = () if block.columns is None else (slice(block.columns.start, block.columns.stop),)
+                counts[f"layers.1.{block.name}"][(slice(block.rows.start, block.rows.stop), *columns)] += 1
     assert all(n.all() for n in counts.values())
     cut = [layer.query, layer.key, layer.value]
     if p.mode != "ws":
