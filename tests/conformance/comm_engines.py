@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from pliant.cluster.comm import Comm
 from pliant.cluster.comm_memory import MemoryNetwork
+from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.key import new_key
 
 Members = Callable[[Sequence[str]], dict[str, Comm]]
 
@@ -24,4 +26,25 @@ def memory() -> Iterator[Members]:
         comm.close()
 
 
-ENGINES = {"memory": memory}
+@contextmanager
+def zeromq() -> Iterator[Members]:
+    key = new_key()
+    made: dict[str, ZmqComm] = {}
+    closed: list[ZmqComm] = []
+
+    def members(names: Sequence[str]) -> dict[str, Comm]:
+        new = {name: ZmqComm(name, key) for name in names}
+        closed.extend(made.values())
+        made.update(new)
+        for name, comm in made.items():
+            for peer in made.keys() - {name}:
+                if name in new or peer in new:
+                    comm.connect(peer, made[peer].address)
+        return dict(new)
+
+    yield members
+    for comm in (*made.values(), *closed):
+        comm.close()
+
+
+ENGINES = {"memory": memory, "zeromq": zeromq}

@@ -1,1 +1,1 @@
-"""One inference over several devices: how they talk, what each runs, who leads, and what happens when one fails."""
+"""One inference over several devices: how they talk, what each runs, who leads, what if one fails."""

@@ -1,0 +1,147 @@
+"""ZeroMQ as a cluster uses it: every socket keyed, encrypted and bounded. Knows no message.
+
+Each member is CURVE server and client with the cluster's one key pair. A connection is admitted (ZAP,
+ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; raw bytes, other
+protocols and other keys never get as far as a message.
+"""
+
+import socket as sockets
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pliant.errors import ClusterError
+
+try:
+    import zmq as zmq
+    from zmq.utils import z85
+except ImportError as error:  # pragma: no cover - the tests need pyzmq
+    raise ClusterError("a cluster needs pyzmq: pip install 'pliant[cluster]'.") from error
+
+if TYPE_CHECKING:
+    from pliant.cluster.key import Key
+
+Socket = zmq.Socket[bytes]
+
+CONNECTED = zmq.EVENT_HANDSHAKE_SUCCEEDED
+REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+_EVENTS = CONNECTED | REFUSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
+
+_DOMAIN = b"pliant"
+_HANDSHAKE_LIMIT_MS = 5_000
+_RETRY_MS = 50
+_RETRY_LIMIT_MS = 1_000
+_LINGER_MS = 1_000
+
+
+class Wire:
+    """A ZeroMQ context, its keyed sockets, and the one that says who is admitted.
+
+    Whoever owns it polls `gate` and calls `admit` when it is readable; until then no new connection
+    of a listening socket is completed.
+    """
+
+    def __init__(self, key: "Key", max_message_bytes: int) -> None:
+        self._key = key
+        self._max_message_bytes = max_message_bytes
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self.gate: Socket = self._context.socket(zmq.REP)
+        self.gate.linger = 0
+        self.gate.bind("inproc://zeromq.zap.01")
+
+    def listen(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
+        """A socket bound to `address` (port 0 takes a free one), and the address it has now.
+
+        Raises ClusterError if it cannot be had.
+        """
+        socket = self._socket(kind, n_queued)
+        socket.curve_server = True
+        socket.zap_domain = _DOMAIN
+        socket.zap_enforce_domain = True
+        endpoint = tcp(address)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise ClusterError(
+                f"cannot listen at {address}: {error.strerror}. Name an address of this device and a free "
+                "port (0 takes any)."
+            ) from error
+        return socket, socket.last_endpoint.decode().rstrip("\0")
+
+    def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
+        """A socket that connects, and connects again, to `address`, and its monitor."""
+        socket = self._socket(kind, n_queued)
+        socket.curve_serverkey = self._key.public
+        socket.immediate = True  # nothing is queued for a peer that is not there
+        monitor = socket.get_monitor_socket(_EVENTS)
+        monitor.linger = 0
+        endpoint = tcp(address)
+        try:
+            socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            monitor.close()
+            socket.close()
+            raise ClusterError(f"{address} is no address to connect to: {error.strerror}.") from error
+        return socket, monitor
+
+    def admit(self) -> None:
+        """Answer one question of `gate`: does this connection hold the cluster's key?"""
+        version, request, _, _, _, mechanism, *credentials = self.gate.recv_multipart()
+        is_member = mechanism == b"CURVE" and credentials == [z85.decode(self._key.public)]
+        code, text = (b"200", b"OK") if is_member else (b"400", b"this key does not belong to the cluster")
+        self.gate.send_multipart([version, request, code, text, b"", b""])
+
+    def close(self) -> None:
+        """End the context; every socket but `gate` must be closed by then. Waits for what is being sent."""
+        self.gate.close()
+        self._context.term()
+
+    def _socket(self, kind: int, n_queued: int) -> Socket:
+        socket = self._context.socket(kind)
+        socket.curve_publickey = self._key.public
+        socket.curve_secretkey = self._key.secret
+        socket.maxmsgsize = self._max_message_bytes
+        socket.sndhwm = socket.rcvhwm = n_queued
+        socket.linger = _LINGER_MS
+        socket.handshake_ivl = _HANDSHAKE_LIMIT_MS
+        socket.reconnect_ivl = _RETRY_MS
+        socket.reconnect_ivl_max = _RETRY_LIMIT_MS
+        return socket
+
+
+def event(monitor: Socket) -> int:
+    """The next event of a connection, one of _EVENTS."""
+    return int(struct.unpack("=H", monitor.recv_multipart()[0][:2])[0])
+
+
+def tcp(address: str) -> str:
+    """`host:port` as ZeroMQ spells it. Raises ClusterError if it is none."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if not (host and port.isdigit() and int(port) < 1 << 16):
+        raise ClusterError(f"{address!r} is no address: write HOST:PORT, as in 10.77.0.1:29500.")
+    return f"tcp://{host}:{port}"
+
+
+class Alarm:
+    """Wakes a thread that polls: `ring` from any thread, `fileno` to poll, `quiet` once awake."""
+
+    def __init__(self) -> None:
+        self._ear, self._bell = sockets.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._ear.fileno()
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it has not been heard yet: one is enough
+            self._bell.send(b"!")
+
+    def quiet(self) -> None:
+        with suppress(BlockingIOError):
+            self._ear.recv(4096)
+
+    def close(self) -> None:
+        self._ear.close()
+        self._bell.close()
