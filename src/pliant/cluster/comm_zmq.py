@@ -19,7 +19,7 @@ from pliant.cluster.wire import CONNECTED, REFUSED, Alarm, Socket, Wire, event, 
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
 _QUEUED = 8  # messages a connection holds before `send` waits: a stopped peer must not fill this memory
-_LOOK_S = 0.05  # how often a `send` that waits looks whether it still should
+_LOOK_MS = 50  # how often a `send` that waits looks whether it still should
 
 
 class ZmqComm:
@@ -156,7 +156,7 @@ class ZmqComm:
                         "not there, frozen, cut off, or holds another key.",
                         peer.name,
                     ) from None
-            peer.socket.poll(_LOOK_S * 1e3, zmq.POLLOUT)
+            peer.socket.poll(_LOOK_MS, zmq.POLLOUT)
 
     def _read(self) -> None:
         """The reader's thread: messages into the mailbox, connections made and lost, keys asked for."""

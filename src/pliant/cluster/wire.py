@@ -67,7 +67,7 @@ class Wire:
                 f"cannot listen at {address}: {error.strerror}. Name an address of this device and a free "
                 "port (0 takes any)."
             ) from error
-        return socket, socket.last_endpoint.decode().rstrip("\0")
+        return socket, str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
         """A socket that connects, and connects again, to `address`, and its monitor."""
