@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
 from pliant.compile.call import Ref
 from pliant.ir.graph import Graph, TensorType
 
@@ -99,6 +101,21 @@ def read(graph: Graph, tensor: str, attribute: object = None) -> View:
     rank = len(attribute) // 2
     offset, *numbers = (int(n) for n in attribute)
     return View(tensor, offset, tuple(numbers[:rank]), tuple(numbers[rank:]))
+
+
+def regular(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
+    """Shape, steps and start of known indices that lie as a view of `length` positions does; else None."""
+    if indices is None or indices.size == 0 or not (-length <= indices.min() and indices.max() < length):
+        return None
+    found = np.where(indices < 0, indices + length, indices).astype(np.int64)
+    start = int(found.flat[0])
+    steps = []
+    for axis, n in enumerate(found.shape):
+        second = tuple(int(i == axis) for i in range(found.ndim))
+        steps.append(int(found[second]) - start if n > 1 else 0)
+    lines = [np.arange(n) * step for n, step in zip(found.shape, steps, strict=True)]
+    line = start + sum(np.ix_(*lines)) if lines else np.array(start)
+    return (found.shape, tuple(steps), start) if np.array_equal(found, line) else None
 
 
 def merge(extents: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:

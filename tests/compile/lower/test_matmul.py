@@ -170,6 +170,25 @@ def test_operands_are_read_through_views(cache: Path) -> None:
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("constants", [(), (0,), (1,)], ids=["runtime", "constant a", "constant b"])
+def test_one_column_of_windows_is_numpys(isa: Isa, constants: Sequence[int], cache: Path) -> None:
+    """A convolution whose weights differ from row to row: A's columns are contiguous, its windows overlap."""
+    rows, weights = normal(14, 10), normal(8, 5, 1, seed=1)
+    windows = np.lib.stride_tricks.as_strided(rows.reshape(-1)[20:], (8, 10, 5), (40, 4, 40))
+    wanted = windows.astype(np.float64) @ weights
+    got = run(
+        "FusedMatMul",
+        [rows, weights],
+        (8, 10, 1),
+        {"a_view": (20, 8, 10, 5, 10, 1, 10)},
+        isa=isa,
+        constants=constants,
+        cache=cache,
+    )
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_nan_and_infinity_pass(cache: Path) -> None:
     """A product with them is what numpy says, and its neighbours are untouched."""
     a, b = normal(9, 20), normal(20, 19, seed=1)

@@ -1,6 +1,7 @@
 """Products take what follows them along: as text, and with equal results."""
 
 import numpy as np
+import pytest
 
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from tests.compile.simplify.chains import Chain, assert_same, lines
@@ -71,6 +72,30 @@ def test_operands_are_read_through_transposes_and_slices() -> None:
     assert node.inputs == ("x", "x")
     assert node.attributes["b_view"] == (12, 2, 3, 4, 5, 120, 4, 1, 24)
     assert_same(fused, c)
+
+
+def test_operands_are_read_through_regular_gathers() -> None:
+    """Windows of rows, every second column from the end, one of two stacked matrices."""
+    c = Chain(x=(2, 9, 8))
+    c.constant("at", 2 * np.arange(3)[:, None] + np.arange(4), "int64")
+    c.add("one", "Gather", "x", c.constant("second", 1, "int64"), axis=0)
+    c.add("windows", "Gather", "one", "at", axis=0)
+    c.add("rows", "Reshape", "windows", [3, 32])
+    c.add("back", "Transpose", "rows", perm=[1, 0])
+    w = c.constant("w", np.random.default_rng(1).standard_normal((5, 32)))
+    fused = fuse_matmul(c.graph(c.add("y", "MatMul", w, "back")))
+    assert lines(fused)[-1] == "y = FusedMatMul <b_view=(72, 32, 3, 1, 16)> (w, x)"
+    assert_same(fused, c)
+
+
+@pytest.mark.parametrize("places", [[0, 1, 3], [3, 2, 1]])
+def test_operands_gathered_without_a_rule_or_backwards_are_copied(places: list[int]) -> None:
+    """No strides say where they are, or none that kernels know."""
+    c = Chain(x=(9, 8))
+    c.add("some", "Gather", "x", places, axis=0)
+    w = c.constant("w", np.random.default_rng(1).standard_normal((8, 5)))
+    graph = c.graph(c.add("y", "MatMul", "some", w))
+    assert fuse_matmul(graph) is graph
 
 
 def test_gemm_keeps_its_transposes() -> None:

@@ -6,12 +6,10 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
 from pliant.compile.lower.move import axis_of, moved, require
-from pliant.compile.view import View, row_major, whole
+from pliant.compile.view import View, regular, row_major, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import index, move, scatter
@@ -84,27 +82,12 @@ def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
     x, indices = node.inputs
     data, index_type = graph.types[x], graph.types[indices]
     axis = axis_of(node, len(data.shape))
-    places = _places(graph.constants.get(indices), data.shape[axis])
+    places = regular(graph.constants.get(indices), data.shape[axis])
     if places is not None:
         return moved(node, whole(x, data).placed(axis, *places), graph)
     rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
     require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
     return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
-
-
-def _places(indices: np.ndarray | None, length: int) -> tuple[tuple[int, ...], tuple[int, ...], int] | None:
-    """Shape, steps and start of known indices that lie as regularly as a strided view does; else None."""
-    if indices is None or indices.size == 0 or not (-length <= indices.min() and indices.max() < length):
-        return None
-    places = np.where(indices < 0, indices + length, indices).astype(np.int64)
-    start = int(places.flat[0])
-    steps = []
-    for axis, n in enumerate(places.shape):
-        second = tuple(int(i == axis) for i in range(places.ndim))
-        steps.append(int(places[second]) - start if n > 1 else 0)
-    lines = [np.arange(n) * step for n, step in zip(places.shape, steps, strict=True)]
-    regular = start + sum(np.ix_(*lines)) if lines else np.array(start)
-    return (places.shape, tuple(steps), start) if np.array_equal(places, regular) else None
 
 
 def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:

@@ -36,7 +36,7 @@ class Product:
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
     """One call; a constant `b` is packed once."""
-    p = _fold_rows(p)
+    p = _fold_rows(_across(p))
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
     packed: dict[str, Packed] = {}
@@ -154,6 +154,21 @@ def lower_contraction(
         label=label,
     )
     return Lowered(calls=(call,))
+
+
+def _across(p: Product) -> Product:
+    """A single column of an A whose columns are contiguous as a row: kernels read B so, and would copy A."""
+    is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
+    is_bare = p.bias is None and p.residual is None and p.coded is None
+    if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
+        return p
+    return replace(p, out=_turned(p.out), a=_turned(p.b), b=_turned(p.a))
+
+
+def _turned(v: View) -> View:
+    """Rows as columns."""
+    rank = len(v.shape)
+    return v.transposed((*range(rank - 2), rank - 1, rank - 2))
 
 
 def _fold_rows(p: Product) -> Product:

@@ -19,6 +19,7 @@ from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from pliant.compile.simplify.fuse_norm import fuse_norm
 from pliant.compile.simplify.fuse_rotary import fuse_rotary
 from pliant.compile.simplify.identities import drop_identities
+from pliant.compile.simplify.push_pads import push_pads
 from pliant.compile.simplify.push_transposes import push_transposes
 from pliant.compile.simplify.reshapes import merge_reshapes
 from pliant.compile.simplify.transposes import merge_transposes
@@ -40,6 +41,7 @@ CLEANING: dict[str, Pass] = {
 FUSING: dict[str, Pass] = {
     "gelu": fuse_gelu,
     "norm": fuse_norm,
+    "pads": push_pads,
     "rotary": fuse_rotary,
     "attention": fuse_attention,
     "int8": fuse_int8,

@@ -12,6 +12,7 @@ import numpy as np
 
 from pliant.compile.lower.onnx_elementwise import FORMULAS
 from pliant.compile.simplify.rewrite import fresh, rebuilt
+from pliant.compile.simplify.transposes import permutation
 from pliant.ir.graph import Graph, Node, TensorType
 
 ELEMENTWISE = frozenset(FORMULAS) - {"CastLike"}
@@ -43,7 +44,7 @@ def push_transposes(graph: Graph) -> Graph:
                 reshape = replace(node, op="Reshape", inputs=(node.inputs[0], shape))
                 nodes.append(replace(reshape, attributes={"allowzero": 1}))
                 continue
-            known[node.outputs[0]] = _Transposed(node.inputs[0], _permutation(node, graph))
+            known[node.outputs[0]] = _Transposed(node.inputs[0], permutation(node, graph))
         perm = _perm_to_push(node, graph, known, consumers)
         if perm is None:
             nodes.append(node)
@@ -137,12 +138,5 @@ def _type_before(type_: TensorType, perm: tuple[int, ...]) -> TensorType:
 def _moves_nothing(node: Node, graph: Graph) -> bool:
     """Whether the dimensions longer than 1 keep their order."""
     shape = graph.types[node.inputs[0]].shape
-    order = [axis for axis in _permutation(node, graph) if shape[axis] != 1]
+    order = [axis for axis in permutation(node, graph) if shape[axis] != 1]
     return order == sorted(order)
-
-
-def _permutation(node: Node, graph: Graph) -> tuple[int, ...]:
-    rank = len(graph.types[node.inputs[0]].shape)
-    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
-    assert isinstance(perm, tuple), perm
-    return tuple(int(i) for i in perm)

@@ -17,7 +17,7 @@ def merge_transposes(graph: Graph) -> Graph:
     for node in graph.nodes:
         before = makers.get(node.inputs[0]) if node.op == "Transpose" else None
         if before is not None and before.op == "Transpose":
-            inner, outer = _permutation(before, graph), _permutation(node, graph)
+            inner, outer = permutation(before, graph), permutation(node, graph)
             perm = tuple(inner[i] for i in outer)
             node = replace(node, inputs=before.inputs, attributes={"perm": perm})
             changed = True
@@ -25,7 +25,8 @@ def merge_transposes(graph: Graph) -> Graph:
     return rebuilt(graph, nodes) if changed else graph
 
 
-def _permutation(node: Node, graph: Graph) -> tuple[int, ...]:
+def permutation(node: Node, graph: Graph) -> tuple[int, ...]:
+    """Dimension i of a Transpose's output is dimension permutation[i] of its input."""
     rank = len(graph.types[node.inputs[0]].shape)
     perm = node.attributes.get("perm", tuple(reversed(range(rank))))
     assert isinstance(perm, tuple)
