@@ -19,12 +19,13 @@ _TOGETHER = 4
 class DepthwiseArgs(ctypes.Structure):
     """y = activation(conv(x, w) + bias + residual), `weights` [taps][channels], `bias` [channels].
 
-    `residual` may be null unless the form has one.
+    `x_pixel` and `y_pixel` are the floats from one pixel to the next. `residual`, in y's layout, may be null
+    unless the form has one.
     """
 
     _fields_ = (
         *[(name, ctypes.c_void_p) for name in ("x", "weights", "bias", "residual", "y")],
-        ("channels", ctypes.c_int64),
+        *[(name, ctypes.c_int64) for name in ("channels", "x_pixel", "y_pixel")],
         *FIELDS,
         ("low", ctypes.c_float),
         ("high", ctypes.c_float),
@@ -91,7 +92,8 @@ def _write_pixels(
     """`count` neighbours in a row, at some vectors of channels; `base` planes lie before the image."""
     args = f.params[0]
     x, weights, bias, residual, y = f.fields(args, DepthwiseArgs, "x", "weights", "bias", "residual", "y")
-    channels, low, high = f.fields(args, DepthwiseArgs, "channels", "low", "high")
+    channels, x_pixel, y_pixel = f.fields(args, DepthwiseArgs, "channels", "x_pixel", "y_pixel")
+    low, high = f.fields(args, DepthwiseArgs, "low", "high")
     type_ = vector(lanes, "float") if lanes > 1 else "float"
     (d, od, d_first, d_end), (h, oh, h_first, h_end), (w, ow, w_first, w_end) = spans
     sums = [f.load(f.at(bias, offset), type_) for offset in offsets] * count
@@ -101,12 +103,12 @@ def _write_pixels(
             row = (plane + h.start(oh) + in_h.index * h.dilation) * w.size + w.start(ow)
             tap_row = (in_d.index * h.kernel + in_h.index) * w.kernel
             with f.loop(w_first, w_end, carry=in_h.carried) as in_w:
-                source = f.at(x, (row + in_w.index * w.dilation) * channels)
+                source = f.at(x, (row + in_w.index * w.dilation) * x_pixel)
                 window = f.at(weights, (tap_row + in_w.index) * channels)
                 factors = [f.load(f.at(window, offset), type_) for offset in offsets]
                 now = list(in_w.carried)
                 for p in range(count):
-                    pixel = f.at(source, w.stride * p * channels)
+                    pixel = f.at(source, w.stride * p * x_pixel)
                     for v, offset in enumerate(offsets):
                         n = p * len(offsets) + v
                         now[n] = f.fma(f.load(f.at(pixel, offset), type_), factors[v], now[n])
@@ -117,7 +119,7 @@ def _write_pixels(
     for p in range(count):
         for v, offset in enumerate(offsets):
             total = in_d.carried[p * len(offsets) + v]
-            at = (unit * w.out + ow + p) * channels + offset
+            at = (unit * w.out + ow + p) * y_pixel + offset
             if form.has_residual:
                 total = total + f.load(f.at(residual, at), type_)
             f.store(ACTIVATIONS[form.activation](f, total, *bounds), f.at(y, at))

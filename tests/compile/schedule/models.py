@@ -129,6 +129,59 @@ def a_transformer() -> onnx.ModelProto:
     return a_model(nodes, {"x": (2, 5, 12), "mask": (2, 1, 5, 5)}, weights, "y s")
 
 
+def a_span_convolution() -> onnx.ModelProto:
+    """ConvBERT's second half of attention: convolved keys make weights for windows of padded rows."""
+    rng = np.random.default_rng(3)
+    rows, width, heads, taps = 7, 32, 2, 3
+
+    def random(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32) / 4
+
+    nodes: list[tuple[str, str, str, dict[str, object]]] = [
+        ("LayerNormalization", "x g b", "n", {"axis": -1}),
+        ("Transpose", "n", "t", {"perm": [0, 2, 1]}),
+        ("Conv", "t wd", "d", {"pads": [1, 1], "group": width}),
+        ("Conv", "d wp bp", "p", {}),
+        ("Relu", "p", "c", {}),
+        ("Transpose", "c", "s", {"perm": [0, 2, 1]}),
+        ("MatMul", "n wq", "q", {}),
+        ("Mul", "s q", "m0", {}),
+        ("Div", "m0 by", "m", {}),
+        ("MatMul", "m wk", "k0", {}),
+        ("Reshape", "k0 weights", "k1", {}),
+        ("Softmax", "k1", "k", {"axis": 1}),
+        ("MatMul", "n wv", "v", {}),
+        ("Transpose", "v", "vt", {"perm": [0, 2, 1]}),
+        ("Unsqueeze", "vt end", "vu", {}),
+        ("Pad", "vu pads", "vp", {}),
+        ("Gather", "vp at", "vw", {"axis": 2}),
+        ("Gather", "vw first", "vx", {"axis": 4}),
+        ("Reshape", "vx flat", "vf", {}),
+        ("Transpose", "vf", "vr", {"perm": [0, 2, 1]}),
+        ("Reshape", "vr windows", "vh", {}),
+        ("MatMul", "vh k", "y", {}),
+    ]
+    weights = {
+        "g": random(width),
+        "b": random(width),
+        "wd": random(width, 1, taps),
+        "wp": random(width, width, 1),
+        "bp": random(width),
+        "wq": random(width, width),
+        "by": 2 + random(width),
+        "wk": random(width, heads * taps),
+        "weights": np.array([-1, taps, 1], np.int64),
+        "wv": random(width, width),
+        "end": np.array([-1], np.int64),
+        "pads": np.array([0, 0, 1, 0, 0, 0, 1, 0], np.int64),
+        "at": np.arange(taps)[:, None] + np.arange(rows),
+        "first": np.array([[0]], np.int64),
+        "flat": np.array([1, -1, rows], np.int64),
+        "windows": np.array([-1, width // heads, taps], np.int64),
+    }
+    return a_model(nodes, {"x": (1, rows, width)}, weights, "y")
+
+
 def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Noise for every input."""
     rng = np.random.default_rng(0)

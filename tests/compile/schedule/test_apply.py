@@ -12,7 +12,15 @@ from pliant.compile.schedule.forms import candidates, keys, priced
 from pliant.compile.simplify.passes import simplify
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import X86_64, Isa, host_isa
-from tests.compile.schedule.models import a_network, a_transformer, expected, feeds_of, graph_of, run
+from tests.compile.schedule.models import (
+    a_network,
+    a_span_convolution,
+    a_transformer,
+    expected,
+    feeds_of,
+    graph_of,
+    run,
+)
 
 UNFUSED = ("attention", "matmul", "norm", "gelu")
 
@@ -25,7 +33,7 @@ def check(graph: Graph, model: onnx.ModelProto, isa: Isa | None = None) -> None:
         np.testing.assert_allclose(got[name], want, rtol=2e-4, atol=2e-5, err_msg=f"{name}\n{graph}")
 
 
-@pytest.mark.parametrize("build", [a_network, a_transformer])
+@pytest.mark.parametrize("build", [a_network, a_transformer, a_span_convolution])
 @pytest.mark.parametrize("without", [(), (*UNFUSED, "maps")])
 def test_any_schedule_computes_the_same(
     build: Callable[[], onnx.ModelProto], without: tuple[str, ...]
@@ -44,7 +52,7 @@ def test_any_schedule_computes_the_same(
         check(simplify(applied.graph, ("channels_last",)), model)
 
 
-@pytest.mark.parametrize("build", [a_network, a_transformer])
+@pytest.mark.parametrize("build", [a_network, a_transformer, a_span_convolution])
 def test_every_form_of_every_operator_runs(build: Callable[[], onnx.ModelProto]) -> None:
     """Each form on its own, on the baseline instruction set too: none is offered that cannot be run."""
     model = build()
@@ -82,7 +90,7 @@ def test_a_transpose_is_absorbed_by_the_layout_of_what_it_reads() -> None:
         {x: TensorType(f, shape) for x, shape in types.items()},
     )
     problem = candidates(graph)
-    assert problem.layouts["c"] == ("012", "021", "012+", "102")
+    assert problem.layouts["c"] == ("012", "021", "102")
     layouts = problem.default | {"c": "102"}
     forms = [
         next(form for form in o.forms if form.outputs == (layouts[o.name],)) for o in problem.operators[:1]

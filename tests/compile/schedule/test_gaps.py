@@ -10,7 +10,7 @@ from pliant.compile.schedule.apply import apply
 from pliant.compile.schedule.forms import candidates, keys, priced
 from pliant.compile.schedule.gaps import part_rows
 from pliant.ir.graph import Graph, Node, TensorType
-from tests.compile.schedule.models import run
+from tests.compile.schedule.models import a_span_convolution, expected, feeds_of, graph_of, run
 
 WIDE = 1024
 
@@ -109,3 +109,37 @@ def test_products_norms_and_attention_run_with_gaps_wherever_they_are_offered() 
         forms = [chance.choice(o.forms) for o in problem.operators]
         got = run(apply(graph, layouts, forms).graph, {"x": x})["y"]
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5, err_msg=f"seed {seed}")
+
+
+def test_gaps_go_from_norm_to_windows_without_a_reorder() -> None:
+    """Transposes, convolutions, element-wise operators and a pad step over them, as products and norms do."""
+    model = a_span_convolution()
+    graph = graph_of(model, ("maps",))
+    problem = candidates(graph)
+    makers = {o.name: o for o in problem.operators}
+    inner = ("n", "t", "d", "c", "s", "m0", "m", "q", "v", "vp.rows")
+    assert set(inner) < set(makers), str(graph)
+    assert all(len(problem.layouts[x]) >= 3 for x in inner), problem.layouts
+    gaps = problem.default | {x: next(n for n in problem.layouts[x] if "+" in n) for x in inner}
+    keyed = keys(graph, problem)
+    costly = priced(problem, keyed, dict.fromkeys(keyed.forms.values(), 1e-6))
+    applied = apply(graph, gaps, [costly.best(o, gaps)[1] for o in costly.operators])
+    assert applied.n_reorders == 0, str(applied.graph)
+    text = str(applied.graph)
+    assert "d = FusedConv <group=32, pads=(1, 1), x_gap=16, " in text
+    assert (
+        "c = FusedMatMul <a_view=(0, 1, 7, 32, 336, 48, 1), activation='relu', b_view=(0, 32, 32, 1, 32), "
+        in text
+    )
+    assert "y = FusedMatMul <a_view=(0, 7, 2, 16, 3, 48, 16, 1, 48), " in text
+    feeds = feeds_of(model)
+    wanted = expected(model, feeds)["y"]
+    np.testing.assert_allclose(run(applied.graph, feeds)["y"], wanted, rtol=2e-4, atol=2e-5)
+
+
+def test_rows_shorter_than_a_gap_get_none() -> None:
+    """It would move more than it could save."""
+    types = {"a": (9, 8, 20), "b": (9, 20, 15), "y": (9, 8, 15), "z": (9, 8, 15)}
+    nodes = (Node("MatMul", ("a", "b"), ("y",)), Node("Relu", ("y",), ("z",)))
+    graph = Graph(nodes, ("a", "b"), ("z",), {x: TensorType("float32", n) for x, n in types.items()})
+    assert candidates(graph).layouts["y"] == ("012", "021")

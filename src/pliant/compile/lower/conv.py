@@ -2,7 +2,8 @@
 
 `FusedConv` is Conv with a fourth input, added to the result, and the attributes `activation` with `low`
 and `high` (kernels/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "nhwc". The residual has
-y's layout. Types are physical: an "nhwc" tensor's type has its channels last.
+y's layout. Types are physical: an "nhwc" tensor's type has its channels last; in a depthwise convolution more
+may lie behind them, of which x has `x_gap` elements.
 """
 
 from dataclasses import replace
@@ -64,7 +65,7 @@ def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvFo
         window=window(node.attributes, w.shape[2:], space),
         batch=x.shape[0],
         groups=integer(node.attributes, "group", 1),
-        channels=x.shape[1] if form.x == "nchw" else x.shape[-1],
+        channels=x.shape[1] if form.x == "nchw" else x.shape[-1] - integer(node.attributes, "x_gap", 0),
         outs=w.shape[0],
         space=space,
         out_space=y.shape[2:] if form.y == "nchw" else y.shape[1:-1],

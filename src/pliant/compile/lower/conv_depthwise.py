@@ -31,6 +31,8 @@ def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lower
     fields: dict[str, Field] = {
         **tensors.fields,
         "channels": s.channels,
+        "x_pixel": graph.types[node.inputs[0]].shape[-1],
+        "y_pixel": graph.types[node.outputs[0]].shape[-1],
         **along("in", s.space, 1),
         **along("out", s.out_space, 1),
         **s.window.fields(),

@@ -42,12 +42,16 @@ def _nothing(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A kind of operator. `wishes` are layouts that its tensors should have as candidates."""
+    """A kind of operator. `wishes` are layouts that its tensors should have as candidates.
+
+    `steps_over` says that `follow` knows what to do with gaps between rows.
+    """
 
     realise: Realise
     follow: Follow | None = None
     propose: Propose | None = None
     wishes: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _nothing
+    steps_over: bool = False
 
 
 def tensors_in(node: Node, graph: Graph) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def _following(node: Node, graph: Graph, known: Mapping[str, Sequence[Layout]]) 
         if len(graph.types[x].shape) > _MAX_RANK:
             continue
         for layout in tuple(known[x]):
-            if has_gap(layout):  # only operators that propose it know how to step over a gap
+            if has_gap(layout) and not family.steps_over:
                 continue
             layouts = family.follow(node, graph, x, layout)
             if layouts is not None:

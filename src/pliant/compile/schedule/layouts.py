@@ -51,8 +51,13 @@ def physical(type_: TensorType, layout: Layout) -> TensorType:
     """The type of the dense tensor that holds one of `type_` in `layout`, gaps included."""
     shape = tuple(type_.shape[d] for d in order(layout))
     if has_gap(layout):
-        shape = (*shape[:-1], shape[-1] + GAP_BYTES // type_.itemsize)
+        shape = (*shape[:-1], shape[-1] + gap_of(type_, layout))
     return replace(type_, shape=shape)
+
+
+def gap_of(type_: TensorType, layout: Layout) -> int:
+    """Elements of `type_` between the end of a row and the next."""
+    return GAP_BYTES // type_.itemsize if has_gap(layout) else 0
 
 
 def between(have: Layout, want: Layout) -> tuple[int, ...]:

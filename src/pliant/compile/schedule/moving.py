@@ -17,8 +17,10 @@ from pliant.compile.lower.reduce import axes_of
 from pliant.compile.lower.window import integer
 from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
 from pliant.compile.schedule.layouts import (
+    GAP,
     between,
     dense,
+    gap_of,
     has_gap,
     identity,
     layout_of,
@@ -36,7 +38,7 @@ def _rank(graph: Graph, tensor: str) -> int:
 
 def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
     """Every tensor in the same layout; single numbers of another rank have none."""
-    rank = len(layout)
+    rank = len(dense(layout))
     found = {}
     for x in (*tensors_in(node, graph), *tensors_out(node)):
         if _rank(graph, x) == rank:
@@ -46,6 +48,17 @@ def _all_alike(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts
         else:
             return None
     return found
+
+
+def _map_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """Every tensor alike. What lies in gaps is computed too, which disturbs nothing in float32 only."""
+    found = _all_alike(node, graph, tensor, layout)
+    if found is None or not has_gap(layout):
+        return found
+    full = graph.types[tensors_out(node)[0]]
+    is_whole = all(graph.types[x].shape == full.shape for x, like in found.items() if has_gap(like))
+    is_float = all(graph.types[x].dtype == "float32" for x in (*node.inputs, *node.outputs) if x)
+    return found if is_whole and is_float else None
 
 
 def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
@@ -59,7 +72,11 @@ def _elementwise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Re
             continue
         full = array.reshape((1,) * (_rank(graph, y) - array.ndim) + array.shape)
         name = f"{x}@{layouts[y]}"
-        constants[name] = np.ascontiguousarray(full.transpose(order(layouts[y])))
+        moved = full.transpose(order(layouts[y]))
+        if moved.shape[-1] > 1:  # an element behind the last for each of a gap
+            gap = gap_of(graph.types[y], layouts[y])
+            moved = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, gap)], mode="edge")
+        constants[name] = np.ascontiguousarray(moved)
         names.append(name)
     return Realised((replace(node, inputs=tuple(names)),), constants)
 
@@ -154,12 +171,13 @@ def _perm(node: Node, graph: Graph) -> tuple[int, ...]:
 
 
 def _transpose_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
-    """Where nothing has to move."""
+    """Where nothing has to move, gaps included."""
     x, y = node.inputs[0], node.outputs[0]
     perm = _perm(node, graph)
+    gap = GAP if has_gap(layout) else ""
     if tensor == x:
-        return {x: layout, y: layout_of([perm.index(d) for d in order(layout)])}
-    return {x: layout_of([perm[d] for d in order(layout)]), y: layout}
+        return {x: layout, y: layout_of([perm.index(d) for d in order(layout)]) + gap}
+    return {x: layout_of([perm[d] for d in order(layout)]) + gap, y: layout}
 
 
 def _transpose(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
@@ -237,13 +255,38 @@ def _slice(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised
 
 def _pad_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
     has_axes = len(node.inputs) > 3 and bool(node.inputs[3])
-    return None if has_axes else _slice_follow(node, graph, tensor, layout)
+    if has_axes or (has_gap(layout) and not _pads_around_rows(node, graph, layout)):
+        return None
+    return _slice_follow(node, graph, tensor, layout)
+
+
+def _pads_around_rows(node: Node, graph: Graph, layout: Layout) -> bool:
+    """Whether rows stay as long as they are, so that a gap behind them may too."""
+    pads = graph.constants.get(node.inputs[1])
+    return pads is not None and not pads.reshape(2, -1)[:, order(layout)[-1]].any()
+
+
+def _pad_gaps(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> Sequence[tuple[Layouts, str]]:
+    """A gap put behind rows, or taken away, while they are copied."""
+    x, y = node.inputs[0], node.outputs[0]
+    if node.attributes.get("mode", "constant") != "constant":
+        return ()
+    pairs = [(a, b) for a in candidates.get(x, ()) for b in candidates.get(y, ()) if dense(a) == dense(b)]
+    return [
+        ({x: a, y: b}, "")
+        for a, b in pairs
+        if has_gap(a) != has_gap(b) and _pad_follow(node, graph, x, a) and _pad_follow(node, graph, y, b)
+    ]
 
 
 def _pad(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     x, pads, *rest = node.inputs
+    y = node.outputs[0]
     by_axis = graph.constants[pads].reshape(2, -1)[:, order(layouts[x])]
-    name = f"{node.outputs[0]}.pads@{layouts[x]}"
+    by_axis[1, -1] += gap_of(graph.types[y], layouts[y]) - gap_of(graph.types[x], layouts[x])
+    name = f"{y}.pads@{layouts[x]}{layouts[y]}"
     return Realised((replace(node, inputs=(x, name, *rest)),), {name: by_axis.reshape(-1).copy()})
 
 
@@ -266,14 +309,14 @@ def _wish_free(node: Node, graph: Graph) -> Mapping[str, tuple[Layout, ...]]:
 _ALONG = Family(_along_axis, _all_alike)
 
 FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(FORMULAS, Family(_elementwise, _all_alike)),
+    **dict.fromkeys(FORMULAS, Family(_elementwise, _map_follow, steps_over=True)),
     **dict.fromkeys(REDUCTIONS, Family(_reduce, _reduce_follow)),
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "Concat"), _ALONG),
     "LayerNormalization": Family(_normed, _norm, _norm_gaps),
     "RMSNormalization": Family(_unchanged, _norm),
-    "Transpose": Family(_transpose, _transpose_follow, wishes=_wish_free),
+    "Transpose": Family(_transpose, _transpose_follow, wishes=_wish_free, steps_over=True),
     **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), Family(_reshape, _reshape_follow)),
     "Slice": Family(_slice, _slice_follow),
-    "Pad": Family(_pad, _pad_follow),
+    "Pad": Family(_pad, _pad_follow, _pad_gaps, steps_over=True),
     "Split": Family(_along_axis, _split_follow),
 }

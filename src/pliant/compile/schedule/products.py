@@ -8,29 +8,62 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 
 from pliant.compile.schedule.family import Family, Layouts, Realised, default_layouts, tensors_in
-from pliant.compile.schedule.layouts import GAP, identity, layout_of, order, relaid, strides
+from pliant.compile.schedule.layouts import GAP, gap_of, identity, layout_of, order, relaid, strides
 from pliant.compile.schedule.problem import Layout
 from pliant.compile.schedule.windows import LOOPS, chained
 from pliant.compile.view import View, read
-from pliant.ir.graph import Attribute, Graph, Node
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _MAX_FORMS = 24
 
 
 def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
-    """Operand 0 or 1 as the node sees it when its tensor is in `layout`."""
+    """Operand 0 or 1 as the node sees it when its tensor is in `layout`, its batch as `_batch` cuts it."""
+    view = _cut(_seen(node, graph, i), _batch(node, graph))
+    return relaid(view, graph.types[node.inputs[i]], layout)
+
+
+def _seen(node: Node, graph: Graph, i: int) -> View:
+    """Operand 0 or 1 as the node says."""
     x = node.inputs[i]
     view = read(graph, x, node.attributes.get(f"{'ab'[i]}_view"))
     if node.op == "Gemm" and node.attributes.get(f"trans{'AB'[i]}", 0):
         view = View(x, 0, view.shape[::-1], view.strides[::-1])
-    return relaid(view, graph.types[x], layout)
+    return view
+
+
+def _batch(node: Node, graph: Graph) -> tuple[tuple[int, ...], ...]:
+    """What each batch dimension is made of, where it walks from one row of an operand's tensor to the next.
+
+    In another layout rows are elsewhere, and such a dimension has no stride; its parts do.
+    """
+    views = [_seen(node, graph, i) for i in (0, 1)]
+    whole = tuple((n,) for n in views[0].shape[:-2])
+    if views[0].shape[:-2] != views[1].shape[:-2]:
+        return ()
+    cuts = [_cuts(view, graph.types[view.tensor]) for view in views]
+    return tuple(next((c for c in dim if c != n), n) for n, *dim in zip(whole, *cuts, strict=True))
+
+
+def _cuts(view: View, type_: TensorType) -> list[tuple[int, ...]]:
+    """Each batch dimension as turns from row to row and turns within a row, or as it is."""
+    found: list[tuple[int, ...]] = []
+    for n, step in zip(view.shape[:-2], view.strides[:-2], strict=True):
+        rows = [s * m for m, s in zip(type_.shape, type_.strides, strict=True) if step and step % s == 0]
+        turns = rows[0] // step if rows and rows[0] % step == 0 else n
+        found.append((n // turns, turns) if 1 < turns < n and n % turns == 0 else (n,))
+    return found
+
+
+def _cut(view: View, batch: Sequence[tuple[int, ...]]) -> View:
+    for axis in reversed(range(len(batch))):
+        view = view.split(axis, batch[axis])
+    return view
 
 
 def depth(node: Node, graph: Graph) -> int:
     """How many products are summed."""
-    view = _operand(node, graph, 0, identity(len(graph.types[node.inputs[0]].shape)))
-    assert view is not None, node
-    return view.shape[-1]
+    return _seen(node, graph, 0).shape[-1]
 
 
 def _is_plain(node: Node, graph: Graph) -> bool:
@@ -107,9 +140,9 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
         k: v for k, v in node.attributes.items() if k in ("alpha", "activation")
     }
     if variant:
-        return _looped(node, graph, a, b, variant, attributes)
+        return _looped(node, graph, variant, attributes)
     type_, layout = graph.types[y], layouts[y]
-    out = View(y, 0, type_.shape, strides(type_, layout))
+    out = _cut(View(y, 0, type_.shape, strides(type_, layout)), _batch(node, graph))
     inputs = (a.tensor, b.tensor, *node.inputs[2:])
     if _innermost(layout) != len(type_.shape) - 1:
         a, b, out = _transposed(b), _transposed(a), _transposed(out)
@@ -120,10 +153,9 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
     return Realised((Node("FusedMatMul", inputs, node.outputs, attributes, node.name),))
 
 
-def _looped(
-    node: Node, graph: Graph, a: View, b: View, variant: str, attributes: Mapping[str, Attribute]
-) -> Realised:
+def _looped(node: Node, graph: Graph, variant: str, attributes: Mapping[str, Attribute]) -> Realised:
     """The bare product in plain loops, then what the kernel would have added along."""
+    a, b = (_seen(node, graph, i) for i in (0, 1))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     steps: list[tuple[str, tuple[str, ...]]] = [("Add", (x,)) for x in (bias, residual) if x]
     activation = str(attributes.get("activation", ""))
@@ -170,7 +202,9 @@ def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
             # Rows of the product that are several of the tensor's cannot step over its gaps.
             is_read = [i for i in (0, 1) if node.inputs[i] == x]
             steps_over = all(_operand(node, graph, i, parted) is not None for i in is_read)
-            found[x] = (swapped, parted) if steps_over else (swapped,)
+            # A gap longer than the row is no candidate: it would move more than the row.
+            is_long = graph.types[x].shape[-1] >= gap_of(graph.types[x], parted)
+            found[x] = (swapped, parted) if steps_over and is_long else (swapped,)
     return found
 
 

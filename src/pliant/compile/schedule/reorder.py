@@ -3,7 +3,7 @@
 import numpy as np
 
 from pliant.compile.schedule.family import Realised
-from pliant.compile.schedule.layouts import between, dense, has_gap, physical
+from pliant.compile.schedule.layouts import between, dense, gap_of, has_gap, physical
 from pliant.compile.schedule.problem import Layout
 from pliant.ir.graph import Node, TensorType
 
@@ -33,8 +33,7 @@ def reorder(x: str, y: str, type_: TensorType, have: Layout, want: Layout) -> Re
         nodes.append(Node("Transpose", (x,), (name,), {"perm": perm}, y))
         x = name
     if has_gap(want):
-        gap = physical(type_, want).shape[-1] - physical(type_, dense(want)).shape[-1]
-        constants[f"{y}.pads"] = np.array([0] * (2 * last + 1) + [gap], np.int64)
+        constants[f"{y}.pads"] = np.array([0] * (2 * last + 1) + [gap_of(type_, want)], np.int64)
         nodes.append(Node("Pad", (x, f"{y}.pads"), (y,), {}, y))
     types.pop(y, None)
     return Realised(tuple(nodes), constants, types)

@@ -6,12 +6,14 @@ Know no time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from pliant.compile.lower.window import numbers
 from pliant.compile.schedule.family import Family, Layouts, Realised, tensors_in, tensors_out
-from pliant.compile.schedule.layouts import identity, physical
+from pliant.compile.schedule.layouts import dense, has_gap, identity, physical
+from pliant.compile.schedule.pixels import stepping, steps_over
 from pliant.compile.schedule.problem import Layout
 from pliant.compile.simplify.winograd import mark_winograd
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
@@ -74,7 +76,36 @@ def _conv_forms(
     default = {t: identity(rank) for t in (x, y, residual) if t}
     if can_loop(node):
         forms += [(default, order) for order in LOOPS]
+    return forms + _gapped(node, graph, candidates)
+
+
+def _gapped(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> list[tuple[Layouts, str]]:
+    """Channels last, with a gap behind those of one side or of both."""
+    if not steps_over(node, graph):
+        return []
+    x, y = node.inputs[0], node.outputs[0]
+    last = [[layout for layout in candidates.get(t, ()) if _is_last(layout)] for t in (x, y)]
+    forms: list[tuple[Layouts, str]] = []
+    for a, b in product(*last):
+        layouts = {x: a, y: b} | dict.fromkeys(node.inputs[3:], b)
+        if (has_gap(a) or has_gap(b)) and layouts[x] == a:
+            forms.append((layouts, ""))
     return forms
+
+
+def _conv_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """A gap behind channels on both sides; other layouts need not be alike."""
+    is_alike = has_gap(layout) and _is_last(layout) and _is_plain(node, graph)
+    if not (is_alike and steps_over(node, graph)):
+        return None
+    return dict.fromkeys((*tensors_in(node, graph), *tensors_out(node)), layout)
+
+
+def _is_last(layout: Layout) -> bool:
+    """Whether pixels lie in order, their channels behind one another."""
+    return _NAMES.get(dense(layout)) == ("nhwc", False)
 
 
 def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
@@ -101,6 +132,8 @@ def can_loop(node: Node) -> bool:
 def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     if variant in LOOPS:
         return _looped(node, graph, variant)
+    if any(has_gap(layout) for layout in layouts.values()):
+        return stepping(node, graph, layouts)
     (x_name, is_exchanged), (y_name, _) = _NAMES[layouts[node.inputs[0]]], _NAMES[layouts[node.outputs[0]]]
     attributes = {**node.attributes, "x_layout": x_name, "y_layout": y_name}
     if variant == WINOGRAD:
@@ -189,10 +222,11 @@ def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     return Realised((replace(node, attributes=_exchanged(attributes) if is_exchanged else attributes),))
 
 
+_CONV = Family(_conv, _conv_follow, _conv_forms, _wishes, steps_over=True)
 _POOL = Family(_pool, _pool_follow, wishes=_wishes)
 
 FAMILIES: Mapping[str, Family] = {
-    **dict.fromkeys(("Conv", "FusedConv"), Family(_conv, propose=_conv_forms, wishes=_wishes)),
+    **dict.fromkeys(("Conv", "FusedConv"), _CONV),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _POOL),
     **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _POOL),
 }
