@@ -1,0 +1,21 @@
+"""What worker and primary ask of whatever carries their control messages. Knows no message and no engine."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+
+class Control(Protocol):
+    """One member's control connections: small messages, and who was heard when (see `messenger`)."""
+
+    def send(self, peer: str, data: bytes) -> None:
+        """Hand over a message; one to a peer that is gone is lost without an error."""
+
+    def heard_s_ago(self, peer: str) -> float:
+        """Seconds since anything came from `peer`, heartbeats too; infinite if it was never heard."""
+
+    @property
+    def peers(self) -> Collection[str]:
+        """Whoever was heard at least once."""
+
+    def close(self) -> None:
+        """Let go of every connection and thread."""

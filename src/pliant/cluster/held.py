@@ -1,0 +1,59 @@
+"""A plan that a member holds ready: its model, its partition, its own stages. Knows no peer and no run."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import final
+
+from pliant.cluster.coding import Coding
+from pliant.cluster.perform import Holder, Turn
+from pliant.ir.partition import Partition
+from pliant.ir.program import Exchange, Program, Segment, Step, project
+from pliant.models.encoder_source import EncoderSource
+from pliant.plan.split import closing_segment, layer_segment, opening_segment
+
+Hold = Callable[[EncoderSource, Partition], Holder]
+"""Builds this member's own stages of a partition; takes as long as loading weights and compiling do."""
+
+
+@final
+@dataclass(slots=True)
+class Held:
+    """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer."""
+
+    number: int
+    source: EncoderSource
+    partition: Partition
+    coding: Coding
+    holder: Holder
+    _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Segment, tuple[int, ...]]] = field(
+        default_factory=dict
+    )
+
+    @property
+    def n_segments(self) -> int:
+        return self.source.spec.n_layers + 2
+
+    def turn(self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float) -> Turn:
+        """Segment `number` as member `name` runs it; devices in `lacking` first receive its input."""
+        key = number, frozenset(lacking)
+        if key not in self._segments:
+            whole = self._make(number, key[1])
+            own = project(Program((Segment(whole.steps),), (), ()), name).segments[0]
+            numbers = [i for i, step in enumerate(whole.steps) if _takes_part(step, name)]
+            self._segments[key] = whole, own, tuple(numbers)
+        return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
+
+    def _make(self, number: int, lacking: frozenset[str]) -> Segment:
+        spec, partition = self.source.spec, self.partition
+        if number == 0:
+            return opening_segment(spec, partition)
+        if number == self.n_segments - 1:
+            return closing_segment(spec, partition)
+        return layer_segment(spec, partition, number - 1, lacking)
+
+
+def _takes_part(step: Step, name: str) -> bool:
+    """Whether `project` keeps it."""
+    if isinstance(step.work, Exchange):
+        return name in (step.work.src, step.work.dst)
+    return step.lane.startswith(name + "/")

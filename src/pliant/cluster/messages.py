@@ -1,0 +1,217 @@
+"""What members of a cluster tell each other, as bytes and back. Knows no socket and no state.
+
+A message is one byte, the protocol's version, and a tagged msgpack array. What does not decode is the
+sender's fault and named so; a message never holds weights, tensors or code.
+"""
+
+import msgspec
+
+from pliant.cluster.coding import Coding
+from pliant.cluster.comm import NOTE_LIMIT_BYTES
+from pliant.errors import PeerMisbehaved, PliantError
+from pliant.ir.cluster import Capability
+from pliant.ir.partition import Partition
+
+PROTOCOL = 1
+LIMIT_BYTES = 1 << 20
+"""The longest message: the spans of a run on a thousand lanes fit, a tensor does not."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
+    """Any of those below."""
+
+
+class Hello(Message, frozen=True):
+    """A worker offers itself: its models by identity and how fast it is, where that was measured."""
+
+    version: str
+    data_address: str
+    n_threads: int
+    free_bytes: int
+    models: tuple[str, ...]
+    capability: Capability | None = None
+
+
+class Welcome(Message, frozen=True):
+    """The primary takes a worker in, or back."""
+
+    version: str
+
+
+class Refused(Message, frozen=True):
+    """The primary will not work with this worker; `reason` says what has to change."""
+
+    reason: str
+
+
+class Prepare(Message, frozen=True):
+    """Hold ready: plan number `plan` of a model, and where the other members' data goes."""
+
+    plan: int
+    model: str
+    partition: Partition
+    coding: Coding
+    addresses: dict[str, str]
+
+
+class Ready(Message, frozen=True):
+    """Plan `plan` can begin; its weights took `load_s` to load and `weight_bytes` to hold."""
+
+    plan: int
+    load_s: float
+    weight_bytes: int
+    free_bytes: int
+
+
+class Unable(Message, frozen=True):
+    """Plan `plan` cannot be held here: the model is missing, or memory."""
+
+    plan: int
+    reason: str
+
+
+class Forget(Message, frozen=True):
+    """No plan but `keep` is needed any more."""
+
+    keep: tuple[int, ...]
+
+
+class Go(Message, frozen=True):
+    """Run segment `segment` by plan `plan`; `entrants` first receive what lives at its start.
+
+    `patience_s` bounds the wait for any one exchange of the segment.
+    """
+
+    epoch: int
+    segment: int
+    plan: int
+    entrants: tuple[str, ...]
+    patience_s: float
+
+
+class Stop(Message, frozen=True):
+    """Epoch `epoch` ends here for this worker, either as planned or because a member failed."""
+
+    epoch: int
+
+
+class Failed(Message, frozen=True):
+    """A step of `epoch` failed here; `peer` is the member that it waited for, if it was one's doing."""
+
+    epoch: int
+    segment: int
+    peer: str | None
+    is_misbehaviour: bool
+    reason: str
+
+
+class Ran(msgspec.Struct, frozen=True, array_like=True):
+    """When one step ran on the sender's clock, in seconds."""
+
+    epoch: int
+    segment: int
+    step: int
+    start_s: float
+    end_s: float
+
+
+class Report(Message, frozen=True):
+    """Every step that a member ran in one epoch."""
+
+    epoch: int
+    spans: tuple[Ran, ...]
+
+
+class Status(Message, frozen=True):
+    """Free memory, said without being asked."""
+
+    free_bytes: int
+
+
+class Who(Message, frozen=True):
+    """Says that the receiver is not known here, and should say hello."""
+
+
+class Ping(Message, frozen=True):
+    """Asks for the other's clock; `sent_s` is the sender's."""
+
+    sent_s: float
+
+
+class Pong(Message, frozen=True):
+    """Answers a ping: the asker's own `sent_s` and the clock here."""
+
+    sent_s: float
+    clock_s: float
+
+
+class Bye(Message, frozen=True):
+    """The sender leaves by its own will."""
+
+
+AnyMessage = (
+    Hello | Welcome | Refused | Prepare | Ready | Unable | Forget | Go | Stop | Failed | Report | Status
+    | Who | Ping | Pong | Bye
+)  # fmt: skip
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """What rides on an exchange: when it left (sender's clock), free memory, and times of this segment.
+
+    `compute_s` holds the seconds of each kind of stage that the sender has run in this segment,
+    `slower` how many times longer than predicted each link into the sender took, by its source.
+    """
+
+    sent_s: float
+    free_bytes: int
+    compute_s: dict[str, float]
+    slower: dict[str, float] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_note_decoder = msgspec.msgpack.Decoder(Note)
+
+
+def encode(message: AnyMessage) -> bytes:
+    """`message` as bytes; raises ValueError when it is over the limit, which is our own mistake."""
+    data = bytes((PROTOCOL,)) + _encoder.encode(message)
+    if len(data) > LIMIT_BYTES:
+        raise ValueError(f"a {type(message).__name__} of {len(data)} bytes is over {LIMIT_BYTES}.")
+    return data
+
+
+def decode(data: bytes, peer: str) -> AnyMessage:
+    """The message in `data`; raises PeerMisbehaved naming `peer` and what is wrong."""
+    if not 2 <= len(data) <= LIMIT_BYTES:
+        raise PeerMisbehaved(f"{peer} sent {len(data)} bytes: a message has 2 to {LIMIT_BYTES}.", peer)
+    if data[0] != PROTOCOL:
+        raise PeerMisbehaved(
+            f"{peer} speaks version {data[0]} of the protocol, this member version {PROTOCOL}: "
+            "install the same pliant on both.",
+            peer,
+        )
+    try:
+        return _decoder.decode(memoryview(data)[1:])
+    except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
+        raise PeerMisbehaved(f"{peer} sent what is no message: {error}", peer) from error
+
+
+def encode_note(note: Note) -> bytes:
+    """`note` as bytes, without what it says of links where that would be too much."""
+    data = _encoder.encode(note)
+    if len(data) <= NOTE_LIMIT_BYTES:
+        return data
+    return _encoder.encode(Note(note.sent_s, note.free_bytes, note.compute_s))
+
+
+def decode_note(data: bytes, peer: str) -> Note:
+    """Raises PeerMisbehaved naming `peer` for anything but a note with numbers that can be."""
+    try:
+        note = _note_decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise PeerMisbehaved(f"{peer} sent what is no note: {error}", peer) from error
+    amounts = (note.free_bytes, *note.compute_s.values(), *note.slower.values())
+    if not all(0 <= amount < float("inf") for amount in amounts):
+        raise PeerMisbehaved(f"{peer} claims amounts that cannot be: {note}.", peer)
+    return note

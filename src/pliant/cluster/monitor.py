@@ -1,0 +1,113 @@
+"""Who is in the cluster: what each offered, when it was at fault, what memory it has. Sends nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import final
+
+from pliant.cluster.messages import Hello
+from pliant.ir.cluster import Capability
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker as the primary knows it.
+
+    `away_until_s` keeps a member that failed out of new plans for a while; `refused` says why it is left out
+    for good. `offset_s` is its clock minus the primary's, known to half of `round_trip_s`.
+    """
+
+    name: str
+    hello: Hello
+    free_bytes: int
+    is_here: bool = True
+    n_faults: int = 0
+    away_until_s: float = 0.0
+    refused: str | None = None
+    offset_s: float = 0.0
+    round_trip_s: float | None = None
+
+    def is_usable(self, now_s: float) -> bool:
+        return self.is_here and self.refused is None and self.away_until_s <= now_s
+
+    @property
+    def capability(self) -> Capability | None:
+        """What it measured of itself, with the memory that is free now."""
+        measured = self.hello.capability
+        return None if measured is None else replace(measured, free_bytes=self.free_bytes)
+
+
+@final
+@dataclass(slots=True)
+class Monitor:
+    """The members by name; any thread may call any of it.
+
+    A member that fails stays out of new plans for `penalty_s`, twice that the next time, and so on.
+    """
+
+    clock: Callable[[], float]
+    penalty_s: float = 0.5
+    _members: dict[str, Member] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def greet(self, name: str, hello: Hello) -> Member:
+        """A member says hello, for the first time or again; what it did before is not forgotten."""
+        with self._lock:
+            known = self._members.get(name)
+            if known is None:
+                member = Member(name, hello, hello.free_bytes)
+            else:
+                member = replace(known, hello=hello, free_bytes=hello.free_bytes, is_here=True)
+            self._members[name] = member
+            return member
+
+    def get(self, name: str) -> Member | None:
+        with self._lock:
+            return self._members.get(name)
+
+    def leave(self, name: str) -> bool:
+        """It is silent or said goodbye; False if it was not here."""
+        with self._lock:
+            known = self._members.get(name)
+            if known is None or not known.is_here:
+                return False
+            self._members[name] = replace(known, is_here=False)
+            return True
+
+    def fail(self, name: str) -> None:
+        """It was at fault, though perhaps not by its will."""
+        with self._lock:
+            if (known := self._members.get(name)) is not None:
+                wait_s = self.penalty_s * 2 ** min(known.n_faults, 10)
+                until_s = self.clock() + wait_s
+                self._members[name] = replace(known, n_faults=known.n_faults + 1, away_until_s=until_s)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Leave it out for good."""
+        with self._lock:
+            if (known := self._members.get(name)) is not None:
+                self._members[name] = replace(known, refused=reason)
+
+    def has_memory(self, name: str, free_bytes: int) -> None:
+        with self._lock:
+            if (known := self._members.get(name)) is not None:
+                self._members[name] = replace(known, free_bytes=free_bytes)
+
+    def has_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
+        """Keep the offset of the shortest round trip: it is the most exact."""
+        with self._lock:
+            known = self._members.get(name)
+            if known is None or (known.round_trip_s is not None and known.round_trip_s <= round_trip_s):
+                return
+            self._members[name] = replace(known, offset_s=offset_s, round_trip_s=round_trip_s)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All that ever said hello, by name."""
+        with self._lock:
+            return tuple(self._members[name] for name in sorted(self._members))
+
+    def usable(self) -> tuple[Member, ...]:
+        """Those that a plan may count on now."""
+        now_s = self.clock()
+        return tuple(member for member in self.members if member.is_usable(now_s))

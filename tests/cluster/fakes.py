@@ -1,0 +1,310 @@
+"""A cluster in this process: control messages through queues, made-up layers, and faults on demand."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+import numpy as np
+
+from pliant.cluster.coding import Coding
+from pliant.cluster.comm import Comm
+from pliant.cluster.comm_memory import MemoryNetwork
+from pliant.cluster.held import Held
+from pliant.cluster.lead import Lead
+from pliant.cluster.messages import Note
+from pliant.cluster.patience import Patience
+from pliant.cluster.perform import Performer
+from pliant.cluster.primary import NotReady, Primary
+from pliant.cluster.worker import Offer, Worker
+from pliant.errors import PeerLost
+from pliant.ir.graph import Graph
+from pliant.ir.partition import Mode, Partition, Share
+from pliant.ir.program import Compute, Exchange
+from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.run.execute import Lanes
+from tests.plan.splits import bert, cut
+
+Hear = Callable[[str, bytes], None]
+FAST = Patience(silence_s=0.3, least_s=0.6, times=1.0, grace_s=0.05, prepare_s=20.0)
+
+
+class Wires:
+    """Control connections of one process. A member that is `cut` hears and says nothing."""
+
+    def __init__(self, silence_s: float) -> None:
+        self.silence_s = silence_s
+        self.members: dict[str, MemoryControl] = {}
+        self.cut: set[str] = set()
+        self.last_heard: dict[tuple[str, str], float] = {}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def join(self, name: str) -> "MemoryControl":
+        self.members[name] = control = MemoryControl(name, self)
+        return control
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(self.silence_s / 4):
+            for a in list(self.members.values()):
+                for b in list(self.members.values()):
+                    if a is not b and a.is_open and b.is_open and not {a.name, b.name} & self.cut:
+                        self.last_heard[a.name, b.name] = time.monotonic()
+            for (a_name, b_name), when in list(self.last_heard.items()):
+                if time.monotonic() - when > self.silence_s:
+                    del self.last_heard[a_name, b_name]
+                    if a_name in self.members:
+                        self.members[a_name].on_silence(b_name)
+
+
+class MemoryControl:
+    """A `Control`; messages arrive on a thread of its own once `start` was called."""
+
+    def __init__(self, name: str, wires: Wires) -> None:
+        self.name, self.wires = name, wires
+        self.is_open = True
+        self.on_message: Hear = lambda peer, data: None
+        self.on_silence: Callable[[str], None] = lambda peer: None
+        self.inbox: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def start(self, on_message: Hear, on_silence: Callable[[str], None]) -> None:
+        self.on_message, self.on_silence = on_message, on_silence
+        self._thread.start()
+
+    def send(self, peer: str, data: bytes) -> None:
+        other = self.wires.members.get(peer)
+        if other is not None and other.is_open and self.is_open and not {peer, self.name} & self.wires.cut:
+            other.inbox.put((self.name, data))
+
+    def heard_s_ago(self, peer: str) -> float:
+        when = self.wires.last_heard.get((self.name, peer))
+        return float("inf") if when is None else time.monotonic() - when
+
+    @property
+    def peers(self) -> Collection[str]:
+        return [name for name in self.wires.members if name != self.name]
+
+    def close(self) -> None:
+        self.is_open = False
+        self.inbox.put(None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _listen(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            self.on_message(*message)
+
+
+class MadeUp:
+    """An `EncoderSource` whose layers the holder below makes up."""
+
+    def __init__(self, spec: EncoderSpec, identity: str = "made-up") -> None:
+        self.spec, self.identity = spec, identity
+
+    def tensor(self, name: str, /) -> np.ndarray:
+        raise NotImplementedError
+
+    def input(self, rows: int, /) -> Graph:
+        raise NotImplementedError
+
+    def head(self, rows: int, /) -> Graph:
+        raise NotImplementedError
+
+
+def expected(spec: EncoderSpec, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The answer that any partition must give."""
+    x = feeds["x"]
+    for k in range(spec.n_layers):
+        x = _rest(_attend(x, range(spec.attended), k), x)
+    return x.sum(axis=1)
+
+
+def _attend(x: np.ndarray, columns: range, layer: int) -> np.ndarray:
+    factors = np.array([np.sin(1 + layer + c) for c in columns], np.float32)
+    return np.ascontiguousarray(x.mean(axis=1, keepdims=True) * factors, np.float32)
+
+
+def _rest(attended: np.ndarray, x: np.ndarray) -> np.ndarray:
+    return np.tanh(x + attended.sum(axis=1, keepdims=True, dtype=np.float32))
+
+
+Before = Callable[[Compute], None]
+
+
+class FakeHolder:
+    """Stages of the weight-stationary mode on whole tensors; calls `before` ahead of each stage."""
+
+    def __init__(self, name: str, spec: EncoderSpec, partition: Partition, before: Before) -> None:
+        self.name, self.spec, self.partition, self.before = name, spec, partition, before
+        self.tensors = {"attended": np.zeros((partition.tokens, spec.attended), np.float32)}
+        for k in range(spec.n_layers + 1):
+            self.tensors[f"x.{k}"] = np.zeros((partition.tokens, spec.hidden), np.float32)
+
+    def compute(self, step: int, work: Compute) -> None:
+        self.before(work)
+        tensors, rows = self.tensors, self.partition.rows(self.name)
+        match work.kernel, work.layer:
+            case "input", _:
+                tensors["x.0"][...] = self.feeds["x"]
+            case "head", _:
+                self.result = tensors[f"x.{self.spec.n_layers}"].sum(axis=1)
+            case "attend", int(k):
+                heads, d = self.partition.heads(self.name), self.spec.head_dim
+                own = range(heads.start * d, heads.stop * d)
+                tensors["attended"][:, own.start : own.stop] = _attend(tensors[f"x.{k}"], own, k)
+            case "rest", int(k):
+                cut = slice(rows.start, rows.stop)
+                tensors[f"x.{k + 1}"][cut] = _rest(tensors["attended"][cut], tensors[f"x.{k}"][cut])
+            case _:
+                raise AssertionError(work)
+
+    def view(self, work: Exchange) -> np.ndarray:
+        part = work.part
+        assert part is not None
+        tensor = self.tensors[work.tensor]
+        return tensor[part.rows.start : part.rows.stop, part.columns.start : part.columns.stop]
+
+    def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
+        self.feeds = feeds
+
+    def state(self, layer: int) -> np.ndarray:
+        return self.tensors[f"x.{layer}"]
+
+    def answer(self) -> np.ndarray:
+        return self.result
+
+
+def spread(
+    spec: EncoderSpec, tokens: int, primary: str, devices: Collection[str], seed: int = 0
+) -> Partition:
+    """An uneven weight-stationary partition over `devices`, each with at least a row and a head if it can."""
+    rng = np.random.default_rng(seed)
+    names = [primary, *sorted(set(devices) - {primary})]
+    heads, rows = (_shared(rng, total, len(names)) for total in (spec.n_heads, tokens))
+    shares = tuple(Share(*one) for one in zip(names, heads, rows, strict=True))
+    return Partition("ws", primary, shares, tokens)
+
+
+def _shared(rng: np.random.Generator, total: int, parts: int) -> list[int]:
+    if total < parts:
+        return [1] * total + [0] * (parts - total)
+    return [1 + n for n in cut(rng, total - parts, parts)]
+
+
+@dataclass
+class Spreader:
+    """A `Steer` without a reason: everybody who is here takes part, unevenly."""
+
+    primary: Primary
+    mode: Mode = "ws"
+    coding: Coding = "fp32"
+    seed: int = 0
+    switches: dict[int, Held] = field(default_factory=dict)
+    layer_s: float | None = 0.1
+
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
+        left_out = set(without)
+        while True:
+            here = [m.name for m in self.primary.monitor.usable() if m.name not in left_out]
+            self.seed += 1
+            partition = spread(source.spec, tokens, self.primary.name, here, self.seed)
+            try:
+                return self.primary.prepare(source, partition, self.coding)[0]
+            except NotReady as error:
+                left_out |= set(error.reasons)
+
+    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
+        return self.switches.get(number, current)
+
+    def predicted_s(self, held: Held) -> float | None:
+        return self.layer_s
+
+
+@dataclass
+class Machine:
+    """One worker of the fake cluster and what may be done to it."""
+
+    name: str
+    control: MemoryControl
+    comm: Comm
+    lanes: Lanes
+    worker: Worker
+    thaw: threading.Event
+
+    def kill(self) -> None:
+        """It is gone at once, without a goodbye."""
+        self.thaw.set()
+        self.control.close()
+        self.comm.close()
+        self.worker.close()
+        self.lanes.close()
+
+
+class FakeCluster:
+    """A primary `p` and workers by name, over memory; a context manager."""
+
+    def __init__(self, spec: EncoderSpec | None = None, patience: Patience = FAST) -> None:
+        self.spec = spec or bert(n_layers=4)
+        self.source = MadeUp(self.spec)
+        self.patience = patience
+        self.network, self.wires = MemoryNetwork(), Wires(patience.silence_s)
+        self.events: list[str] = []
+        self.before: dict[str, Before] = {}
+        self.machines: dict[str, Machine] = {}
+        control, self.comm = self.wires.join("p"), self.network.join("p")
+        self.lanes = Lanes((), own="p/cpu")
+        hold = lambda source, partition: FakeHolder("p", source.spec, partition, self._before("p"))  # noqa: E731
+        self.primary = Primary(
+            "p", control, self.comm, hold, version="1", patience=patience, on_event=self.events.append
+        )
+        self.performer = Performer("p", self.comm, self.lanes, lambda: 10**9, on_note=self._note)
+        self.steer = Spreader(self.primary)
+        self.lead = Lead(self.primary, self.performer, self.steer)
+        self.control = control
+        control.start(self.primary.hear, self.primary.lose)
+
+    def _note(self, peer: str, note: Note) -> None:
+        self.lead.note(peer, note)
+
+    def _before(self, name: str) -> Before:
+        return lambda work: self.before.get(name, lambda work: None)(work)
+
+    def add(self, name: str, models: Collection[str] = ("made-up",), free_bytes: int = 10**9) -> Machine:
+        control, comm = self.wires.join(name), self.network.join(name)
+        lanes = Lanes((), own=f"{name}/cpu")
+        hold = lambda source, partition: FakeHolder(name, source.spec, partition, self._before(name))  # noqa: E731
+        offer = Offer("1", {m: MadeUp(self.spec, m) for m in models}, lambda: free_bytes, 1)
+        worker = Worker(name, control, comm, lanes, offer, hold)
+        control.start(worker.hear, worker.lose)
+        self.machines[name] = Machine(name, control, comm, lanes, worker, threading.Event())
+        return self.machines[name]
+
+    def run(self, tokens: int = 7, seed: int = 0) -> tuple[np.ndarray, np.ndarray, object]:
+        """(answer, expected answer, what the run says of itself)."""
+        x = np.random.default_rng(seed).standard_normal((tokens, self.spec.hidden)).astype(np.float32)
+        led = self.lead.run(self.source, tokens, {"x": x})
+        return led.answer, expected(self.spec, {"x": x}), led
+
+    def __enter__(self) -> "FakeCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.primary.close()
+        for machine in self.machines.values():
+            machine.kill()
+        self.control.close()
+        self.comm.close()
+        self.lanes.close()
+        self.wires.close()
+
+
+def lost(peer: str) -> PeerLost:
+    return PeerLost(f"{peer} is gone", peer)

@@ -1,0 +1,217 @@
+"""Runs over workers that join, fail, lie and return, on queues instead of sockets."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from pliant.cluster.held import Held
+from pliant.cluster.lead import Led
+from pliant.cluster.messages import Hello, encode
+from pliant.errors import LaneError
+from pliant.ir.program import Compute, Exchange
+from tests.cluster.fakes import FakeCluster, FakeHolder, lost, spread
+
+TOLERANCE = 1e-5  # the same float32 sums on every device
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+def check(cluster: FakeCluster, seed: int = 0) -> Led:
+    answer, wanted, led = cluster.run(seed=seed)
+    np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
+    assert isinstance(led, Led)
+    return led
+
+
+def test_the_primary_alone_answers(cluster: FakeCluster) -> None:
+    """A cluster of one is where every fault may end."""
+    led = check(cluster)
+    assert led.plans[0].partition.participants == ("p",)
+
+
+def test_workers_share_a_run_and_the_answer_is_the_same(cluster: FakeCluster) -> None:
+    """Everything else assumes this."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    for seed in range(3):
+        led = check(cluster, seed)
+        assert set(led.plans[0].partition.participants) == {"p", "a", "b", "c"}
+        assert not led.faults
+
+
+def once_at(layer: int, kernel: str, act: Callable[[], object]) -> Callable[[Compute], None]:
+    """Calls `act` before one stage, the first time."""
+    is_done = threading.Event()
+
+    def before(work: Compute) -> None:
+        if work.layer == layer and work.kernel == kernel and not is_done.is_set():
+            is_done.set()
+            act()
+
+    return before
+
+
+def test_a_worker_killed_inside_a_layer_costs_its_segment_alone(cluster: FakeCluster) -> None:
+    """The segment is repeated on the survivors from the input that the primary kept."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+
+    def kill() -> None:
+        threading.Thread(target=cluster.machines["b"].kill).start()
+        raise lost("b")
+
+    cluster.before["b"] = once_at(2, "attend", kill)
+    led = check(cluster)
+    (fault,) = led.faults
+    assert [v.member for v in fault.verdicts] == ["b"]
+    assert fault.segment == 3
+    assert led.plans[2].partition.participants == ("p", "a", "b", "c")
+    assert led.plans[3].partition.participants == ("p", "a", "c")
+
+
+def test_a_frozen_worker_is_noticed_and_taken_in_again_when_it_thaws(cluster: FakeCluster) -> None:
+    """A device that sleeps must neither stop a run nor be lost for good."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    machine = cluster.machines["a"]
+
+    def freeze() -> None:
+        cluster.wires.cut.add("a")
+        machine.thaw.wait(20.0)
+
+    cluster.before["a"] = once_at(1, "rest", freeze)
+    led = check(cluster)
+    assert [[v.member for v in fault.verdicts] for fault in led.faults] == [["a"]]
+    cluster.wires.cut.clear()
+    machine.thaw.set()
+    cluster.primary.wait_for(2, 10.0)
+    assert set(check(cluster, 1).plans[-1].partition.participants) == {"p", "a", "b"}
+
+
+def test_all_workers_may_fail_at_once(cluster: FakeCluster) -> None:
+    """In the end the primary answers alone."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    cluster.before["p"] = once_at(1, "attend", lambda: cluster.wires.cut.update("abc"))
+    for name in "abc":
+        cluster.before[name] = once_at(1, "attend", lambda: time.sleep(1.0))
+    led = check(cluster)
+    assert led.plans[-1].partition.participants == ("p",)
+
+
+def test_a_worker_that_sends_what_is_no_number_is_refused_by_name(cluster: FakeCluster) -> None:
+    """Garbage of the right length must not reach the answer."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    bad = FakeHolder.view
+    is_bad = threading.Event()
+    is_bad.set()
+
+    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+        seen = bad(self, work)
+        return np.full_like(seen, np.nan) if self.name == work.src == "a" and is_bad.is_set() else seen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHolder, "view", view)
+        led = check(cluster)
+    (fault,) = led.faults
+    assert [(v.member, v.is_liar) for v in fault.verdicts] == [("a", True)]
+    assert "not finite" in fault.verdicts[0].reason
+    assert any(event.startswith("refused a") for event in cluster.events)
+    assert "p" in cluster.machines["a"].worker.refusals
+    assert set(check(cluster, 1).plans[-1].partition.participants) == {"p", "b"}
+
+
+def test_a_worker_that_sends_another_shape_is_refused_by_name(cluster: FakeCluster) -> None:
+    """Too few rows would leave old numbers in place."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    honest = FakeHolder.view
+
+    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+        seen = honest(self, work)
+        return seen[:, :-1] if self.name == work.src == "b" else seen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHolder, "view", view)
+        led = check(cluster)
+    assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
+
+
+def test_a_worker_that_sends_garbage_as_a_message_is_refused_by_name(cluster: FakeCluster) -> None:
+    """The control connection is no less exposed than the data."""
+    machine = cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    machine.control.send("p", b"\x01 no msgpack")
+    led = check(cluster)
+    assert led.plans[-1].partition.participants == ("p",)
+    member = cluster.primary.monitor.get("a")
+    assert member is not None
+    assert "no message" in (member.refused or "")
+
+
+def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) -> None:
+    """Weights never come from the primary."""
+    cluster.add("a", models=("another",))
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    led = check(cluster)
+    assert led.plans[0].partition.participants == ("p", "b")
+    assert any("a is left out" in event and "--model" in event for event in cluster.events)
+
+
+def test_a_failure_of_the_primary_itself_is_raised(cluster: FakeCluster) -> None:
+    """Nobody else is to blame, and repeating would not help."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+
+    def fail(work: Compute) -> None:
+        raise MemoryError("no memory here")
+
+    cluster.before["p"] = fail
+    with pytest.raises(LaneError, match="no memory here"):
+        cluster.run()
+    del cluster.before["p"]
+    check(cluster)
+
+
+def test_another_version_is_refused(cluster: FakeCluster) -> None:
+    """Two versions may cut a layer differently and would disagree silently."""
+    machine = cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.hear("z", encode(Hello("0.0", "", 1, 1, ())))
+    assert cluster.primary.monitor.get("z") is None
+    assert machine.worker.refusals == {}
+
+
+def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster) -> None:
+    """Adaptation must not show in the answer: members enter, leave and enter again."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+
+    def plan(*devices: str) -> Held:
+        partition = spread(cluster.spec, 7, "p", devices, len(devices))
+        return cluster.primary.prepare(cluster.source, partition, "fp32")[0]
+
+    cluster.steer.switches = {2: plan("a", "b"), 3: plan(), 4: plan("a", "b", "c")}
+    led = check(cluster)
+    taking_part = [set(held.partition.participants) for held in led.plans]
+    assert taking_part[2:5] == [{"p", "a", "b"}, {"p"}, {"p", "a", "b", "c"}]
+    assert not led.faults
+    steps = {(turn.number, i) for turn in led.turns for i in range(len(turn.segment.steps))}
+    said = {(ran.segment, ran.step) for spans in led.spans.values() for ran in spans}
+    assert said == steps
