@@ -8,14 +8,14 @@ class Control(Protocol):
     """One member's control connections: small messages, and who was heard when (see `messenger`)."""
 
     def send(self, peer: str, data: bytes) -> None:
-        """Hand over a message; one to a peer that is gone is lost without an error."""
+        """Hand over a message. Raises ClusterError if `peer` is not here."""
 
     def heard_s_ago(self, peer: str) -> float:
         """Seconds since anything came from `peer`, heartbeats too; infinite if it was never heard."""
 
     @property
     def peers(self) -> Collection[str]:
-        """Whoever was heard at least once."""
+        """Who is here."""
 
     def close(self) -> None:
         """Let go of every connection and thread."""

@@ -5,6 +5,7 @@ Leads no run (see `lead`) and decides nothing about partitions (see `steer`).
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from threading import Condition
 from typing import final
 
@@ -98,7 +99,9 @@ class Primary:
                 self.send(member.name, Bye())
 
     def send(self, peer: str, message: AnyMessage) -> None:
-        self._control.send(peer, encode(message))
+        """Send `message` if `peer` is here; who is gone is known by its silence."""
+        with suppress(ClusterError):
+            self._control.send(peer, encode(message))
 
     # What others say.
 

@@ -5,6 +5,7 @@ Decides nothing about partitions and knows no other worker but by name.
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -285,4 +286,5 @@ class Worker:
         self._send(self._serving, Failed(epoch, segment, peer, is_misbehaviour, reason))
 
     def _send(self, peer: str, message: AnyMessage) -> None:
-        self._control.send(peer, encode(message))
+        with suppress(ClusterError):  # whoever is gone is known by its silence
+            self._control.send(peer, encode(message))
