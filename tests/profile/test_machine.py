@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pliant.profile.machine import cpu_frequency, cpu_model, memory_bytes
+from pliant.profile.machine import cpu_frequency, cpu_model
 
 CPUINFO = "processor\t: 0\nmodel name\t: Fast CPU 9000\ncpu MHz\t\t: 2449.998\n"
 
@@ -27,11 +27,3 @@ def test_a_machine_that_tells_no_frequency_says_why(tmp_path: Path) -> None:
     found = cpu_frequency(tmp_path / "none", tmp_path / "none")
     assert found.frequency_Hz is None
     assert "cpufreq" in str(found.reason)
-
-
-def test_a_memory_group_bounds_the_memory(tmp_path: Path) -> None:
-    """In a container the machine's memory is not ours; without a limit it is."""
-    (tmp_path / "max").write_text("1000000\n")
-    (tmp_path / "none").write_text("max\n")
-    assert memory_bytes(tmp_path / "max") == 1_000_000
-    assert memory_bytes(tmp_path / "none") == memory_bytes(tmp_path / "absent") > 1_000_000

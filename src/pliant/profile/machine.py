@@ -1,14 +1,11 @@
-"""What the system tells of itself: CPU model, clock rate, memory. Knows no model and measures nothing."""
+"""What the system tells of itself: CPU model, clock rate. Knows no model and measures nothing."""
 
 import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 _CPUINFO = Path("/proc/cpuinfo")
 _CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +31,6 @@ def cpu_frequency(cpufreq: Path = _CPUFREQ, cpuinfo: Path = _CPUINFO) -> Frequen
         return Frequency(float(_cpuinfo(cpuinfo, "cpu MHz")) * 1e6, None)
     except ValueError:
         return Frequency(None, "neither cpufreq nor /proc/cpuinfo tells it; the CPU goes by its name")
-
-
-def memory_bytes(limit: Path = _CGROUP_LIMIT) -> int:
-    """The memory this process may use: the machine's, or its control group's when that is less."""
-    total = int(psutil.virtual_memory().total)
-    try:
-        return min(total, int(limit.read_text()))
-    except (OSError, ValueError):  # no such group, or "max"
-        return total
 
 
 def _cpuinfo(path: Path, field: str) -> str:

@@ -18,7 +18,8 @@ from pliant.ir.program import FULL, Run
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import Encoded, Tokenizer, open_tokenizer
 from pliant.profile.line import fit_disks, timing
-from pliant.profile.machine import cpu_frequency, cpu_model, memory_bytes
+from pliant.profile.machine import cpu_frequency, cpu_model
+from pliant.profile.memory import memory_bytes
 from pliant.store.read import Extent, Store, aligned_buffer
 
 LENGTHS = (16, 32, 64, 128, 256)

@@ -1,0 +1,11 @@
+"""Devices on one machine: a namespace, a shaped link, a memory limit and a pace each. Knows no model.
+
+Needs Linux, root, iproute2 and util-linux; `why_not` says which of them is missing.
+"""
+
+from testbed.commands import BedError, why_not
+from testbed.network import Device, Network
+from testbed.spec import DeviceSpec, rate
+from testbed.traffic import Counters
+
+__all__ = ["BedError", "Counters", "Device", "DeviceSpec", "Network", "rate", "why_not"]
