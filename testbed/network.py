@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,6 +73,8 @@ class Device:
             env=None if env is None else dict(env), cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr,
         )  # fmt: skip
         self._started.append(started)
+        while started.pid not in self.processes and started.poll() is None:
+            time.sleep(5e-4)  # until it is in the group, `freeze` and `kill` would miss it
         return started
 
     def set_memory(self, memory_bytes: int | None) -> None:
