@@ -5,7 +5,7 @@ import pytest
 from pliant.compile.call import Target
 from pliant.compile.encoder import arena_bytes
 from pliant.compile.place import Lifetime, place
-from pliant.compile.stage import Form
+from pliant.compile.stage import coded_form
 from pliant.kernels.isa import X86_64
 from pliant.models.encoder_graph import Precise, layer_graph
 from pliant.models.slices import slice_geometry
@@ -32,9 +32,8 @@ def _spec(n_heads: int, hidden: int, ffn: int) -> ModelSpec:
 def test_a_narrower_layer_never_needs_a_larger_arena(shape: tuple[int, int, int], compute: Precise) -> None:
     """The arena is made for the full width, and layers of any width run in it, in place."""
     spec = _spec(*shape)
-    images = [
-        Form(layer_graph(spec, m, 40, compute), Target(X86_64)).image for m in range(1, spec.n_heads + 1)
-    ]
+    target = Target(X86_64)
+    images = [coded_form(layer_graph(spec, m, 40, compute), target).image for m in range(1, spec.n_heads + 1)]
     needed = [image.arena_bytes for image in images]
     assert needed == sorted(needed)
     assert all(image.may_replace("out", "hidden") for image in images)

@@ -14,7 +14,7 @@ from pliant.compile.call import Target
 from pliant.compile.encode import kernels
 from pliant.compile.load import addresses
 from pliant.compile.place import ALIGNMENT
-from pliant.compile.stage import Form, Stage
+from pliant.compile.stage import Form, Stage, coded_form
 from pliant.compile.weights import PlainWeights, Weights, norm_addresses
 from pliant.kernels.isa import X86_64
 from pliant.kernels.jit import Library
@@ -67,8 +67,10 @@ class Encoder:
         self.tokens = tokens
         self._stages: dict[tuple[int, int], Stage] = {}
         self._forms: dict[int, Form] = {}
-        embedding = Form(embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target)
-        head = Form(head_graph(self.spec, tokens), self._target)
+        embedding = coded_form(
+            embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target
+        )
+        head = coded_form(head_graph(self.spec, tokens), self._target)
         layer = self._form(self.spec.n_heads, (embedding, head))
         n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
         columns = slice_geometry(self.spec).hidden
@@ -121,7 +123,7 @@ class Encoder:
         """The layer's form at `width`; the kernels of `others` are loaded with its own."""
         form = self._forms.get(width)
         if form is None:
-            form = Form(layer_graph(self.spec, width, self.tokens, self._compute), self._target)
+            form = coded_form(layer_graph(self.spec, width, self.tokens, self._compute), self._target)
             assert form.image.may_replace("out", "hidden"), f"a layer of {width} slices cannot run in place"
             self._forms[width] = form
         wanted = {name: k for f in (form, *others) for name, k in kernels(f.image).items()}
@@ -134,7 +136,7 @@ class Encoder:
 
 def arena_bytes(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> int:
     """What activations take when layers of `width` slices run over up to `tokens` rows, on any CPU."""
-    layer = Form(layer_graph(spec, width, tokens, compute), Target(X86_64)).image
+    layer = coded_form(layer_graph(spec, width, tokens, compute), Target(X86_64)).image
     return _padded(layer.arena_bytes) + layer.inputs["hidden"].n_bytes
 
 

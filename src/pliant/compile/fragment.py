@@ -17,4 +17,9 @@ def fragment_image(graph: Graph, target: Target) -> Image:
     What is made follows from shapes and never from weights' values: graphs of the same part give images that
     differ in `constants` and `packed` alone. Raises GraphError where an operator cannot be lowered.
     """
-    return make_image(lower_peak(part_rows(simplify(graph, _BY_VALUE))), target)
+    return make_image(fragment_graph(graph), target)
+
+
+def fragment_graph(graph: Graph) -> Graph:
+    """`graph` fused and scheduled by rule: what an image is lowered from, for one layer or another."""
+    return lower_peak(part_rows(simplify(graph, _BY_VALUE)))

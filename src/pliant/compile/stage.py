@@ -1,4 +1,4 @@
-"""The local engine's graphs, compiled and bound: a stage is one native call. Knows no weights, no model."""
+"""Graphs compiled once and bound many times: a stage is one native call. Knows no weights, no model."""
 
 from collections.abc import Mapping
 from typing import final
@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compile.assemble import assemble
+from pliant.compile.assemble import Image, assemble
 from pliant.compile.bound import Bound
 from pliant.compile.call import Target
 from pliant.compile.encode import encode
@@ -15,15 +15,18 @@ from pliant.ir.graph import Graph
 from pliant.kernels.pool import Pool
 
 
+def coded_form(graph: Graph, target: Target) -> "Form":
+    """A graph of the local engine's own operators."""
+    return Form(assemble(graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target))
+
+
 @final
 class Form:
-    """A graph compiled for as many rows as its tensors have: what stages that differ in weights share."""
+    """An image for as many rows as its tensors have: what stages that differ in weights share."""
 
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.image = assemble(
-            graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target
-        )
-        self.program = encode(self.image)
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self.program = encode(image)
         self._shares: dict[int, np.ndarray] = {}
 
     def shares(self, n_rows: int) -> Int64[np.ndarray, "calls 2"]:

@@ -266,7 +266,7 @@ def _project_segment(segment: Segment, device: str) -> Segment:
     number: dict[int, int] = {}
     steps: list[Step] = []
     for i, step in enumerate(segment.steps):
-        if not _takes_part(step, device):
+        if not takes_part(step, device):
             continue
         is_receive = isinstance(step.work, Exchange) and step.work.dst == device
         missing = [j for j in step.after if j not in number]
@@ -282,7 +282,8 @@ def _project_segment(segment: Segment, device: str) -> Segment:
     return replace(segment, steps=tuple(steps))
 
 
-def _takes_part(step: Step, device: str) -> bool:
+def takes_part(step: Step, device: str) -> bool:
+    """Whether a step is in `device`'s own part of a program."""
     if isinstance(step.work, Exchange):
         return device in (step.work.src, step.work.dst)
     return step.lane.startswith(device + "/")
