@@ -6,6 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
+from pliant.errors import ClusterError
+
+NAME_LIMIT_BYTES = 255
 NOTE_LIMIT_BYTES = 1024
 _LIMIT = 2**63
 
@@ -86,6 +89,12 @@ def writable_bytes(into: np.ndarray) -> np.ndarray:
     if not (into.flags.c_contiguous and into.flags.writeable):
         raise ValueError("a message is received into a C-contiguous, writable array.")
     return into.reshape(-1).view(np.uint8)
+
+
+def check_name(name: str) -> None:
+    """Raise ClusterError for a name that no member can have."""
+    if not 0 < len(name.encode()) <= NAME_LIMIT_BYTES:
+        raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes; {name!r} does not.")
 
 
 def check_note(note: bytes) -> None:

@@ -11,14 +11,15 @@ from time import monotonic
 
 import numpy as np
 
-from pliant.cluster.comm import Tag, Traffic, check_note, payload_bytes
-from pliant.cluster.frame import MORE_BYTES, NAME_LIMIT_BYTES, BadFrame, pack, unpack
+from pliant.cluster.comm import Tag, Traffic, check_name, check_note, payload_bytes
+from pliant.cluster.frame import MORE_BYTES, BadFrame, pack, unpack
 from pliant.cluster.key import Key
 from pliant.cluster.mailbox import Mailbox
-from pliant.cluster.wire import CONNECTED, REFUSED, Alarm, Socket, Wire, event, zmq
+from pliant.cluster.wire import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
 _QUEUED = 8  # messages a connection holds before `send` waits: a stopped peer must not fill this memory
+_STALE_S = 30.0  # far above what the largest message may take on a slow link
 _LOOK_MS = 50  # how often a `send` that waits looks whether it still should
 
 
@@ -39,18 +40,13 @@ class ZmqComm:
         max_message_bytes: int = 64 << 20,
         send_timeout_s: float = 10.0,
     ) -> None:
-        if not 0 < len(name.encode()) <= NAME_LIMIT_BYTES:
-            raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes; {name!r} does not.")
+        check_name(name)
         self.name = name
         self._max_message_bytes = max_message_bytes
         self._send_timeout_s = send_timeout_s
         self._mailbox = Mailbox(name)
-        self._wire = Wire(key, max_message_bytes + MORE_BYTES)
-        try:
-            self._inbox, self.address = self._wire.listen(zmq.PULL, listen, _QUEUED)
-        except ClusterError:
-            self._wire.close()
-            raise
+        self._wire = Wire(key, max_message_bytes + MORE_BYTES, heartbeat_s=_STALE_S)
+        self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
         self._peers: dict[str, _Peer] = {}
         self._new: SimpleQueue[_Peer | None] = SimpleQueue()
@@ -222,8 +218,7 @@ class ZmqComm:
             peer.is_lost = what != CONNECTED
             if what == CONNECTED:
                 self._mailbox.regain(peer.name)
-            elif what & REFUSED:
-                self._mailbox.lose(peer.name, _stranger(peer))
+                peer.was_agreed = True
             else:
                 self._mailbox.lose(peer.name, _gone(peer))
 
@@ -235,6 +230,7 @@ class _Peer:
         self.name = name
         self.address = address
         self.lock = Lock()
+        self.was_agreed = False
         self.is_lost = False
         self.socket, self.monitor = wire.connect(zmq.PUSH, address, _QUEUED)
 
@@ -244,14 +240,6 @@ class _Peer:
             self.socket.close()
 
 
-def _stranger(peer: _Peer) -> ClusterError:
-    return PeerMisbehaved(
-        f"{peer.name} at {peer.address} and this device hold different cluster keys: copy one to both.",
-        peer.name,
-    )
-
-
-def _gone(peer: _Peer) -> ClusterError:
-    return PeerLost(
-        f"{peer.name} at {peer.address} has ended its connection: it has left or died.", peer.name
-    )
+def _gone(peer: _Peer) -> PeerLost:
+    why = "it has left or died" if peer.was_agreed else "it holds another cluster key, or is no member"
+    return PeerLost(f"{peer.name} at {peer.address} has ended its connection: {why}.", peer.name)

@@ -8,11 +8,10 @@ import struct
 
 import numpy as np
 
-from pliant.cluster.comm import NOTE_LIMIT_BYTES, Tag
+from pliant.cluster.comm import NAME_LIMIT_BYTES, NOTE_LIMIT_BYTES, Tag
 from pliant.cluster.mailbox import Message
 
 VERSION = 1
-NAME_LIMIT_BYTES = 255
 
 _MAGIC = b"plnt"
 _HEAD = struct.Struct("<4sBBHqqqq")

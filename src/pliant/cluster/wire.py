@@ -5,9 +5,11 @@ ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; 
 protocols and other keys never get as far as a message.
 """
 
+import math
 import socket as sockets
 import struct
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from pliant.errors import ClusterError
@@ -24,8 +26,7 @@ if TYPE_CHECKING:
 Socket = zmq.Socket[bytes]
 
 CONNECTED = zmq.EVENT_HANDSHAKE_SUCCEEDED
-REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-_EVENTS = CONNECTED | REFUSED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
+_EVENTS = CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
 
 _DOMAIN = b"pliant"
 _HANDSHAKE_LIMIT_MS = 5_000
@@ -37,13 +38,15 @@ _LINGER_MS = 1_000
 class Wire:
     """A ZeroMQ context, its keyed sockets, and the one that says who is admitted.
 
+    A connection over which nothing comes back for `heartbeat_s` is made anew.
     Whoever owns it polls `gate` and calls `admit` when it is readable; until then no new connection
     of a listening socket is completed.
     """
 
-    def __init__(self, key: "Key", max_message_bytes: int) -> None:
+    def __init__(self, key: "Key", max_message_bytes: int, heartbeat_s: float) -> None:
         self._key = key
         self._max_message_bytes = max_message_bytes
+        self._heartbeat_ms = math.ceil(heartbeat_s * 1e3)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.gate: Socket = self._context.socket(zmq.REP)
         self.gate.linger = 0
@@ -68,6 +71,14 @@ class Wire:
                 "port (0 takes any)."
             ) from error
         return socket, str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def listen_or_close(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
+        """`listen`, for an owner that cannot go on without: this is closed before the error leaves."""
+        try:
+            return self.listen(kind, address, n_queued)
+        except ClusterError:
+            self.close()
+            raise
 
     def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
         """A socket that connects, and connects again, to `address`, and its monitor."""
@@ -107,6 +118,10 @@ class Wire:
         socket.handshake_ivl = _HANDSHAKE_LIMIT_MS
         socket.reconnect_ivl = _RETRY_MS
         socket.reconnect_ivl_max = _RETRY_LIMIT_MS
+        socket.connect_timeout = _HANDSHAKE_LIMIT_MS
+        # A connection that was cut is replaced, rather than left to TCP's patience of a quarter of an hour.
+        socket.heartbeat_ivl = max(1, self._heartbeat_ms // 4)
+        socket.heartbeat_timeout = self._heartbeat_ms
         return socket
 
 
@@ -124,9 +139,11 @@ def tcp(address: str) -> str:
 
 
 class Alarm:
-    """Wakes a thread that polls: `ring` from any thread, `fileno` to poll, `quiet` once awake."""
+    """Wakes a thread that polls: `ring` from any thread at any time, `fileno` to poll, `quiet` once awake."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_closed = False
         self._ear, self._bell = sockets.socketpair()
         self._ear.setblocking(False)
         self._bell.setblocking(False)
@@ -135,13 +152,16 @@ class Alarm:
         return self._ear.fileno()
 
     def ring(self) -> None:
-        with suppress(BlockingIOError):  # it has not been heard yet: one is enough
-            self._bell.send(b"!")
+        with self._lock, suppress(BlockingIOError):  # where it has not been heard yet, one is enough
+            if not self._is_closed:
+                self._bell.send(b"!")
 
     def quiet(self) -> None:
         with suppress(BlockingIOError):
             self._ear.recv(4096)
 
     def close(self) -> None:
-        self._ear.close()
-        self._bell.close()
+        with self._lock:
+            self._is_closed = True
+            self._ear.close()
+            self._bell.close()

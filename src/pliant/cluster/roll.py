@@ -1,0 +1,59 @@
+"""Who of a cluster is heard, who fell silent, who came back: decided from what came when. Knows no socket."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Route = TypeVar("Route")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Route]):
+    incarnation: int
+    heard_s: float
+    is_here: bool
+    route: Route
+
+
+class Roll(Generic[Route]):
+    """Peers by name, with the route that last led to each. Times are readings of one clock, in seconds."""
+
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._entries: dict[str, _Entry[Route]] = {}
+
+    def hear(self, name: str, incarnation: int, route: Route, now_s: float) -> bool | None:
+        """Note that `name` was heard: True if it is new here, None if another process has its name."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.is_here and entry.incarnation != incarnation:
+            return None
+        self._entries[name] = _Entry(incarnation, now_s, True, route)
+        return entry is None or not entry.is_here
+
+    def leave(self, name: str, incarnation: int | None = None) -> bool:
+        """Note that `name` is gone (that process of it, if given); True if it was here."""
+        entry = self._entries.get(name)
+        if entry is None or not entry.is_here or incarnation not in (None, entry.incarnation):
+            return False
+        entry.is_here = False
+        return True
+
+    def fall_silent(self, now_s: float) -> list[str]:
+        """Note and return who was not heard for too long."""
+        late = [n for n, e in self._entries.items() if e.is_here and now_s - e.heard_s > self._silence_s]
+        for name in late:
+            self._entries[name].is_here = False
+        return late
+
+    def excuse(self, now_s: float) -> None:
+        """Hold nobody's silence until now against it: it was this process that did not listen."""
+        for entry in self._entries.values():
+            entry.heard_s = now_s
+
+    def routes(self) -> dict[str, Route]:
+        """Who is here, and how to reach it."""
+        return {name: entry.route for name, entry in self._entries.items() if entry.is_here}
+
+    def heard_s(self, name: str) -> float | None:
+        """When `name` was last heard; None if never."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.heard_s
