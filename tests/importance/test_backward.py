@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from pliant.errors import InputError
 from pliant.importance.backward import activate, backward, forward, loss_gradient, slope
-from pliant.importance.weights import LayerWeights
 from pliant.models.spec import Activation, Family, Head, ModelSpec
 from pliant.store.files import HeadWeights, Linear
+from pliant.store.layers import LayerWeights
 from pliant.store.slices import LINEARS
 from tests.tiny import DENSE, FAMILIES, random_tensors, tiny_spec
 

@@ -9,12 +9,13 @@ import pytest
 from pliant.errors import InputError, StoreError
 from pliant.evaluate.answers import Labelled
 from pliant.importance import ablate, first_order, rank_correlation
-from pliant.importance.weights import FULL_BITS, LOWEST_BITS, layer_weights
+from pliant.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.spec import Family, ModelSpec
 from pliant.models.tokenizer import Encoded
 from pliant.run.engine import Engine
 from pliant.store.build import build
+from pliant.store.layers import layer_weights
 from pliant.store.read import Store, open_store
 from pliant.store.slices import LINEARS
 from tests.reference_model import run_model

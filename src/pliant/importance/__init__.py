@@ -2,9 +2,9 @@
 
 from pliant.evaluate.answers import Labelled
 from pliant.importance.ablation import Ablation, ablate
+from pliant.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.importance.compare import draw_importance, importance_text, rank_correlation
 from pliant.importance.gradient import first_order
-from pliant.importance.weights import FULL_BITS, LOWEST_BITS
 
 __all__ = [
     "FULL_BITS",

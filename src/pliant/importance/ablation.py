@@ -11,7 +11,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
 from pliant.evaluate.answers import Labelled, embedded, log_likelihood, through
-from pliant.importance.weights import FULL_BITS, LOWEST_BITS
+from pliant.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.run.engine import Engine, runs_of
 from pliant.run.preload import PreloadBuffer
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from pliant.arrays import Float32, Int
 from pliant.errors import InputError
-from pliant.importance.weights import LayerWeights, Norm
 from pliant.models.spec import Activation, Head, ModelSpec
 from pliant.models.tokenizer import Encoded
 from pliant.store.files import Embeddings, HeadWeights, Linear
+from pliant.store.layers import LayerWeights, Norm
 
 Tokens = Float32[np.ndarray, "tokens _"]  # one row a token, tokens of all inputs
 Bounds = Sequence[tuple[int, int]]  # first token and end of each input

@@ -11,7 +11,8 @@ from pliant.arrays import Float
 from pliant.errors import InputError
 from pliant.evaluate.answers import Labelled
 from pliant.importance.backward import Tokens, backward, embed, forward, loss_gradient
-from pliant.importance.weights import FULL_BITS, LOWEST_BITS, LayerWeights, layer_weights
+from pliant.importance.bits import FULL_BITS, LOWEST_BITS
+from pliant.store.layers import LayerWeights, layer_weights
 from pliant.store.read import Store
 from pliant.store.slices import LINEARS
 

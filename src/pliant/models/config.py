@@ -5,7 +5,7 @@ own live in config.json: `pliant_widths` (trained numbers of slices) and `pliant
 the head's dense layer, null for none, absent for what the family has). `classifier_pooling` is ModernBERT's.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +122,22 @@ def read_config(directory: Path, tensor_names: Collection[str]) -> ModelSpec:
     `tensor_names` decide the head only where config.json names no architecture. Raises ModelError
     naming the file and the key for anything missing, mistyped or not supported.
     """
-    path = directory / "config.json"
-    family = _family(path)
-    config: _Bert | _DistilBert = _decode(path, _DistilBert if family == "distilbert" else _Bert)
+    return read_config_file(directory / "config.json", tensor_names)
+
+
+def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
+    """As `read_config`, from a file of any name."""
+    kind = model_type(path)
+    if kind not in _FAMILY:
+        raise ModelError(f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(_FAMILY)}.")
+    family = _FAMILY[kind]
+    config: _Bert | _DistilBert = read_json(path, _DistilBert if family == "distilbert" else _Bert)
     _refuse_unsupported(path, config)
     try:
-        head = _head(directory, family, config, tensor_names)
+        head = _head(path.parent, family, config, tensor_names)
         return _spec(path, family, config, head)
     except ModelError as e:
-        if str(directory) in str(e):
+        if str(path.parent) in str(e):
             raise
         raise ModelError(f"{path}: {e}") from e
 
@@ -176,23 +183,31 @@ def write_pooling(head: Head, width: int) -> dict[str, Any]:
     return {"modules.json": modules, "1_Pooling/config.json": pooling}
 
 
-def _family(path: Path) -> Family:
+def model_type(path: Path) -> str:
+    """What a configuration calls its family. Raises ModelError when the file is missing or says nothing."""
     if not path.is_file():
         raise ModelError(
             f"{path} is missing; a model directory holds config.json, safetensors and tokenizer.json."
         )
-    kind: str = _decode(path, _Kind).model_type
-    if kind not in _FAMILY:
-        raise ModelError(f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(_FAMILY)}.")
-    return _FAMILY[kind]
+    kind: str = read_json(path, _Kind).model_type
+    return kind
 
 
-def _decode(path: Path, kind: Any) -> Any:
-    """The file as a value of the msgspec type `kind`."""
+def read_json(path: Path, kind: Any) -> Any:
+    """The file as a value of the msgspec type `kind`. Raises ModelError naming the file and the key."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as e:
         raise ModelError(f"{path} cannot be used: {e}.") from e
+
+
+def activation_of(path: Path, name: str) -> Activation:
+    """Hugging Face's name of an activation as ours. Raises ModelError for one pliant does not run."""
+    if name not in _ACTIVATION:
+        raise ModelError(
+            f"{path}: activation {name!r} is not supported; pliant runs {', '.join(_ACTIVATION)}."
+        )
+    return _ACTIVATION[name]
 
 
 def _refuse_unsupported(path: Path, config: _Shared) -> None:
@@ -223,10 +238,6 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
         embedding = (config.embedding_size or 128) if family == "electra" else hidden
         act, eps, n_types = config.hidden_act, config.layer_norm_eps, config.type_vocab_size
         offset = _position_offset(config) if family == "roberta" else 0
-    if act not in _ACTIVATION:
-        raise ModelError(
-            f"{path}: activation {act!r} is not supported; pliant runs {', '.join(_ACTIVATION)}."
-        )
     return ModelSpec(
         family=family,
         n_layers=layers,
@@ -238,7 +249,7 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
         max_tokens=config.max_position_embeddings - offset,
         position_offset=offset,
         n_types=n_types,
-        activation=_ACTIVATION[act],
+        activation=activation_of(path, act),
         norm_eps=eps,
         head=head,
         widths=(heads,) if config.pliant_widths is None else tuple(config.pliant_widths),
@@ -278,14 +289,16 @@ def _classifier(family: Family, config: _Shared) -> Head:
         dense = _ACTIVATION[config.pliant_dense]
     else:
         raise ModelError(f"pliant_dense {config.pliant_dense!r} is none of {', '.join(_ACTIVATION)} or null.")
-    return Head("cls" if pooling == "cls" else "mean", dense, _labels(config))
+    return Head("cls" if pooling == "cls" else "mean", dense, label_names(config.id2label, config.num_labels))
 
 
-def _labels(config: _Shared) -> tuple[str, ...]:
-    """Label names in order of the classifier's rows; without id2label they are transformers' LABEL_0 on."""
-    named = config.id2label
+def label_names(named: Mapping[str, str] | None, num_labels: int | None) -> tuple[str, ...]:
+    """Label names in order of the classifier's rows, from `id2label` and `num_labels`.
+
+    Without id2label they are transformers' LABEL_0 on. Raises ModelError where the two do not agree.
+    """
     if named is None:
-        n = 2 if config.num_labels is None else config.num_labels
+        n = 2 if num_labels is None else num_labels
         if not 1 <= n <= 1_000_000:
             raise ModelError(f"num_labels is {n}, but a classifier has at least 1.")
         return tuple(f"LABEL_{i}" for i in range(n))
@@ -293,8 +306,8 @@ def _labels(config: _Shared) -> tuple[str, ...]:
         raise ModelError(
             f"id2label names {sorted(named)}, but its keys must be 0 to the number of labels - 1."
         )
-    if config.num_labels not in (None, len(named)):
-        raise ModelError(f"num_labels is {config.num_labels}, but id2label names {len(named)} labels.")
+    if num_labels not in (None, len(named)):
+        raise ModelError(f"num_labels is {num_labels}, but id2label names {len(named)} labels.")
     return tuple(named[str(i)] for i in range(len(named)))
 
 
@@ -303,7 +316,7 @@ def _embedder(directory: Path) -> Head:
     path = directory / "modules.json"
     if not path.is_file():
         return Head("mean", None, None)
-    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in _decode(path, list[_Module])]
+    modules = [(m.type.rsplit(".", 1)[-1], m.path) for m in read_json(path, list[_Module])]
     kinds = [kind for kind, _ in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise ModelError(
@@ -314,7 +327,7 @@ def _embedder(directory: Path) -> Head:
 
 
 def _pooling(path: Path) -> Pooling:
-    config: _PoolingModes = _decode(path, _PoolingModes)
+    config: _PoolingModes = read_json(path, _PoolingModes)
     flags = {
         "cls": config.pooling_mode_cls_token,
         "mean": config.pooling_mode_mean_tokens,

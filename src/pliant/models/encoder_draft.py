@@ -11,12 +11,13 @@ from math import prod
 import numpy as np
 
 from pliant.arrays import Float32
+from pliant.errors import ModelError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.models.encoder_spec import Linear, Norm
 from pliant.models.spec import Activation
 
-Read = Callable[[str], Float32[np.ndarray, "..."]]
-"""From a canonical name to its tensor."""
+Read = Callable[[str], np.ndarray]
+"""From a canonical name to its tensor, in any of the floating-point types weights are stored in."""
 
 _ACTIVATIONS: Mapping[Activation, tuple[str, Mapping[str, Attribute]]] = {
     "gelu": ("Gelu", {"approximate": "none"}),
@@ -52,22 +53,29 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Blocks of equal width, one below the other: what one product multiplies by, [out, in] or [out]."""
+    """Blocks of equal width, one below the other: what one product multiplies by, [out, in] or [out].
+
+    `tail` are the dimensions behind the rows of a tensor that is cut along its rows alone.
+    """
 
     blocks: tuple[Block, ...]
+    tail: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         columns = self.blocks[0].columns
         rows = sum(block.rows.n for block in self.blocks)
-        return (rows,) if columns is None else (rows, columns.n)
+        return (rows, *self.tail) if columns is None else (rows, columns.n)
 
     @property
     def n_bytes(self) -> int:
         return 4 * prod(self.shape)
 
     def read(self, read: Read, prefix: str = "") -> Float32[np.ndarray, "..."]:
-        """The values, of tensors whose names begin with `prefix`: a view wherever one block is enough."""
+        """The values, of tensors whose names begin with `prefix`: views where one float32 block is enough.
+
+        Raises ModelError naming the tensor that holds NaN or infinity there.
+        """
         found = [_values(block, read, prefix) for block in self.blocks]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -144,10 +152,9 @@ class Draft:
         self.types[name] = TensorType("float32", piece.shape)
         return name
 
-    def weight(self, name: str, *shape: int) -> str:
-        """A whole vector or matrix."""
-        columns = Span(0, shape[1]) if len(shape) > 1 else None
-        return self.piece(name, Piece((Block(name, Span(0, shape[0]), columns),)))
+    def weight(self, name: str, *shape: int, rows: Span | None = None) -> str:
+        """A whole tensor of `shape`, or some of its rows."""
+        return self.piece(name, Piece((Block(name, rows or Span(0, shape[0])),), shape[1:]))
 
     def constant(self, name: str, value: np.ndarray) -> str:
         self.constants[name] = value
@@ -198,6 +205,29 @@ class Draft:
         op, attributes = _ACTIVATIONS[activation]
         return self.node(op, (x,), self.shape(x), **attributes)
 
+    def rows(self, x: str, start: int, stop: int) -> str:
+        """Rows `start` up to `stop` of x [rows, columns]."""
+        bounds = {"from": start, "to": stop, "axis": 0}
+        made = [
+            self.constant(f"{part}.{len(self.nodes)}", np.array([n], np.int64)) for part, n in bounds.items()
+        ]
+        return self.node("Slice", (x, *made), (stop - start, *self.shape(x)[1:]))
+
+    def row(self, x: str, i: int) -> str:
+        return self.rows(x, i, i + 1)
+
+    def mean(self, x: str) -> str:
+        """The mean over the rows, as [1, columns]."""
+        axis = self.constant(f"axis.{len(self.nodes)}", np.array([0], np.int64))
+        return self.node("ReduceMean", (x, axis), (1, *self.shape(x)[1:]), keepdims=1)
+
+    def unit(self, x: str) -> str:
+        """A row over its Euclidean norm, or over 1e-12 where that is less."""
+        axis = self.constant(f"axis.{len(self.nodes)}", np.array([1], np.int64))
+        length = self.node("ReduceL2", (x, axis), (1, 1), keepdims=1)
+        least = self.constant("least", np.array([[1e-12]], np.float32))
+        return self.node("Div", (x, self.node("Max", (length, least), (1, 1))), self.shape(x))
+
     def reshape(self, x: str, *shape: int) -> str:
         wanted = self.constant(f"shape.{len(self.nodes)}", np.array(shape, np.int64))
         return self.node("Reshape", (x, wanted), shape)
@@ -222,8 +252,16 @@ def _values(block: Block, read: Read, prefix: str) -> np.ndarray:
     if block.name is None:
         return np.zeros(block.rows.n, np.float32)
     whole = read(prefix + block.name)
-    rows = whole[block.rows.start : block.rows.stop]
-    return rows if block.columns is None else rows[:, block.columns.start : block.columns.stop]
+    values = whole[block.rows.start : block.rows.stop]
+    if block.columns is not None:
+        values = values[:, block.columns.start : block.columns.stop]
+    values = values.astype(np.float32, copy=False)
+    if not np.isfinite(values).all():
+        raise ModelError(
+            f"{prefix}{block.name} holds NaN or infinity among rows {block.rows.start} to "
+            f"{block.rows.stop - 1}; the model is damaged or its training diverged."
+        )
+    return values
 
 
 def _named(label: str, kind: str, rows: list[Span], columns: Span | None = None) -> str:

@@ -67,21 +67,23 @@ def saved_name(family: Family, canonical: str) -> str:
     return f"{_PREFIX[family]}{_encoder_stem(family, stem)}.{kind}"
 
 
-def find(family: Family, canonical: str, present: Collection[str]) -> str | None:
-    """Which of the names `present` in a checkpoint holds the tensor `canonical`, None when none does.
+def saved_names(family: Family, canonical: str) -> tuple[str, ...]:
+    """All names that a checkpoint of `family` may give the tensor `canonical`, the likeliest first.
 
     Encoders are saved with or without the family's prefix, and checkpoints converted from TensorFlow
     call a layer norm's weight and bias gamma and beta.
     """
     with_prefix = saved_name(family, canonical)
-    bare = with_prefix.removeprefix(_PREFIX[family])
-    for name in (with_prefix, bare):
-        if name in present:
-            return name
+    names = []
+    for name in (with_prefix, with_prefix.removeprefix(_PREFIX[family])):
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        if old in present:
-            return old
-    return None
+        names += [name, old]
+    return tuple(dict.fromkeys(names))
+
+
+def find(family: Family, canonical: str, present: Collection[str]) -> str | None:
+    """Which of the names `present` in a checkpoint holds the tensor `canonical`, None when none does."""
+    return next((name for name in saved_names(family, canonical) if name in present), None)
 
 
 def _encoder_stem(family: Family, stem: str) -> str:

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import tokenizers
 
 from pliant.arrays import Int32
 from pliant.errors import InputError, ModelError
-from pliant.models.spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,28 @@ class Encoded:
         return len(self.ids)
 
 
+@runtime_checkable
+class Limits(Protocol):
+    """What a model can read; a ModelSpec is one."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def vocab(self) -> int: ...
+    @property
+    def n_types(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def position_offset(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tokenizer:
     """A loaded tokenizer.json beside the limits of the model it feeds."""
 
     inner: tokenizers.Tokenizer
-    spec: ModelSpec
+    spec: Limits
     source: Path
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -70,7 +86,7 @@ class Tokenizer:
             )
 
 
-def open_tokenizer(directory: Path, spec: ModelSpec) -> Tokenizer:
+def open_tokenizer(directory: Path, spec: Limits) -> Tokenizer:
     """The tokenizer of a model directory; padding and truncation set in its file are switched off.
 
     Raises ModelError when tokenizer.json is missing or damaged.

@@ -10,11 +10,10 @@ from pliant.models.slices import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
 from pliant.store.encode import ResidentLayer
 from pliant.store.files import DenseTable, Linear
+from pliant.store.manifest import FULL_BITS
 from pliant.store.planes import decode
 from pliant.store.read import Store
 from pliant.store.slices import column_group_starts, join
-
-LOWEST_BITS, FULL_BITS = 2, 32  # between these two importance is measured
 
 Norm = Float32[np.ndarray, "2 hidden"]
 

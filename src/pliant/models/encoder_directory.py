@@ -1,0 +1,185 @@
+"""Encoders from Hugging Face directories: files mapped, tensors by name. Knows no store and no graph."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import final
+
+import ml_dtypes
+import numpy as np
+
+from pliant.arrays import Float32, Integer
+from pliant.errors import ModelError
+from pliant.models.checkpoint import WORD, open_checkpoint
+from pliant.models.config import model_type, read_config_file
+from pliant.models.encoder_family import Family
+from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoders.mobilebert import read_mobilebert
+from pliant.models.encoders.text import text
+from pliant.models.encoders.vit import read_vit
+from pliant.models.encoders.whisper import read_whisper
+from pliant.models.onnx_external import MappedFile, mapped
+from pliant.models.table import QuantizedTable
+from pliant.models.weights import FLOATS, StoredTensor, index_weights
+
+_DTYPES: Mapping[str, np.dtype] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+_READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
+    "mobilebert": read_mobilebert,
+    "vit": read_vit,
+    "whisper": read_whisper,
+}
+"""Families that have a file of their own; the others are read as text models."""
+
+
+def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
+    """The family that a configuration file speaks of.
+
+    `tensor_names` decide the head only where the configuration names no architecture. Raises ModelError
+    naming file and key for anything missing, mistyped or not supported.
+    """
+    reader = _READERS.get(model_type(path))
+    return text(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
+
+
+def open_directory(directory: Path, cache: Path) -> EncoderSource:
+    """The encoder of a Hugging Face directory; only headers are read, and for its identity all files once.
+
+    `cache` is where hashes of files are kept, by path, size and time of the last change. Raises ModelError
+    for a missing or damaged file, an unsupported configuration, and tensors that are missing (all at once)
+    or of the wrong shape or type.
+    """
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory; a model is a directory with config.json.")
+    present = index_weights(directory)
+    config, table = directory / "config.json", None
+    family = read_family(config, present.keys())
+    if model_type(config) in _READERS:
+        stored = _match(directory, family, present)
+    else:
+        checkpoint = open_checkpoint(directory)
+        stored, table = dict(checkpoint.stored), checkpoint.embedding_codes()
+    files = sorted({tensor.file for tensor in present.values()})
+    weights = _DirectoryWeights(directory, stored, table, _identity(config, files, cache))
+    tokenizer = directory if (directory / "tokenizer.json").is_file() else None
+    return EncoderSource(family, weights, tokenizer)
+
+
+def shapes_of(family: Family) -> dict[str, tuple[int, ...]]:
+    """Canonical name and shape of every tensor of a model."""
+    spec = family.spec
+    layers = [named for i in range(spec.n_layers) for named in spec.layer(i).tensors]
+    return {**family.ends(), **dict(layers)}
+
+
+@final
+class _DirectoryWeights:
+    """Tensors of mapped files; a word table in codes is decoded row by row."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stored: Mapping[str, StoredTensor],
+        table: QuantizedTable | None,
+        identity: str,
+    ) -> None:
+        self.identity = identity
+        self._directory, self._stored, self._table = directory, stored, table
+        self._files: dict[Path, MappedFile] = {}
+
+    def view(self, name: str, /) -> np.ndarray:
+        if name == WORD and self._table is not None:
+            return self._table.decode_all()
+        if name not in self._stored:
+            raise ModelError(f"{self._directory} has no tensor {name!r}; it is not part of this model.")
+        tensor = self._stored[name]
+        if tensor.file not in self._files:
+            self._files[tensor.file] = mapped(tensor.file)
+        file = self._files[tensor.file]
+        file.check_same()
+        count = int(np.prod(tensor.shape, dtype=np.int64))
+        try:
+            flat = np.frombuffer(file.memory, _DTYPES[tensor.dtype], count, tensor.offset)
+        except ValueError as e:
+            raise ModelError(f"{tensor} ends past the file's {len(file.memory)} bytes; it was cut.") from e
+        # Kernels read whole floats; a header of an odd length would put them anywhere.
+        return np.require(flat, requirements="A").reshape(tensor.shape)
+
+    def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
+        if name == WORD and self._table is not None:
+            return self._table.decode(ids)
+        found: np.ndarray = self.view(name)[ids].astype(np.float32)
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self._stored[name]} holds NaN or infinity in the rows that were asked for.")
+        return found
+
+    def release(self) -> None:
+        for file in self._files.values():
+            file.drop_pages()
+
+
+def _match(directory: Path, family: Family, present: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Where each canonical tensor lies; everything that does not fit is named at once."""
+    stored: dict[str, StoredTensor] = {}
+    missing, wrong = [], []
+    for name, shape in shapes_of(family).items():
+        names = family.saved(name)
+        found = next((present[n] for n in names if n in present), None)
+        if found is None:
+            missing.append(names[0])
+            continue
+        stored[name] = found
+        if found.shape != shape:
+            wrong.append(f"{found.name} is {list(found.shape)}, not {list(shape)}")
+        elif found.dtype not in FLOATS:
+            wrong.append(f"{found.name} is {found.dtype}, not one of {', '.join(FLOATS)}")
+    kind = family.spec.family
+    if missing:
+        raise ModelError(f"{directory} lacks {len(missing)} tensors of this {kind}: {', '.join(missing)}.")
+    if wrong:
+        raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
+    return stored
+
+
+def _identity(config: Path, files: list[Path], cache: Path) -> str:
+    """SHA-256 over the names and SHA-256 of configuration and weights."""
+    lines = [f"{file.name} {_digest(file, cache)}\n" for file in (config, *files)]
+    return sha256("".join(lines).encode()).hexdigest()
+
+
+def _digest(file: Path, cache: Path) -> str:
+    """SHA-256 of a file, computed once for each size and time of its last change."""
+    try:
+        found = file.stat()
+        stamp = f"{file.resolve()}\n{found.st_size} {found.st_mtime_ns}\n"
+        kept = cache / "identities" / sha256(str(file.resolve()).encode()).hexdigest()
+        for line in _lines(kept):
+            if line.startswith(stamp):
+                return line.removeprefix(stamp)
+        with file.open("rb") as opened:
+            digest = file_digest(opened, "sha256").hexdigest()
+    except OSError as e:
+        raise ModelError(f"{file} cannot be read: {e.strerror or e}.") from e
+    # Without a cache the next start hashes again, and nothing else changes.
+    with contextlib.suppress(OSError):
+        _write(kept, stamp + digest)
+    return digest
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The whole of a file that may not be there."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        yield path.read_text()
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)

@@ -1,0 +1,36 @@
+"""Run an encoder part by part on one device, for tests of families, weights and stores."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pliant.compile.call import Target
+from pliant.compile.fragment import fragment_image
+from pliant.ir.graph import Graph
+from pliant.kernels.isa import host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.models.encoder_family import Answer
+from pliant.models.encoder_parts import whole_layer
+from pliant.models.encoder_source import EncoderSource
+from pliant.run.compiled import open_image
+
+
+def run_encoder(
+    source: EncoderSource, feeds: Mapping[str, np.ndarray], answer: Answer | None = None
+) -> np.ndarray:
+    """The answer to `feeds`, every layer whole."""
+    library = Library(host_isa())
+    pool = Pool(1, library)
+
+    def run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
+        image = fragment_image(graph, Target(library.isa))
+        (result,) = open_image(image, pool, library).run(feeds).values()
+        return result
+
+    prepared = source.prepare(feeds)
+    x = run(source.input(prepared.rows), prepared.feeds)
+    layer = whole_layer(source.spec, prepared.rows)
+    for i in range(source.spec.n_layers):
+        x = run(source.graph(layer, i), {"x": x})
+    return run(source.head(prepared.rows, answer), {"x": x})
