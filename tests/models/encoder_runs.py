@@ -12,13 +12,11 @@ from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_family import Answer
 from pliant.models.encoder_parts import whole_layer
-from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_source import Encoder
 from pliant.run.compiled import open_image
 
 
-def run_encoder(
-    source: EncoderSource, feeds: Mapping[str, np.ndarray], answer: Answer | None = None
-) -> np.ndarray:
+def run_encoder(source: Encoder, feeds: Mapping[str, np.ndarray], answer: Answer | None = None) -> np.ndarray:
     """The answer to `feeds`, every layer whole."""
     library = Library(host_isa())
     pool = Pool(1, library)

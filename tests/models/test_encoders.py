@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.models.encoder_directory import open_directory
-from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_source import Encoder
 from tests.models.encoder_runs import run_encoder
 
 torch = pytest.importorskip("torch", reason="transformers needs torch")
@@ -90,7 +90,7 @@ def their_model(kind: str, ending: str, settings: dict[str, Any]) -> Any:
     return model
 
 
-def feeds_of(source: EncoderSource) -> dict[str, np.ndarray]:
+def feeds_of(source: Encoder) -> dict[str, np.ndarray]:
     rows = ROWS if source.spec.family not in ("vit", "whisper") else source.spec.max_rows
     feeds = dict(source.sample(rows, seed=3))
     if "ids" in feeds and source.spec.family in ("bert", "electra", "mobilebert"):

@@ -8,15 +8,15 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import final
 
-import ml_dtypes
 import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError
+from pliant.ir.graph import TensorType
 from pliant.models.checkpoint import WORD, open_checkpoint
 from pliant.models.config import model_type, read_config_file
 from pliant.models.encoder_family import Family
-from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_source import Encoder
 from pliant.models.encoders.mobilebert import read_mobilebert
 from pliant.models.encoders.text import text
 from pliant.models.encoders.vit import read_vit
@@ -25,11 +25,7 @@ from pliant.models.onnx_external import MappedFile, mapped
 from pliant.models.table import QuantizedTable
 from pliant.models.weights import FLOATS, StoredTensor, index_weights
 
-_DTYPES: Mapping[str, np.dtype] = {
-    "F32": np.dtype("<f4"),
-    "F16": np.dtype("<f2"),
-    "BF16": np.dtype(ml_dtypes.bfloat16),
-}
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
     "mobilebert": read_mobilebert,
     "vit": read_vit,
@@ -48,7 +44,7 @@ def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
     return text(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
 
 
-def open_directory(directory: Path, cache: Path) -> EncoderSource:
+def open_directory(directory: Path, cache: Path) -> Encoder:
     """The encoder of a Hugging Face directory; only headers are read, and for its identity all files once.
 
     `cache` is where hashes of files are kept, by path, size and time of the last change. Raises ModelError
@@ -68,7 +64,7 @@ def open_directory(directory: Path, cache: Path) -> EncoderSource:
     files = sorted({tensor.file for tensor in present.values()})
     weights = _DirectoryWeights(directory, stored, table, _identity(config, files, cache))
     tokenizer = directory if (directory / "tokenizer.json").is_file() else None
-    return EncoderSource(family, weights, tokenizer)
+    return Encoder(family, weights, tokenizer)
 
 
 def shapes_of(family: Family) -> dict[str, tuple[int, ...]]:
@@ -105,7 +101,9 @@ class _DirectoryWeights:
         file.check_same()
         count = int(np.prod(tensor.shape, dtype=np.int64))
         try:
-            flat = np.frombuffer(file.memory, _DTYPES[tensor.dtype], count, tensor.offset)
+            flat = np.frombuffer(
+                file.memory, TensorType(_DTYPES[tensor.dtype], ()).numpy, count, tensor.offset
+            )
         except ValueError as e:
             raise ModelError(f"{tensor} ends past the file's {len(file.memory)} bytes; it was cut.") from e
         # Kernels read whole floats; a header of an odd length would put them anywhere.

@@ -14,7 +14,7 @@ from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError
 from pliant.models.encoder_directory import read_family, shapes_of
 from pliant.models.encoder_family import Family
-from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_source import Encoder
 
 _VERSION = 1
 """Of the numbers: another way of making them is another model."""
@@ -29,7 +29,7 @@ def known_configs() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
 
 
-def random_encoder(config: str | Path, seed: int = 0) -> EncoderSource:
+def random_encoder(config: str | Path, seed: int = 0) -> Encoder:
     """An encoder of a configuration, a known name or a JSON file, with seeded weights.
 
     Weights are uniform, of a scale at which activations stay of order 1 through all layers: unit gain for
@@ -48,7 +48,7 @@ def random_encoder(config: str | Path, seed: int = 0) -> EncoderSource:
     family = read_family(path)
     said = msgspec.json.encode(msgspec.json.decode(path.read_bytes()), order="sorted")
     identity = sha256(b"random %d %d " % (_VERSION, seed) + said).hexdigest()
-    return EncoderSource(family, _RandomWeights(family, seed, identity))
+    return Encoder(family, _RandomWeights(family, seed, identity))
 
 
 @final

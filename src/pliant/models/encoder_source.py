@@ -39,10 +39,27 @@ class EncoderWeights(Protocol):
         ...
 
 
+@runtime_checkable
+class EncoderSource(Protocol):
+    """What a split needs of an encoder whose weights can be read one by one; see `Encoder`."""
+
+    @property
+    def spec(self) -> EncoderSpec: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]: ...
+
+    def input(self, rows: int, /) -> Graph: ...
+
+    def head(self, rows: int, /) -> Graph: ...
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class EncoderSource:
-    """A transformer encoder whose weights can be read one by one, on any device that holds the model.
+class Encoder:
+    """A transformer encoder, on any device that holds the model: layers, weights by name, and its two ends.
 
     `tokenizer` is the directory of its tokenizer.json, where it has one.
     """
@@ -71,7 +88,7 @@ class EncoderSource:
         """What `head` can give, the default first."""
         return self.family.answers
 
-    def tensor(self, name: str) -> Float32[np.ndarray, "..."]:
+    def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]:
         """The weight of canonical `name` in float32, perhaps memory-mapped: do not write.
 
         Raises ModelError (StoreError from a store) naming file and tensor where it cannot be read.
@@ -90,6 +107,10 @@ class EncoderSource:
         """
         return self.family.prepare(feeds, self.weights.rows)
 
+    def release(self) -> None:
+        """Let go of what was mapped or decoded to answer the last calls; it is read again at need."""
+        self.weights.release()
+
     def read(self, text: str, pair: str | None = None) -> Feeds:
         """The feeds of a text, or of a pair. Raises InputError where the model reads no text, or not this."""
         if self.tokenizer is None or not isinstance(self.family, (Text, MobileBert)):
@@ -102,14 +123,14 @@ class EncoderSource:
         """Random feeds that make `rows` rows: what is timed. Raises InputError for rows it cannot have."""
         return self.family.sample(rows, seed)
 
-    def input(self, rows: int) -> Graph:
+    def input(self, rows: int, /) -> Graph:
         """What the primary runs first: prepared feeds to `x` float32 [rows, hidden].
 
         Raises InputError for rows the model cannot have.
         """
         return self.graph(self.family.input(rows))
 
-    def head(self, rows: int, answer: Answer | None = None) -> Graph:
+    def head(self, rows: int, /, answer: Answer | None = None) -> Graph:
         """What the primary runs last: `x` float32 [rows, hidden] to `answer` float32, see `Answer`.
 
         Raises InputError for an answer the model cannot give.

@@ -15,7 +15,7 @@ from pliant.kernels.jit import default_cache
 from pliant.models.checkpoint import WORD
 from pliant.models.encoder_directory import open_directory
 from pliant.models.encoder_random import random_encoder
-from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_source import Encoder
 from pliant.models.encoders.text import text
 from pliant.store.files import Embeddings, HeadWeights, Linear
 from pliant.store.layers import LayerWeights, layer_weights
@@ -25,7 +25,7 @@ from pliant.store.read import Store, open_store
 RANDOM = "random"
 
 
-def open_encoder(source: str | Path, bits: int | None = None, cache: Path | None = None) -> EncoderSource:
+def open_encoder(source: str | Path, bits: int | None = None, cache: Path | None = None) -> Encoder:
     """The encoder that `source` names.
 
     It is a pliant store (at 1 to 6 `bits`, or 32 for full fidelity: the highest it offers unless told), a
@@ -43,14 +43,14 @@ def open_encoder(source: str | Path, bits: int | None = None, cache: Path | None
     return encoder
 
 
-def _random(source: str) -> EncoderSource:
+def _random(source: str) -> Encoder:
     config, _, seed = source.removeprefix(f"{RANDOM}:").rpartition(":")
     if config and seed.isascii() and seed.isdigit():
         return random_encoder(config, int(seed))
     return random_encoder(source.removeprefix(f"{RANDOM}:"))
 
 
-def _open_stored(path: Path, bits: int | None) -> EncoderSource:
+def _open_stored(path: Path, bits: int | None) -> Encoder:
     store = open_store(path)
     offered = store.manifest.bits
     wanted = max(offered) if bits is None else bits
@@ -59,7 +59,7 @@ def _open_stored(path: Path, bits: int | None) -> EncoderSource:
         raise StoreError(
             f"{path} does not offer {wanted} bits; it offers {', '.join(map(str, sorted(offered)))}."
         )
-    return EncoderSource(text(store.spec), _StoredWeights(store, wanted), path)
+    return Encoder(text(store.spec), _StoredWeights(store, wanted), path)
 
 
 @final
