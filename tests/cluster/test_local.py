@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pliant.cluster.local import run_local
-from pliant.ir.partition import Mode, Partition
+from pliant.errors import InputError, LaneError
+from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Exchange
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
@@ -53,3 +54,12 @@ def test_many_devices_equal_one(name: str, ranks: int, mode: Mode, library: Libr
     """Issue part 2: 4, 5 and 16 ranks, most of which get little or nothing of so small a model."""
     for seed in range(2):
         check(name, partition(SPECS[name], mode, ranks, 7, seed), library)
+
+
+def test_a_device_that_fails_stops_the_others(library: Library) -> None:
+    """The first error reaches the caller at once, not after everybody's patience with the one that failed."""
+    spec = SPECS["post-norm"]
+    p = Partition("ws", "b", (Share("a", 2, 3), Share("b", 1, 4)), 7)
+    with pytest.raises(LaneError, match="input") as failure:
+        run_local(random_source(spec), p, {"given": np.zeros((6, 13), np.float32)}, library)
+    assert isinstance(failure.value.__cause__, InputError)
