@@ -19,7 +19,11 @@ PATIENT_S = 60.0
 SOON_S = 20.0
 
 
-@pytest.fixture(params=ENGINES, ids=str)
+# A process that imports torch takes seconds to start, and each test starts two.
+_ENGINES = [pytest.param(e, marks=pytest.mark.slow) if e == "gloo" else e for e in ENGINES]
+
+
+@pytest.fixture(params=_ENGINES)
 def members(request: pytest.FixtureRequest) -> Iterator[Members]:
     with ENGINES[request.param]() as make:
         yield make
@@ -271,7 +275,7 @@ def test_close_frees_waiting_threads_and_may_be_repeated(pair: tuple[Comm, Comm]
             use()
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
+@pytest.mark.parametrize("engine", _ENGINES)
 def test_close_leaves_no_thread_and_no_process(engine: str) -> None:
     """A worker serves for months: nothing may pile up."""
 

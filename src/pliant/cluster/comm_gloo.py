@@ -1,0 +1,259 @@
+"""Data connections through torch.distributed, in a child process that may die. Knows no torch itself.
+
+Gloo ends the process of whoever receives a longer message than it posted, and accepts a shorter one in
+silence; so each member's rank lives in a process of its own (`gloo_child`), which agrees on every length
+first. Payloads cross to it in shared memory, commands in a pipe. There are neither keys nor encryption:
+use it inside a network that is trusted.
+"""
+
+import importlib.util
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe
+from threading import Event, Lock, Semaphore, Thread
+from time import monotonic
+
+import numpy as np
+
+from pliant.cluster.comm import NOTE_LIMIT_BYTES, Tag, Traffic, check_name, check_note, payload_bytes
+from pliant.cluster.mailbox import Mailbox, Message
+from pliant.cluster.shared import Region, shared_file
+from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+
+_HEAD = struct.Struct("<QqqqH")
+_HEAD_BYTES = 1088  # as gloo_child has it, which cannot be imported without torch
+_QUEUED = 8
+_END_S = 5.0
+_LOOK_S = 0.05  # how often a `send` that waits looks whether it still should
+
+assert _HEAD.size + NOTE_LIMIT_BYTES <= _HEAD_BYTES
+
+
+class GlooComm:
+    """A `Comm` on torch.distributed; `form` makes the group, and a new one after any fault.
+
+    Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload; what lies in
+    shared memory each way is at most twice that.
+    """
+
+    def __init__(self, name: str, *, max_message_bytes: int = 64 << 20, send_timeout_s: float = 10.0) -> None:
+        check_name(name)
+        if importlib.util.find_spec("torch") is None:
+            raise ClusterError("this engine needs torch: pip install 'pliant[train]', or use ZeroMQ.")
+        self.name = name
+        self._max_message_bytes = max_message_bytes
+        self._send_timeout_s = send_timeout_s
+        self._mailbox = Mailbox(name)
+        self._lock = Lock()
+        self._group: _Group | None = None
+        self._is_closed = False
+
+    def form(self, members: Sequence[str], rendezvous: str, timeout_s: float = 60.0) -> None:
+        """Leave the group this member was in and form that of `members`, the same sequence on all of them.
+
+        `rendezvous` is torch's init method, new for each group: `tcp://HOST:PORT` on the first of
+        `members`, or `file://PATH` that all see. Returns once all have met; raises ClusterError if
+        they do not within `timeout_s`.
+        """
+        if self.name not in members or len(set(members)) != len(members):
+            raise ClusterError(
+                f"{self.name} cannot form a group of {', '.join(members)}: it takes each once."
+            )
+        with self._lock:
+            if self._is_closed:
+                raise ClusterError(f"{self.name} has closed its connections.")
+            old, self._group = self._group, None
+            if old is not None:
+                old.close()
+            for peer in members:
+                self._mailbox.regain(peer)
+            self._group = _Group(
+                self.name, tuple(members), rendezvous, self._mailbox, self._max_message_bytes
+            )
+            group = self._group
+        group.wait_ready(timeout_s)
+
+    def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
+        check_note(note)
+        self._mailbox.check(dst, tag.epoch)
+        group = self._group
+        if group is None or dst not in group.ranks or dst == self.name:
+            names = ", ".join(group.ranks) if group is not None else "nobody yet: form a group first"
+            raise ClusterError(f"there is no member {dst} in the group of {self.name}; there are {names}.")
+        data = payload_bytes(payload)
+        if data.nbytes > self._max_message_bytes:
+            raise ClusterError(
+                f"message {tag} to {dst} has {data.nbytes:,} bytes, the limit is "
+                f"{self._max_message_bytes:,}. Raise max_message_bytes on all members."
+            )
+        group.send(dst, tag, data, note, self._send_timeout_s)
+        self._mailbox.count_sent(dst, data.nbytes)
+
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
+        return self._mailbox.receive(src, tag, into, timeout_s)
+
+    def drop(self, epoch: int) -> None:
+        self._mailbox.drop(epoch)
+
+    @property
+    def counters(self) -> Mapping[str, Traffic]:
+        return self._mailbox.counters
+
+    def close(self) -> None:
+        self._mailbox.close()
+        with self._lock:
+            self._is_closed = True
+            group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def __enter__(self) -> "GlooComm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Group:
+    """One child process: its pipe, its shared memory, and the thread that listens to it."""
+
+    def __init__(
+        self, name: str, members: tuple[str, ...], rendezvous: str, mailbox: Mailbox, max_message_bytes: int
+    ) -> None:
+        self.ranks = {member: rank for rank, member in enumerate(members)}
+        self._name = name
+        self._members = members
+        self._mailbox = mailbox
+        self._is_left = False
+        self._is_formed = False
+        self._answered = Event()
+        self._rooms = {member: Semaphore(_QUEUED) for member in members}
+        self._lock = Lock()  # one writer of the pipe at a time
+        self._pipe, theirs = Pipe()
+        region_bytes = 2 * max_message_bytes
+        out_fd, in_fd = shared_file(region_bytes), shared_file(region_bytes)
+        options = {
+            "rank": self.ranks[name],
+            "n_ranks": len(members),
+            "rendezvous": rendezvous,
+            "pipe": theirs.fileno(),
+            "out": out_fd,
+            "in": in_fd,
+            "region_bytes": region_bytes,
+            "max_message_bytes": max_message_bytes,
+        }
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the group
+        self._out, self._in = Region(out_fd, region_bytes), Region(in_fd, region_bytes)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pliant.cluster.gloo_child", json.dumps(options)],
+            pass_fds=(theirs.fileno(), out_fd, in_fd),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._words,
+            start_new_session=True,  # Ctrl-C is for the parent, who ends the child
+        )
+        theirs.close()
+        os.close(out_fd)
+        os.close(in_fd)
+        self._listener = Thread(target=self._listen, name=f"pliant-gloo-{name}", daemon=True)
+        self._listener.start()
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Return once the group has formed. Raises ClusterError if it does not; it is closed then."""
+        self._answered.wait(timeout_s)
+        if self._is_formed:
+            return
+        why = self._why() if self._answered.is_set() else f"not all came within {timeout_s:.3g} s"
+        self.close()
+        raise ClusterError(f"{self._name} could not form a group of {', '.join(self._members)}: {why}.")
+
+    def send(self, dst: str, tag: Tag, data: np.ndarray, note: bytes, timeout_s: float) -> None:
+        until_s = monotonic() + timeout_s
+        while not self._rooms[dst].acquire(timeout=_LOOK_S):
+            self._check_sending(dst, tag, until_s, timeout_s)
+        while (offset := self._out.take(data.nbytes, monotonic() + _LOOK_S)) is None:
+            self._check_sending(dst, tag, until_s, timeout_s)
+        if data.nbytes:
+            self._out.view(offset, data.nbytes)[:] = data.data
+        head = _HEAD.pack(data.nbytes, tag.epoch, tag.segment, tag.step, len(note)) + note
+        self._tell("send", self.ranks[dst], head.ljust(_HEAD_BYTES, b"\0"), offset, data.nbytes)
+
+    def close(self) -> None:
+        """End the child: what is queued is sent if that takes no longer than a second."""
+        self._is_left = True
+        if self._is_formed:
+            self._tell("end")
+        else:
+            self._process.kill()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._listener.join()
+        self._pipe.close()
+        self._words.close()
+
+    def _check_sending(self, dst: str, tag: Tag, until_s: float, timeout_s: float) -> None:
+        self._mailbox.check(dst, tag.epoch)
+        if monotonic() >= until_s:
+            raise PeerLost(f"{dst} took nothing for {timeout_s:.3g} s: it is frozen or cut off.", dst)
+
+    def _tell(self, *what: object) -> None:
+        with self._lock, suppress(OSError):  # the child is gone, and the listener says so
+            self._pipe.send(what)
+
+    def _listen(self) -> None:
+        """The listener's thread: what the child says, and that it died."""
+        while True:
+            try:
+                what, rank, *more = self._pipe.recv()
+            except (EOFError, OSError):
+                break
+            peer = self._members[rank]
+            if what == "ready":
+                self._is_formed = True
+                self._answered.set()
+            elif what == "got":
+                self._deliver(peer, *more)
+            elif what == "sent":
+                self._out.give(*more)
+                self._rooms[peer].release()
+            elif not self._is_left:
+                self._mailbox.lose(peer, _fault(what, peer, self._name, *more))
+        code = self._process.wait()
+        self._answered.set()
+        for peer in self._members if not self._is_left else ():
+            why = f"the process of torch.distributed that {self._name} ran ended ({code})"
+            self._mailbox.lose(peer, PeerLost(f"{peer} cannot be reached: {why}. Form a new group.", peer))
+
+    def _deliver(self, peer: str, head: bytes, offset: int, n_bytes: int) -> None:
+        payload = bytes(self._in.view(offset, n_bytes))
+        self._tell("free", offset)
+        _, epoch, segment, step, n_note = _HEAD.unpack_from(head)
+        try:
+            tag = Tag(epoch, segment, step)
+            note = head[_HEAD.size : _HEAD.size + n_note]
+            check_note(note)
+        except ValueError as error:
+            self._mailbox.lose(peer, _fault("lied", peer, self._name, str(error)))
+            return
+        self._mailbox.deliver(peer, tag, Message(payload, n_bytes, note))
+
+    def _why(self) -> str:
+        """The last words of a child that ended."""
+        self._words.seek(0)
+        lines = self._words.read().decode("utf-8", "replace").strip().splitlines()
+        return f"its process ended ({self._process.returncode}): {lines[-1] if lines else 'no word'}"
+
+
+def _fault(what: str, peer: str, name: str, text: str) -> ClusterError:
+    if what == "lied":
+        return PeerMisbehaved(f"{peer} sent {name} {text}.", peer)
+    return PeerLost(f"{peer} has left, died or was cut off from {name}: {text.splitlines()[0]}", peer)

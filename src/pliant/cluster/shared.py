@@ -1,0 +1,65 @@
+"""Memory that two processes share, cut into blocks by one of them. Knows no message."""
+
+import mmap
+import os
+import tempfile
+from threading import Condition
+from time import monotonic
+
+_ALIGNMENT = 64
+
+
+def shared_file(n_bytes: int) -> int:
+    """A descriptor of `n_bytes` of memory without a name: it is gone with the last process that has it."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("pliant")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, n_bytes)  # pages come into being when they are touched
+    os.set_inheritable(fd, True)
+    return fd
+
+
+class Region:
+    """A mapped shared file; the process that calls `take` and `give` is the one that cuts it."""
+
+    def __init__(self, fd: int, n_bytes: int) -> None:
+        self.memory = mmap.mmap(fd, n_bytes)
+        self._free = [(0, n_bytes)]  # (offset, size), by offset, never touching
+        self._taken: dict[int, int] = {}
+        self._changed = Condition()
+
+    def take(self, n_bytes: int, until_s: float | None = None) -> int | None:
+        """The offset of a free block, waited for until `until_s` (monotonic); None if there is none then."""
+        size = max(1, -(-n_bytes // _ALIGNMENT)) * _ALIGNMENT
+        with self._changed:
+            while True:
+                for i, (offset, free) in enumerate(self._free):
+                    if free >= size:
+                        rest = [(offset + size, free - size)] if free > size else []
+                        self._free[i : i + 1] = rest
+                        self._taken[offset] = size
+                        return offset
+                left_s = None if until_s is None else until_s - monotonic()
+                if left_s is not None and left_s <= 0:
+                    return None
+                self._changed.wait(left_s)
+
+    def give(self, offset: int) -> None:
+        """Free a block that was taken."""
+        with self._changed:
+            blocks = sorted([*self._free, (offset, self._taken.pop(offset))])
+            joined = blocks[:1]
+            for start, size in blocks[1:]:
+                last, length = joined[-1]
+                if last + length == start:
+                    joined[-1] = (last, length + size)
+                else:
+                    joined.append((start, size))
+            self._free = joined
+            self._changed.notify_all()
+
+    def view(self, offset: int, n_bytes: int) -> memoryview:
+        """The bytes of a block."""
+        return memoryview(self.memory)[offset : offset + n_bytes]
