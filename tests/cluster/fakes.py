@@ -118,6 +118,9 @@ class MadeUp:
     def head(self, rows: int, /) -> Graph:
         raise NotImplementedError
 
+    def release(self) -> None:
+        raise NotImplementedError
+
 
 def expected(spec: EncoderSpec, feeds: Mapping[str, np.ndarray]) -> np.ndarray:
     """The answer that any partition must give."""

@@ -26,6 +26,9 @@ class RandomSource:
     def head(self, rows: int, /) -> Graph:
         return _same("x", "answer", rows, self.spec.hidden)
 
+    def release(self) -> None:
+        """Nothing is mapped."""
+
     def reference(self, x: np.ndarray) -> np.ndarray:
         """All layers in float64 numpy."""
         for i in range(self.spec.n_layers):

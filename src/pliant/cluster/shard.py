@@ -97,6 +97,7 @@ class Shard:
             for stage in mine[layer % 2]:
                 bound = self._bind(stage, compiled[stage.kernel], layer, forms)
                 self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
+            forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded_bytes = forms.weight_bytes - before
         """Bytes of weights that had to be read and packed for this shard."""
         self._n_layers = spec.n_layers

@@ -55,6 +55,8 @@ class EncoderSource(Protocol):
 
     def head(self, rows: int, /) -> Graph: ...
 
+    def release(self) -> None: ...
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
