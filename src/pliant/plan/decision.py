@@ -1,0 +1,38 @@
+"""What a partitioner decided, and why. Decides nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pliant.ir.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """One way to run: its predicted seconds, infinite where weights do not fit."""
+
+    what: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A partition with what it promises.
+
+    `seconds` are predicted from input to answer, `weight_bytes` what each device holds. `is_met` says
+    whether that is within `deadline_s` (None: no deadline). `reasons` are sentences for people.
+    """
+
+    partition: Partition
+    seconds: float
+    weight_bytes: Mapping[str, int]
+    deadline_s: float | None
+    considered: tuple[Considered, ...]
+    reasons: tuple[str, ...]
+
+    @property
+    def mode(self) -> str:
+        return self.partition.mode
+
+    @property
+    def is_met(self) -> bool:
+        return self.deadline_s is None or self.seconds <= self.deadline_s

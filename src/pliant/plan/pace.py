@@ -1,0 +1,74 @@
+"""Time and memory of many partitions at once, in the modes without a grid. Knows no solver."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pliant.ir.partition import Partition, Share
+from pliant.plan.pace_1d import tiled_seconds
+from pliant.plan.pace_ws import Counts as Counts
+from pliant.plan.pace_ws import PerDevice, Times, ws_seconds
+from pliant.plan.problem import Problem
+
+FlatMode = Literal["ws", "1d"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Shares of some partitions of one mode; the weight-stationary mode's columns are all 0."""
+
+    mode: FlatMode
+    heads: Counts
+    rows: Counts
+    columns: Counts
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def take(self, i: int) -> "Plans":
+        """Plan number `i` by itself."""
+        one = slice(i, i + 1)
+        return Plans(self.mode, self.heads[one], self.rows[one], self.columns[one])
+
+
+def together(plans: Sequence[Plans]) -> Plans:
+    """All of them, of one mode, in order."""
+    return Plans(
+        plans[0].mode,
+        np.concatenate([p.heads for p in plans]),
+        np.concatenate([p.rows for p in plans]),
+        np.concatenate([p.columns for p in plans]),
+    )
+
+
+def seconds(p: Problem, plans: Plans) -> Times:
+    """Predicted seconds of each; infinite where weights do not fit in a device's memory (eq. 4)."""
+    if plans.mode == "ws":
+        times = ws_seconds(p, plans.heads, plans.rows)
+    else:
+        times = tiled_seconds(p, plans.heads, plans.rows, plans.columns)
+    return np.where((weights(p, plans) <= p.memory).all(1), times, np.inf)
+
+
+def weights(p: Problem, plans: Plans) -> PerDevice:
+    """Bytes that each device holds."""
+    s = p.sizes
+    head, row, column = s.ws_head, s.ws_row, 0
+    if plans.mode == "1d":
+        head, row, column = s.tiled_head, s.tiled_row, s.tiled_column
+    held: PerDevice = np.where(plans.heads > 0, head.fixed + head.each * plans.heads, 0.0)
+    held += row * (plans.rows > 0) + column * plans.columns
+    return held
+
+
+def as_partition(p: Problem, plans: Plans) -> Partition:
+    """The first of `plans`; devices without a share stay in it, empty."""
+    shares = zip(p.names, plans.heads[0], plans.rows[0], plans.columns[0], strict=True)
+    return Partition(
+        plans.mode,
+        p.names[p.primary],
+        tuple(Share(name, int(h), int(r), int(c)) for name, h, r, c in shares),
+        p.sizes.rows,
+    )

@@ -1,0 +1,140 @@
+"""Which device takes what: Hepti's partitioning engine (4.3). Knows no clock, socket or running program.
+
+The program of eq. 1 to 11 over whole heads, rows and columns: heads are searched as whole numbers, and with
+heads fixed the rest is a linear program, WS's bilinear first exchange too. Every candidate is priced by the
+same closed form of the real program's steps (`plan.pace`), and every single device is one of them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from pliant.errors import BudgetError
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.partition import Partition
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.decision import Considered, Decision
+from pliant.plan.pace import FlatMode, Plans, as_partition, seconds
+from pliant.plan.partition_improve import best, polish, search_heads
+from pliant.plan.partition_linear import fitted
+from pliant.plan.partition_start import alone, starts
+from pliant.plan.parts import weight_bytes
+from pliant.plan.problem import Problem, pose
+
+Rule = Literal["paper", "cost"]
+FEWEST_2D = 16
+"""From as many devices on the paper takes the 2D-tiled mode where memory is short (4.2)."""
+
+
+def choose_partition(
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+    deadline_s: float | None = None,
+    *,
+    rule: Rule = "paper",
+) -> Decision:
+    """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
+
+    Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
+    takes the weight-stationary mode if every device has memory for all weights, else a tiled one; "cost"
+    tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way, InputError
+    and ProfileError where the devices are not described.
+    """
+    p = pose(spec, tokens, capabilities, links, primary)
+    modes, reason = _modes(p, rule)
+    tried = [solve(p, mode) for mode in modes]
+    plan, plan_s = min([best(p, alone(p, "ws")), *tried], key=lambda one: one[1])
+    if not np.isfinite(plan_s):
+        raise BudgetError(_too_little_memory(p))
+    partition = as_partition(p, plan)
+    considered = [Considered(f"{name} alone", s) for name, s in _alone(p).items()]
+    considered += [Considered(mode, s) for mode, (_, s) in zip(modes, tried, strict=True)]
+    return Decision(
+        partition=partition,
+        seconds=plan_s,
+        weight_bytes=weight_bytes(spec, partition),
+        deadline_s=deadline_s,
+        considered=tuple(considered),
+        reasons=(reason, *_reasons(partition, plan_s, _alone(p), deadline_s)),
+    )
+
+
+def solve(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    """The quickest plan found in one mode; infinite seconds where no plan fits in memory.
+
+    Fewer devices leave time for more starts and more moves: among a few devices nothing better was found by
+    trying all plans (tests), among ten it costs about as much as one linear program.
+    """
+    n_starts, rounds = max(1, 16 // p.n), max(3, 32 // p.n)
+    begun = starts(p, mode)
+    order = np.argsort(seconds(p, begun), kind="stable")[:n_starts]
+    return min((_from(p, begun.take(int(i)), rounds) for i in order), key=lambda one: one[1])
+
+
+def _from(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
+    plan_s = float(seconds(p, plan)[0])
+    if not np.isfinite(plan_s):
+        return plan, plan_s
+    plan, plan_s = search_heads(p, plan, plan_s, rounds)
+    fit = fitted(p, plan)
+    fit_s = float(seconds(p, fit)[0])
+    if fit_s < plan_s:
+        plan, plan_s = fit, fit_s
+    return polish(p, plan, plan_s, rounds)
+
+
+def _modes(p: Problem, rule: Rule) -> tuple[tuple[FlatMode, ...], str]:
+    s = p.sizes
+    whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
+    short = [name for name, free in zip(p.names, p.memory, strict=True) if free < whole]
+    if p.n == 1:
+        return (), "There is but one device."
+    if rule == "cost":
+        return ("ws", "1d"), "All modes were tried, and the cost model judged."
+    if not short:
+        return ("ws",), f"Weight-stationary: every device has memory for all weights ({whole / 1e6:.0f} MB)."
+    return ("1d",), f"1D-tiled: {_some(short)} cannot hold all weights ({whole / 1e6:.0f} MB)."
+
+
+def _alone(p: Problem) -> dict[str, float]:
+    times = seconds(p, alone(p, "ws"))
+    return {name: float(t) for name, t in zip(p.names, times, strict=True)}
+
+
+def _reasons(
+    partition: Partition, plan_s: float, alone_s: Mapping[str, float], deadline_s: float | None
+) -> list[str]:
+    quickest = min(alone_s, key=lambda name: alone_s[name])
+    said = []
+    if np.isfinite(alone_s[quickest]):
+        gain = 100 * (1 - plan_s / alone_s[quickest])
+        said.append(
+            f"{plan_s * 1e3:.0f} ms on {len(partition.participants)} of {len(partition.devices)} devices; "
+            f"the best alone, {quickest}, takes {alone_s[quickest] * 1e3:.0f} ms ({gain:.0f} % saved)."
+        )
+    left = [s.device for s in partition.shares if s.is_empty]
+    if left:
+        said.append(f"{_some(left)} would not make it quicker and take no part.")
+    if deadline_s is not None and plan_s > deadline_s:
+        said.append(
+            f"The deadline of {deadline_s * 1e3:.0f} ms cannot be met; this is the quickest there is."
+        )
+    return said
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _too_little_memory(p: Problem) -> str:
+    s = p.sizes
+    whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
+    return (
+        f"the layers' weights take {whole / 1e6:.0f} MB, and the {p.n} devices have "
+        f"{p.memory.sum() / 1e6:.0f} MB free in all, unevenly: free some, or add a device."
+    )

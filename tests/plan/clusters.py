@@ -1,0 +1,77 @@
+"""Random devices and links, and every partition of a small model among a few of them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pliant.ir.cluster import Capability, ClusterCost, Curve, Interface, Links
+from pliant.ir.cost import Link, latency, simulate
+from pliant.ir.partition import Partition
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.pace import FlatMode, Plans
+from pliant.plan.parts import work_flops
+from pliant.plan.problem import Problem
+from pliant.plan.split import split
+
+
+def cluster(
+    seed: int, n: int, *, pairs: bool = False, free_bytes: int = 1 << 40
+) -> tuple[dict[str, Capability], Links]:
+    """Devices of up to thirty times another's speed; on small models compute and links weigh alike."""
+    rng = np.random.default_rng(seed)
+    names = [f"d{i}" for i in range(n)]
+    devices = {
+        name: Capability(1.0, 10 ** rng.uniform(6, 7.5), free_bytes, call_s=10 ** rng.uniform(-6, -4))
+        for name in names
+    }
+    rates = 10 ** rng.uniform(6, 7.5, n)
+    interfaces = {name: Interface(rate, rate) for name, rate in zip(names, rates, strict=True)}
+    named = {
+        (a, b): Link(10 ** rng.uniform(-5, -3.5), 10 ** rng.uniform(5.5, 7.5))
+        for a in names for b in names if a != b and pairs and rng.random() < 0.3
+    }  # fmt: skip
+    return devices, Links(interfaces, 10 ** rng.uniform(-6, -4), named)
+
+
+def simulated_s(
+    spec: EncoderSpec, partition: Partition, devices: dict[str, Capability], links: Links
+) -> float:
+    """The true cost: `simulate` of the real program."""
+    cost = ClusterCost(devices, links, work_flops(spec, partition))
+    return latency(simulate(split(spec, partition), cost))
+
+
+def all_plans(p: Problem, mode: FlatMode) -> Plans:
+    """Every way to share out heads, rows and, in the 1D-tiled mode, columns."""
+    s = p.sizes
+    shares = [_all(s.n_heads, p.n), _all(s.rows, p.n)]
+    shares.append(_all(s.n_columns, p.n) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64))
+    at = np.meshgrid(*(np.arange(len(x)) for x in shares), indexing="ij")
+    return Plans(mode, *(share[i.ravel()] for share, i in zip(shares, at, strict=True)))
+
+
+def _all(total: int, n: int) -> np.ndarray:
+    return np.array(list(_compositions(total, n)), dtype=np.int64)
+
+
+def _compositions(total: int, n: int) -> Iterator[tuple[int, ...]]:
+    if n == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _compositions(total - first, n - 1):
+            yield (first, *rest)
+
+
+def curved(device: Capability) -> Capability:
+    """The same device, measured: small stages cost more by the FLOP."""
+    unit = device.cycles_per_flop / device.frequency_Hz
+    points = tuple((ops, device.call_s + unit * (ops + 40.0 * ops**0.5)) for ops in (50.0, 500.0, 5e3, 5e4))
+    kinds = ("attend", "attend_mix", "rest", "feed_forward.0", "reduce", "reduce.0")
+    return Capability(
+        device.cycles_per_flop,
+        device.frequency_Hz,
+        device.free_bytes,
+        device.call_s,
+        tuple(Curve(kind, points) for kind in kinds),
+    )
