@@ -57,11 +57,11 @@ class Wire:
 
         Raises ClusterError if it cannot be had.
         """
+        endpoint = tcp(address)
         socket = self._socket(kind, n_queued)
         socket.curve_server = True
         socket.zap_domain = _DOMAIN
         socket.zap_enforce_domain = True
-        endpoint = tcp(address)
         try:
             socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -82,12 +82,12 @@ class Wire:
 
     def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
         """A socket that connects, and connects again, to `address`, and its monitor."""
+        endpoint = tcp(address)
         socket = self._socket(kind, n_queued)
         socket.curve_serverkey = self._key.public
         socket.immediate = True  # nothing is queued for a peer that is not there
         monitor = socket.get_monitor_socket(_EVENTS)
         monitor.linger = 0
-        endpoint = tcp(address)
         try:
             socket.connect(endpoint)
         except zmq.ZMQError as error:
