@@ -12,17 +12,22 @@ from pliant import compile
 
 if TYPE_CHECKING:
     from pliant.api import open as open
+    from pliant.clustered import Cluster as Cluster
     from pliant.loaded import load as load
 
-__all__ = ["__version__", "compile", "load", "open"]
+__all__ = ["Cluster", "__version__", "compile", "load", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    """`open`, `load` and the version are looked up when asked for (PEP 562): importing pliant is cheap."""
+    """`open`, `load`, `Cluster` and the version are looked up when asked for (PEP 562): cheap to import."""
     if name == "open":
         from pliant.api import open
 
         return open
+    if name == "Cluster":
+        from pliant.clustered import Cluster
+
+        return Cluster
     if name == "load":
         from pliant.loaded import load
 

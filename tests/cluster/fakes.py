@@ -185,6 +185,19 @@ class FakeHolder:
         return self.result
 
 
+class FakeHold:
+    """Makes such stages and keeps nothing."""
+
+    def __init__(self, name: str, before: Before) -> None:
+        self.name, self.before = name, before
+
+    def prepare(self, source: EncoderSource, partition: Partition) -> FakeHolder:
+        return FakeHolder(self.name, source.spec, partition, self.before)
+
+    def keep(self, holders: Collection[object]) -> None:
+        return None
+
+
 def spread(
     spec: EncoderSpec, tokens: int, primary: str, devices: Collection[str], seed: int = 0
 ) -> Partition:
@@ -264,7 +277,7 @@ class FakeCluster:
         self.machines: dict[str, Machine] = {}
         control, self.comm = self.wires.join("p"), self.network.join("p")
         self.lanes = Lanes((), own="p/cpu")
-        hold = lambda source, partition: FakeHolder("p", source.spec, partition, self._before("p"))  # noqa: E731
+        hold = FakeHold("p", self._before("p"))
         self.primary = Primary(
             "p", control, self.comm, hold, version="1", patience=patience, on_event=self.events.append
         )
@@ -283,7 +296,7 @@ class FakeCluster:
     def add(self, name: str, models: Collection[str] = ("made-up",), free_bytes: int = 10**9) -> Machine:
         control, comm = self.wires.join(name), self.network.join(name)
         lanes = Lanes((), own=f"{name}/cpu")
-        hold = lambda source, partition: FakeHolder(name, source.spec, partition, self._before(name))  # noqa: E731
+        hold = FakeHold(name, self._before(name))
         offer = Offer("1", {m: MadeUp(self.spec, m) for m in models}, lambda: free_bytes, 1)
         worker = Worker(name, control, comm, lanes, offer, hold)
         control.start(worker.hear, worker.lose)

@@ -21,9 +21,18 @@ _VERBS = {
     "inspect": ("inspect:inspect", "Print a store's shape, sizes, quantization error and importance."),
     "compile": ("compile:compile", "Compile an ONNX model, to load or to link."),
     "bench": ("bench:bench", "Time an ONNX model in turns with other runtimes."),
+    "worker": ("worker:worker", "Lend this device to a cluster: join a primary and run its part."),
+    "cluster key": ("cluster_key:key", "Make the key that all members of a cluster hold."),
+    "cluster status": ("cluster_status:status", "Say who joined, and what they bring."),
+    "cluster plan": ("cluster_plan:plan", "Choose who takes what, and predict the time."),
+    "cluster run": ("cluster_run:run", "Answer with a model split over the cluster."),
+    "cluster bench": (
+        "cluster_bench:bench",
+        "Time a split model beside its prediction and this device alone.",
+    ),
     "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
 }
-"""By name: where the verb is, below pliant.cli, and what it does."""
+"""By name, after its group where it has one: where the verb is, below pliant.cli, and what it does."""
 
 
 class _Later(TyperCommand):
@@ -31,7 +40,9 @@ class _Later(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-        alone.command(self.name)(resolve_name(f"pliant.cli.{_VERBS[str(self.name)][0]}"))
+        is_below = parent is not None and parent.parent is not None
+        name = f"{parent.info_name} {self.name}" if is_below else str(self.name)
+        alone.command(self.name)(resolve_name(f"pliant.cli.{_VERBS[name][0]}"))
         return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
 
 
@@ -55,8 +66,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+_cluster = typer.Typer(
+    help="Run one inference over several devices, led by this one.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 for _name, (_, _summary) in _VERBS.items():
-    app.command(_name, cls=_Later, help=_summary)(lambda: None)
+    _group, _, _verb = _name.rpartition(" ")
+    (_cluster if _group else app).command(_verb, cls=_Later, help=_summary)(lambda: None)
+app.add_typer(_cluster, name="cluster")
 
 
 @app.callback(invoke_without_command=True)

@@ -3,12 +3,14 @@
 float16 keeps 11 bits, int8 steps of 1/127 of a row's largest magnitude; both are exact on zeros.
 """
 
+from dataclasses import replace
 from typing import Literal, assert_never
 
 import numpy as np
 
 from pliant.arrays import Float32
 from pliant.errors import InputError
+from pliant.ir.program import Exchange, Segment, Step
 
 Coding = Literal["fp32", "fp16", "int8"]
 
@@ -59,6 +61,21 @@ def decode(data: np.ndarray, coding: Coding, into: Float32[np.ndarray, "rows col
             np.multiply(codes, scales[:, None], out=into)
         case _:
             assert_never(coding)
+
+
+def as_coded(segment: Segment, coding: Coding) -> Segment:
+    """The segment with the bytes that its exchanges really move."""
+    if coding == "fp32":
+        return segment
+    return replace(segment, steps=tuple(_step_as_coded(step, coding) for step in segment.steps))
+
+
+def _step_as_coded(step: Step, coding: Coding) -> Step:
+    work = step.work
+    if not isinstance(work, Exchange) or work.part is None:
+        return step
+    n_bytes = coded_bytes((work.part.n_rows, work.part.n_columns), coding)
+    return replace(step, work=replace(work, n_bytes=n_bytes))
 
 
 def _halves(values: np.ndarray) -> np.ndarray:

@@ -1,22 +1,29 @@
 """A plan that a member holds ready: its model, its partition, its own stages. Knows no peer and no run."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, final
 
-from pliant.cluster.coding import Coding
+from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.perform import Holder, Turn
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, Segment, Step, project
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.split import closing_segment, layer_segment, opening_segment
 
-Hold = Callable[[EncoderSource, Partition], Holder]
-"""Builds this member's own stages of a partition; takes as long as loading weights and compiling do."""
+
+class Hold(Protocol):
+    """Builds a member's own stages of any model."""
+
+    def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
+        """The member's stages of `partition`; takes as long as loading weights and compiling do."""
+
+    def keep(self, holders: Collection[Holder]) -> None:
+        """Let go of what none of `holders` needs."""
 
 
 @final
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer."""
 
@@ -37,7 +44,7 @@ class Held:
         """Segment `number` as member `name` runs it; devices in `lacking` first receive its input."""
         key = number, frozenset(lacking)
         if key not in self._segments:
-            whole = self._make(number, key[1])
+            whole = as_coded(self._make(number, key[1]), self.coding)
             own = project(Program((Segment(whole.steps),), (), ()), name).segments[0]
             numbers = [i for i, step in enumerate(whole.steps) if _takes_part(step, name)]
             self._segments[key] = whole, own, tuple(numbers)

@@ -23,7 +23,7 @@ class Steer(Protocol):
     """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
 
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
-        """A plan that everybody in it holds ready, of the members that are here but those in `without`."""
+        """A plan that everybody in it holds ready, of all members that can be used but `without`."""
 
     def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
         """The plan of segment `number`, which was not announced yet; `notes` are of the last that ran."""
@@ -95,14 +95,22 @@ class Lead:
         self._notes[peer] = note
         self._primary.monitor.has_memory(peer, note.free_bytes)
 
-    def run(self, source: EncoderSource, tokens: int, feeds: Mapping[str, np.ndarray]) -> Led:
+    def run(
+        self,
+        source: EncoderSource,
+        tokens: int,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        is_alone: bool = False,
+    ) -> Led:
         """The model's answer to `feeds` of `tokens` rows, whoever fails on the way.
 
-        Raises the failure where it is this member's own.
+        `is_alone` leaves all workers out. Raises the failure where it is this member's own.
         """
         with self._turns:
+            others = [member.name for member in self._primary.monitor.members] if is_alone else []
+            run = _Run(self._steer.begin(source, tokens, others))
             start_s = self._primary.clock()
-            run = _Run(self._steer.begin(source, tokens, ()))
             while True:
                 try:
                     self._attempt(run, feeds)
@@ -112,7 +120,7 @@ class Lead:
                         raise
                     without = self._judge(run, error)
                 noticed_s = self._primary.clock()
-                run.held = self._steer.begin(source, tokens, [v.member for v in without])
+                run.held = self._steer.begin(source, tokens, others)
                 planned_s = self._primary.clock() - noticed_s
                 run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
             answer = run.held.holder.answer()

@@ -225,15 +225,16 @@ class Primary:
                 self.send(name, Forget(()))
             self.send(name, Prepare(plan, source.identity, partition, coding, addresses))
         self._introduce(addresses)
-        holder = self._hold(source, partition)
+        holder = self._hold.prepare(source, partition)
         answers = self._await_ready(plan, others)
         return Held(plan, source, partition, coding, holder), answers
 
-    def forget(self, keep: Collection[int]) -> None:
-        """Tell everybody which plans are still needed."""
+    def forget(self, keep: Collection[Held]) -> None:
+        """Tell everybody which plans are still needed, and keep no other here."""
+        self._hold.keep([held.holder for held in keep])
         for member in self.monitor.members:
             if member.is_here:
-                self.send(member.name, Forget(tuple(keep)))
+                self.send(member.name, Forget(tuple(held.number for held in keep)))
 
     def _await_ready(self, plan: int, others: Collection[str]) -> Mapping[str, Ready]:
         until_s = self.clock() + self.patience.prepare_s

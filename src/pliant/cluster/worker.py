@@ -38,6 +38,7 @@ from pliant.cluster.messages import (
 )
 from pliant.cluster.perform import Performer, Turn
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved, PliantError
+from pliant.ir.cluster import Capability
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.parts import weight_bytes
 from pliant.run.execute import Lanes
@@ -54,6 +55,7 @@ class Offer:
     free_bytes: Callable[[], int]
     n_threads: int
     data_address: str = ""
+    capability: Capability | None = None
 
 
 Introduce = Callable[[Mapping[str, str]], None]
@@ -190,7 +192,12 @@ class Worker:
     def _hello(self) -> Hello:
         offer = self._offer
         return Hello(
-            offer.version, offer.data_address, offer.n_threads, offer.free_bytes(), tuple(offer.sources)
+            version=offer.version,
+            data_address=offer.data_address,
+            n_threads=offer.n_threads,
+            free_bytes=offer.free_bytes(),
+            models=tuple(offer.sources),
+            capability=offer.capability,
         )
 
     def _keep_plans(self) -> None:
@@ -204,6 +211,8 @@ class Worker:
                         self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
                         if not self._plans and peer == self._serving:
                             self._serving = None
+                        held = [plan.holder for plan in self._plans.values()]
+                    self._hold.keep(held)
 
     def _prepare(self, peer: str, wanted: Prepare) -> None:
         start_s = self._clock()
@@ -212,7 +221,7 @@ class Worker:
                 raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
             source = self._source(wanted.model)
             self._introduce(wanted.addresses)
-            holder = self._hold(source, wanted.partition)
+            holder = self._hold.prepare(source, wanted.partition)
             n_bytes = weight_bytes(source.spec, wanted.partition)[self.name]
         except (PliantError, MemoryError, OSError) as error:
             self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))

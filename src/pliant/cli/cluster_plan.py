@@ -1,0 +1,23 @@
+"""`pliant cluster plan`: who would take what, and how long it should take."""
+
+import typer
+
+from pliant.cli.cluster_options import Deadline, Led, ModelName, Tokens, leading
+from pliant.cli.cluster_show import plan_values, show_plan
+from pliant.cli.options import Json
+from pliant.cli.show import print_json
+
+
+@leading
+def plan(
+    model: ModelName, led: Led, tokens: Tokens = 128, latency: Deadline = None, json: Json = False
+) -> None:
+    """Choose who takes what, and predict the time; nothing runs."""
+    with led.open() as cluster:
+        made = cluster.plan(model, tokens, latency)
+    if json:
+        print_json(plan_values(made))
+        return
+    show_plan(made)
+    if made.met is False:
+        typer.echo("the deadline cannot be met; this is the quickest plan that was found")

@@ -1,0 +1,39 @@
+"""`pliant cluster status`: who joined, and what they bring."""
+
+import typer
+from rich.table import Table
+
+from pliant.cli.cluster_options import Led, leading
+from pliant.cli.options import Json
+from pliant.cli.show import console, print_json
+from pliant.clustered import MemberStatus
+from pliant.quantities import format_bytes, format_seconds
+
+
+@leading
+def status(led: Led, json: Json = False) -> None:
+    """Wait for workers, then list them."""
+    with led.open() as cluster:
+        members = cluster.status()
+    if json:
+        print_json(members)
+        return
+    if not members:
+        typer.echo("no worker joined")
+        return
+    console().print(_table(members))
+
+
+def _table(members: tuple[MemberStatus, ...]) -> Table:
+    table = Table("worker", "state", "heard", "free for models", "threads", "models", "faults")
+    for m in members:
+        table.add_row(
+            m.name,
+            m.reason or "ready",
+            f"{format_seconds(m.heard_s_ago)} ago",
+            format_bytes(m.free_bytes),
+            str(m.n_threads),
+            ", ".join(model[:12] for model in m.models),
+            str(m.n_faults),
+        )
+    return table

@@ -1,0 +1,65 @@
+"""`pliant worker`: lend this device to a cluster."""
+
+import platform
+import signal
+from threading import Event
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from pliant import __version__
+from pliant.api import cache_directory, default_threads
+from pliant.cli.cluster_options import KeyFile, Memory, Slower, say
+from pliant.cli.options import Json, Threads
+from pliant.cli.show import print_json
+from pliant.cluster.launch import MemberOptions, open_worker
+from pliant.clustered import cluster_key, memory_source, open_model
+
+
+def worker(
+    join: Annotated[list[str], typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")],
+    name: Annotated[
+        str | None, typer.Option(help="What this device is called.", show_default="the host's name")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that this device holds: directory, store, name, random:CONFIG[:SEED]."),
+    ] = None,
+    key: KeyFile = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    dilate_compute: Slower = 1.0,
+    json: Json = False,
+) -> None:
+    """Join a primary and run this device's part of its models, until Ctrl-C."""
+    cache = cache_directory()
+    sources = [open_model(one, cache) for one in model or ("sst2",)]
+
+    def report(text: str) -> None:
+        if json:
+            print_json({"event": text})
+        else:
+            say(text)
+
+    options = MemberOptions(
+        name=name or platform.node() or "worker",
+        key=cluster_key(key),
+        version=__version__,
+        cache=cache / "kernels",
+        n_threads=threads or default_threads(),
+        free_bytes=memory_source(memory),
+        dilation=dilate_compute,
+        on_event=report,
+    )
+    ended = Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    with open_worker(options, join, sources):
+        report(f"{options.name} knocks at {', '.join(join)}")
+        ended.wait()
+    report(f"{options.name} has left")

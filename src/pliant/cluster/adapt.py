@@ -1,0 +1,73 @@
+"""Whether a plan that runs still fits what is seen, and whether another pays. Pure: no clock, no socket.
+
+A plan is made of a picture of devices and links (Hepti 4.1, Table 1a). Run time redraws the picture; where
+the two differ by more than a threshold, or in who is there or has memory, the partition is solved again.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from pliant.ir.cluster import Capability, Links
+
+THRESHOLD = 0.12
+"""Drift that is worth a new solution: between noise (a few percent) and what a user would feel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Devices by name and the links between them, as known at one time."""
+
+    capabilities: Mapping[str, Capability]
+    links: Links
+
+
+def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
+    """How far the two pictures of `devices` are apart: 0.2 where something is 1.2 times slower, or faster."""
+    ratios = [1.0]
+    for name in devices:
+        before, after = planned.capabilities[name], now.capabilities[name]
+        kinds = {d.kind for d in (*before.drifts, *after.drifts)}
+        ratios += [after.drift(kind) / before.drift(kind) for kind in kinds]
+    for src in devices:
+        for dst in devices:
+            if src != dst:
+                was, is_now = planned.links.link(src, dst), now.links.link(src, dst)
+                ratios.append(was.bandwidth_Bps / is_now.bandwidth_Bps)
+    return max(max(ratio, 1 / ratio) for ratio in ratios) - 1
+
+
+def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
+    """Devices whose share's weights do not fit in the memory that is free for the model."""
+    return tuple(name for name, n in need.items() if n > now.capabilities[name].free_bytes)
+
+
+def reason_to_solve(
+    planned: Picture, now: Picture, participants: Collection[str], need: Mapping[str, int]
+) -> str | None:
+    """Why the partition should be solved again, in words; None where it need not be."""
+    joined = now.capabilities.keys() - planned.capabilities.keys()
+    left = [name for name in participants if name not in now.capabilities]
+    if left:
+        return f"{', '.join(sorted(left))} left"
+    if joined:
+        return f"{', '.join(sorted(joined))} joined"
+    tight = too_large({name: need[name] for name in participants}, now)
+    if tight:
+        return f"memory of {', '.join(tight)} is short"
+    apart = drift(planned, now, [name for name in planned.capabilities if name in now.capabilities])
+    if apart > THRESHOLD:
+        return f"times drifted by {apart:.0%}"
+    return None
+
+
+def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
+    """Whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
+
+    Its weights load for `load_s` beside the layers that still run by the current plan; the switch itself,
+    at which new members receive the layer's input, costs `switch_s`.
+    """
+    if new_s >= current_s:
+        return False
+    n_left = n_layers - ceil(load_s / current_s)
+    return n_left * (current_s - new_s) > switch_s

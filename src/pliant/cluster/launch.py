@@ -1,0 +1,260 @@
+"""Members put together: threads, kernels, connections and the state machines that use them. Decides nothing.
+
+The environment is not read here: keys, addresses and folders are given.
+"""
+
+import socket
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from pliant.cluster.coding import Coding
+from pliant.cluster.comm import Comm
+from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.key import Key
+from pliant.cluster.lead import Lead
+from pliant.cluster.messages import Note
+from pliant.cluster.messenger import Messenger
+from pliant.cluster.patience import Patience
+from pliant.cluster.perform import Holder, Performer
+from pliant.cluster.primary import Primary
+from pliant.cluster.shard import Shard, Shards
+from pliant.cluster.steer import UNKNOWN, Choose, Steering
+from pliant.cluster.worker import Offer, OnEvent, Worker
+from pliant.errors import ClusterError
+from pliant.ir.cluster import Capability
+from pliant.ir.partition import Partition
+from pliant.kernels.isa import host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.models.encoder_source import EncoderSource
+from pliant.profile.memory import free_memory_bytes
+from pliant.run.execute import Lanes
+
+Engine = Literal["zmq", "gloo"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """What any member is given. `free_bytes` says what memory its model may take, when asked.
+
+    `dilation` makes it compute that many times slower: an emulated device.
+    """
+
+    name: str
+    key: Key
+    version: str
+    cache: Path
+    n_threads: int
+    free_bytes: Callable[[], int] | None = None
+    capability: Capability | None = None
+    dilation: float = 1.0
+    patience: Patience = Patience()  # noqa: RUF009 - frozen
+    on_event: OnEvent = lambda text: None
+
+
+@final
+class Holding:
+    """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
+
+    def __init__(self, device: str, library: Library, pool: Pool) -> None:
+        self._device, self._library, self._pool = device, library, pool
+        self._shards: dict[str, Shards] = {}
+
+    def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
+        if source.identity not in self._shards:
+            self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)
+        return self._shards[source.identity].prepare(partition)
+
+    def keep(self, holders: Collection[Holder]) -> None:
+        used = [holder for holder in holders if isinstance(holder, Shard)]
+        for shards in self._shards.values():
+            shards.keep(*used)
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(shards.weight_bytes for shards in self._shards.values())
+
+
+@dataclass(slots=True)
+class _Machine:
+    """What every member has before it talks."""
+
+    holding: Holding
+    lanes: Lanes
+    free_bytes: Callable[[], int]
+
+
+@contextmanager
+def _machine(options: MemberOptions) -> Iterator[_Machine]:
+    library = Library(host_isa(), options.cache)
+    own = f"{options.name}/cpu"
+    with (
+        Pool(options.n_threads, library) as pool,
+        Lanes((), own=own, dilation={own: options.dilation}) as lanes,
+    ):
+        holding = Holding(options.name, library, pool)
+        yield _Machine(holding, lanes, options.free_bytes or free_for_model(holding))
+
+
+@contextmanager
+def open_worker(
+    options: MemberOptions, join: Sequence[str], sources: Sequence[EncoderSource]
+) -> Iterator[Worker]:
+    """A worker that knocks at the addresses `join`; its data connections listen where those are reached from.
+
+    Raises ClusterError for an address that is none.
+    """
+    if not join:
+        raise ClusterError("a worker needs an address to join: give the primary's, such as 10.77.0.1:29500.")
+    host = address_towards(join[0])
+    later = _Later()
+    with (
+        _machine(options) as machine,
+        ZmqComm(options.name, options.key, f"{host}:0") as comm,
+        Messenger(
+            options.name,
+            options.key,
+            on_message=later.hear,
+            on_silence=later.lose,
+            silence_s=options.patience.silence_s,
+        ) as messenger,
+    ):
+        offer = Offer(
+            version=options.version,
+            sources={source.identity: source for source in sources},
+            free_bytes=machine.free_bytes,
+            n_threads=options.n_threads,
+            data_address=comm.address,
+            capability=options.capability,
+        )
+        with Worker(
+            options.name,
+            messenger,
+            comm,
+            machine.lanes,
+            offer,
+            machine.holding,
+            introduce=introducing(options.name, comm),
+            on_event=options.on_event,
+        ) as worker:
+            later.begin(worker.hear, worker.lose)
+            for address in join:
+                messenger.connect(address)
+            yield worker
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A primary with all it leads by."""
+
+    primary: Primary
+    lead: Lead
+    steering: Steering
+    comm: Comm
+    messenger: Messenger
+
+
+@contextmanager
+def open_primary(
+    options: MemberOptions, listen: str, choose: Choose, *, coding: Coding = "fp32", is_adaptive: bool = True
+) -> Iterator[Leader]:
+    """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
+    later = _Later()
+    host = listen.rpartition(":")[0]
+    with (
+        _machine(options) as machine,
+        ZmqComm(options.name, options.key, f"{host}:0") as comm,
+        Messenger(
+            options.name,
+            options.key,
+            listen,
+            on_message=later.hear,
+            on_silence=later.lose,
+            silence_s=options.patience.silence_s,
+        ) as messenger,
+        Primary(
+            options.name,
+            messenger,
+            comm,
+            machine.holding,
+            version=options.version,
+            data_address=comm.address,
+            patience=options.patience,
+            introduce=introducing(options.name, comm),
+            on_event=options.on_event,
+        ) as primary,
+    ):
+        leads: list[Lead] = []
+
+        def note(peer: str, said: Note) -> None:
+            leads[0].note(peer, said)
+
+        performer = Performer(options.name, comm, machine.lanes, machine.free_bytes, on_note=note)
+        base = options.capability or UNKNOWN
+
+        def own() -> Capability:
+            return Capability(
+                base.cycles_per_flop,
+                base.frequency_Hz,
+                machine.free_bytes(),
+                base.call_s,
+                base.curves,
+                (),
+                options.dilation,
+            )
+
+        with Steering(
+            primary, own, choose, coding=coding, is_adaptive=is_adaptive, on_event=options.on_event
+        ) as steering:
+            leads.append(Lead(primary, performer, steering))
+            later.begin(primary.hear, primary.lose)
+            yield Leader(primary, leads[0], steering, comm, messenger)
+
+
+def free_for_model(holding: Holding) -> Callable[[], int]:
+    """Memory that a model may take here: what is free, and what models hold already."""
+    return lambda: free_memory_bytes() + holding.weight_bytes
+
+
+def introducing(name: str, comm: ZmqComm) -> Callable[[Mapping[str, str]], None]:
+    """Connects `name`'s data connections to whoever it is told of."""
+
+    def introduce(addresses: Mapping[str, str]) -> None:
+        for peer, address in addresses.items():
+            if peer != name:
+                comm.connect(peer, address)
+
+    return introduce
+
+
+def address_towards(address: str) -> str:
+    """This device's own address on the way to `HOST:PORT`; nothing is sent."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            return str(probe.getsockname()[0])
+    except (OSError, ValueError, OverflowError) as error:
+        raise ClusterError(f"{address!r} cannot be reached: {error}. Give HOST:PORT.") from error
+
+
+@dataclass(slots=True)
+class _Later:
+    """Callbacks that exist before those who answer them; what comes before is not heard."""
+
+    _hear: Callable[[str, bytes], None] | None = None
+    _lose: Callable[[str], None] | None = None
+
+    def begin(self, hear: Callable[[str, bytes], None], lose: Callable[[str], None]) -> None:
+        self._hear, self._lose = hear, lose
+
+    def hear(self, peer: str, data: bytes) -> None:
+        if self._hear is not None:  # a worker says hello until it is answered
+            self._hear(peer, data)
+
+    def lose(self, peer: str) -> None:
+        if self._lose is not None:
+            self._lose(peer)

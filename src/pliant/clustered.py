@@ -1,0 +1,311 @@
+"""One inference over several devices, from Python: open a cluster, see who is there, plan, run.
+
+What a user calls a model becomes an encoder, the device's own key and folders are found here; everything else
+is `pliant.cluster`.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+
+from pliant.api import cache_directory, default_threads, is_store, model_directory
+from pliant.cluster.coding import Coding
+from pliant.cluster.key import Key, default_path, read_key
+from pliant.cluster.launch import Engine, Leader, MemberOptions, open_primary
+from pliant.cluster.lead import Fault, Led
+from pliant.cluster.patience import Patience
+from pliant.cluster.record import record
+from pliant.cluster.steer import Choose, Solved, Switch
+from pliant.errors import InputError
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.cost import Span, latency, simulate
+from pliant.ir.partition import Mode, Partition, Share
+from pliant.ir.program import Exchange, Program, value
+from pliant.models.encoder_source import Encoder
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.parts import weight_bytes
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.store.encoder import open_encoder
+
+PORT = 29500
+AnyMode = Literal["auto", "ws", "1d", "2d"]
+"""Hepti's modes, or whichever suits the devices."""
+Model = str | os.PathLike[str] | Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One worker: `reason` says why it is not used, where it is not."""
+
+    name: str
+    is_usable: bool
+    reason: str | None
+    heard_s_ago: float
+    free_bytes: int
+    n_threads: int
+    models: tuple[str, ...]
+    n_faults: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What would run: each device's share and weights, and what it should take."""
+
+    mode: Mode
+    partition: Partition
+    seconds: float
+    layer_s: float
+    deadline_s: float | None
+    weight_bytes: Mapping[str, int]
+    program: Program
+    spans: tuple[Span, ...]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the deadline is met by prediction; None where there is none."""
+        return None if self.deadline_s is None else self.seconds <= self.deadline_s
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReply:
+    """An answer, what it took and should have taken, and what happened on the way.
+
+    `spans` and `predicted_spans` have one entry a step of `program`; `sent_bytes` is what exchanges moved.
+    """
+
+    answer: np.ndarray
+    label: str | None
+    seconds: float
+    predicted_s: float
+    n_tokens: int
+    mode: Mode
+    partitions: tuple[Partition, ...]
+    faults: tuple[Fault, ...]
+    switches: tuple[Switch, ...]
+    sent_bytes: int
+    program: Program
+    spans: tuple[Span, ...]
+    predicted_spans: tuple[Span, ...]
+
+
+@final
+class Cluster:
+    """This process as the primary of a cluster; a context manager.
+
+    Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
+    default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
+    mode, `exchange` is how activations travel. Raises ClusterError: see errors.py for which.
+    """
+
+    def __init__(
+        self,
+        listen: str = f"127.0.0.1:{PORT}",
+        *,
+        key: Key | str | os.PathLike[str] | None = None,
+        name: str = "primary",
+        threads: int | None = None,
+        memory: str | int | None = None,
+        mode: AnyMode = "auto",
+        exchange: Coding = "fp32",
+        engine: Engine = "zmq",
+        adapt: bool = True,
+        dilation: float = 1.0,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        choose: Choose | None = None,
+        cache: Path | None = None,
+        on_event: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        if engine != "zmq":
+            raise InputError(f"engine {engine!r} cannot lead a cluster yet; take zmq.")
+        self._cache = cache or cache_directory()
+        options = MemberOptions(
+            name=name,
+            key=cluster_key(key),
+            version=version("pliant"),
+            cache=self._cache / "kernels",
+            n_threads=threads or default_threads(),
+            free_bytes=memory_source(memory),
+            dilation=dilation,
+            patience=patience,
+            on_event=on_event,
+        )
+        self._open = ExitStack()
+        leading = open_primary(options, listen, choose or choosing(mode), coding=exchange, is_adaptive=adapt)
+        self._leader: Leader = self._open.enter_context(leading)
+        self._sources: dict[str, Encoder] = {}
+        self.name = name
+        self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Say goodbye to the workers and let go of everything; safe to call twice."""
+        self._open.close()
+
+    def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
+        """Return once so many workers can be used. Raises ClusterError naming who came."""
+        self._leader.primary.wait_for(n_workers, parse_seconds(timeout))
+
+    def status(self) -> tuple[MemberStatus, ...]:
+        """Every worker that ever joined, by name."""
+        now_s = self._leader.primary.clock()
+        found = []
+        for member in self._leader.primary.monitor.members:
+            reason = member.refused
+            if reason is None and not member.is_here:
+                reason = "not heard"
+            if reason is None and not member.is_usable(now_s):
+                reason = "failed lately"
+            found.append(
+                MemberStatus(
+                    name=member.name,
+                    is_usable=reason is None,
+                    reason=reason,
+                    heard_s_ago=self._leader.messenger.heard_s_ago(member.name),
+                    free_bytes=member.free_bytes,
+                    n_threads=member.hello.n_threads,
+                    models=member.hello.models,
+                    n_faults=member.n_faults,
+                )
+            )
+        return tuple(found)
+
+    def plan(self, model: Model, tokens: int, latency: str | float | None = None) -> ClusterPlan:
+        """What a run of so many tokens would do now; nothing is loaded."""
+        spec = self._source(model).spec
+        solved = self._leader.steering.solve(spec, tokens)
+        deadline_s = None if latency is None else parse_seconds(latency)
+        return _plan_of(spec, solved, deadline_s)
+
+    def sample(self, model: Model, tokens: int, seed: int = 0) -> Mapping[str, np.ndarray]:
+        """Random feeds of so many rows. Raises InputError for rows that the model cannot have."""
+        return self._source(model).sample(tokens, seed)
+
+    def run(
+        self,
+        model: Model,
+        feeds: Mapping[str, np.ndarray] | str,
+        pair: str | None = None,
+        *,
+        is_alone: bool = False,
+    ) -> ClusterReply:
+        """The model's answer to a text, or to feeds such as `ids` and `types`, over whoever can be used.
+
+        A worker that fails on the way costs the layer it failed in, not the answer. `is_alone` leaves all
+        workers out. Raises InputError for feeds that do not fit, ModelError for a model that cannot be read.
+        """
+        source = self._source(model)
+        prepared = source.prepare(source.read(feeds, pair) if isinstance(feeds, str) else feeds)
+        led = self._leader.lead.run(source, prepared.rows, prepared.feeds, is_alone=is_alone)
+        return self._reply(source, led, prepared.rows)
+
+    def _reply(self, source: Encoder, led: Led, n_tokens: int) -> ClusterReply:
+        recorded = record(led)
+        steering = self._leader.steering
+        spans = _predicted(recorded.program, [steering.solved(held) for held in led.plans])
+        exchanges = [step.work for step in recorded.program.steps if isinstance(step.work, Exchange)]
+        label = None
+        if source.labels is not None and led.answer.size == len(source.labels):
+            label = source.labels[int(led.answer.argmax())]
+        return ClusterReply(
+            answer=led.answer,
+            label=label,
+            seconds=led.seconds,
+            predicted_s=latency(spans),
+            n_tokens=n_tokens,
+            mode=led.plans[-1].partition.mode,
+            partitions=tuple(held.partition for held in led.plans),
+            faults=led.faults,
+            switches=tuple(steering.switches),
+            sent_bytes=sum(value(work.n_bytes, {}) for work in exchanges),
+            program=recorded.program,
+            spans=recorded.spans,
+            predicted_spans=spans,
+        )
+
+    def _source(self, model: Model) -> Encoder:
+        if isinstance(model, Encoder):
+            return model
+        name = os.fspath(model)
+        if name not in self._sources:
+            self._sources[name] = open_model(name, self._cache)
+        return self._sources[name]
+
+
+def open_model(name: str, cache: Path) -> Encoder:
+    """What a user calls a model: as `pliant.open` takes it, or `random:CONFIG[:SEED]`."""
+    if name.startswith("random:") or is_store(Path(name)):
+        return open_encoder(name, cache=cache)
+    return open_encoder(model_directory(name), cache=cache)
+
+
+def cluster_key(key: Key | str | os.PathLike[str] | None) -> Key:
+    """The key in a file, or in the user's own. Raises ClusterError where there is none."""
+    if isinstance(key, Key):
+        return key
+    return read_key(default_path(os.environ, Path.home()) if key is None else Path(key))
+
+
+def memory_source(memory: str | int | None) -> Callable[[], int] | None:
+    """What a model may take: so many bytes, or what is written in a file (`@PATH`) whenever it is asked."""
+    if memory is None:
+        return None
+    if isinstance(memory, str) and memory.startswith("@"):
+        path = Path(memory[1:])
+        return lambda: parse_bytes(path.read_text())
+    n_bytes = parse_bytes(memory)
+    return lambda: n_bytes
+
+
+def choosing(mode: AnyMode) -> Choose:
+    """The partitioner, perhaps bound to one mode."""
+
+    def choose(
+        spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+    ) -> Partition:
+        names = [primary, *(name for name in capabilities if name != primary)]
+        heads, rows = _even(spec.n_heads, len(names)), _even(tokens, len(names))
+        columns = _even(spec.ffn, len(names)) if mode == "1d" else [0] * len(names)
+        shares = zip(names, heads, rows, columns, strict=True)
+        return Partition("1d" if mode == "1d" else "ws", primary, tuple(Share(*s) for s in shares), tokens)
+
+    return choose
+
+
+def _even(total: int, parts: int) -> list[int]:
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
+    """Every segment by the plan that it ran by; the spans of the whole."""
+    spans: list[Span] = []
+    start_s = 0.0
+    for segment, solved in zip(program.segments, planned, strict=True):
+        for span in simulate(Program((segment,), (), ()), solved.cost):
+            moved = replace(span, step=len(spans), start_s=start_s + span.start_s, end_s=start_s + span.end_s)
+            spans.append(moved)
+        start_s = max((span.end_s for span in spans), default=0.0)
+    return tuple(spans)
+
+
+def _plan_of(spec: EncoderSpec, solved: Solved, deadline_s: float | None) -> ClusterPlan:
+    return ClusterPlan(
+        mode=solved.partition.mode,
+        partition=solved.partition,
+        seconds=solved.seconds,
+        layer_s=solved.layer_s,
+        deadline_s=deadline_s,
+        weight_bytes=weight_bytes(spec, solved.partition),
+        program=solved.program,
+        spans=solved.spans,
+    )

@@ -1,0 +1,126 @@
+"""A cluster of real processes on loopback, from Python: the answer is the primary's own, whatever happens."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.cluster.key import Key, new_key
+from pliant.clustered import Cluster
+from pliant.errors import ClusterError, InputError
+from tests.cluster.processes import WorkerProcess, small_model, workers
+
+TOLERANCE = 1e-4  # float32 sums in another order, six layers deep
+TOKENS = 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def key(folder: Path) -> Path:
+    return write_key(folder / "key", new_key())
+
+
+def write_key(path: Path, key: Key) -> Path:
+    path.touch(0o600)
+    path.write_text(
+        f'curve\n    public-key = "{key.public.decode()}"\n    secret-key = "{key.secret.decode()}"\n'
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> str:
+    return small_model(folder)
+
+
+@pytest.fixture(scope="module")
+def cluster(key: Path) -> Iterator[Cluster]:
+    with Cluster("127.0.0.1:0", key=key, threads=1, on_event=print) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def pair(cluster: Cluster, key: Path, model: str, folder: Path) -> Iterator[dict[str, WorkerProcess]]:
+    with workers(cluster.address, key, model, folder) as found:
+        cluster.wait(2, 60.0)
+        yield found
+
+
+def test_two_workers_give_the_answer_of_one_device(
+    cluster: Cluster, pair: dict[str, WorkerProcess], model: str
+) -> None:
+    """The whole way: processes, keys, sockets, shards, kernels."""
+    feeds = cluster.sample(model, TOKENS)
+    alone = cluster.run(model, feeds, is_alone=True)
+    assert alone.partitions[0].participants == ("primary",)
+    for _ in range(3):
+        reply = cluster.run(model, feeds)
+        assert set(reply.partitions[0].participants) == {"primary", "a", "b"}
+        np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
+        assert not reply.faults
+    assert len(reply.spans) == len(reply.program.steps) == len(reply.predicted_spans)
+    assert reply.sent_bytes > 0
+
+
+def test_status_names_who_is_there_and_what_they_hold(
+    cluster: Cluster, pair: dict[str, WorkerProcess], model: str
+) -> None:
+    """What `pliant cluster status` prints."""
+    found = cluster.status()
+    assert [m.name for m in found] == ["a", "b"]
+    assert all(m.is_usable and m.models and m.free_bytes > 0 for m in found)
+
+
+def test_a_plan_is_made_without_loading_anything(
+    cluster: Cluster, pair: dict[str, WorkerProcess], model: str
+) -> None:
+    """Shares add up, and a deadline is judged."""
+    plan = cluster.plan(model, TOKENS, latency="60s")
+    assert sum(share.rows for share in plan.partition.shares) == TOKENS
+    assert plan.met is True
+    assert cluster.plan(model, TOKENS, latency=1e-9).met is False
+
+
+def test_without_workers_the_wait_says_how_to_start_them(key: Path) -> None:
+    """The first thing a user gets wrong."""
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1) as alone,
+        pytest.raises(ClusterError, match="pliant worker"),
+    ):
+        alone.wait(1, 0.2)
+
+
+def test_a_worker_with_another_key_never_joins(model: str, key: Path, folder: Path) -> None:
+    """The key is what lets a device in, on loopback too."""
+    other = write_key(folder / "other", new_key())
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1) as cluster,
+        workers(cluster.address, other, model, folder, "z"),
+        pytest.raises(ClusterError, match="0 of 1 workers"),
+    ):
+        cluster.wait(1, 4.0)
+
+
+def test_feeds_that_do_not_fit_are_the_callers_error(cluster: Cluster, model: str) -> None:
+    """They must not count as anybody's fault."""
+    with pytest.raises(InputError, match="ids"):
+        cluster.run(model, {"pixels": np.zeros(3, np.float32)})
+
+
+def test_ctrl_c_ends_a_worker_cleanly(key: Path, model: str, folder: Path) -> None:
+    """It says goodbye, so nobody waits for its silence."""
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1) as cluster,
+        workers(cluster.address, key, model, folder, "c") as found,
+    ):
+        cluster.wait(1, 60.0)
+        found["c"].signal(signal.SIGINT)
+        assert found["c"].process.wait(20) == 0
+        assert "c has left" in found["c"].text()
+        assert "Traceback" not in found["c"].text()
