@@ -110,6 +110,14 @@ def test_every_configuration_that_is_brought_along_opens(name: str) -> None:
     )
 
 
+def test_rows_past_the_first_chunk_are_those_of_the_table() -> None:
+    """Numbers are made 32768 at a time: row 256 of 128 columns begins the second chunk."""
+    source = random_encoder("mobilebert")
+    ids = np.array([255, 256, 30521])
+    rows = source.weights.rows("embeddings.word", ids)
+    np.testing.assert_array_equal(rows, source.tensor("embeddings.word")[ids])
+
+
 def test_a_name_that_is_none_is_answered_with_those_there_are() -> None:
     """And with nothing downloaded."""
     with pytest.raises(ModelError, match=r"bert-huge is no configuration file.*bert-base, bert-large"):
