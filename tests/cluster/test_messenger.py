@@ -12,8 +12,10 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
+import zmq
 
 from pliant.cluster.key import Key, make_key, new_key
+from pliant.cluster.letter import Kind, Letter
 from pliant.cluster.messenger import Messenger
 from pliant.errors import ClusterError, PeerLost
 
@@ -213,6 +215,7 @@ _WORKER = """
 import sys
 from pathlib import Path
 from pliant.cluster.key import read_key
+from pliant.cluster.letter import Kind, Letter
 from pliant.cluster.messenger import Messenger
 def answer(peer, body):
     messenger.send(peer, body + b"!")
@@ -271,3 +274,26 @@ def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
     ada.until("came", "bob")
     ada.messenger.send("bob", b"again")
     assert ada.until("said", "bob") == b"again!"
+
+
+def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable[..., Member]) -> None:
+    """A device that was not updated must be told, not guessed at; garbage of a key holder does no harm."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    data = bytearray(Letter(Kind.BEAT, "old", 1).packed())
+    data[4] = 7
+    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    stranger.linger = 0
+    stranger.curve_serverkey = stranger.curve_publickey = key.public
+    stranger.curve_secretkey = key.secret
+    try:
+        stranger.connect(ada.messenger.address)
+        for message in ([b""], [b"", b""], [b"hello"], [os.urandom(1000)], [bytes(data)]):
+            stranger.send_multipart(message)
+        _soon(lambda: any("'old' speaks version 7" in p for p in ada.messenger.problems))
+    finally:
+        stranger.close()
+    bob = start("bob", key)
+    bob.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
+    assert ada.messenger.peers == ("bob",)

@@ -77,7 +77,12 @@ class GlooComm:
                 self.name, tuple(members), rendezvous, self._mailbox, self._max_message_bytes
             )
             group = self._group
-        group.wait_ready(timeout_s)
+        try:
+            group.wait_ready(timeout_s)
+        except ClusterError:
+            with self._lock:
+                self._group = None
+            raise
 
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         check_note(note)

@@ -1,0 +1,163 @@
+"""Tensors between two processes on loopback: ZeroMQ, Gloo and a bare TCP socket, in turns.
+
+ZeroMQ's connections are authenticated and encrypted, the other two are not. Both ends share this
+machine's cores, so throughput here is bounded by their work, not by a network.
+"""
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from comm_peer import PATIENT_S, plan, take
+from paired import paired
+from pliant.cluster.comm import Comm, Tag
+from pliant.cluster.comm_gloo import GlooComm
+from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.key import new_key
+from report import Report, options
+
+SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22)
+# Table 3's exchanges over the paper's network, of 940 Mbit/s: the wire must not be the bottleneck there.
+NETWORK_BPS = 940e6 / 8
+AT_BYTES = 1 << 17
+
+Times = dict[tuple[str, int], list[tuple[float, float]]]
+
+
+def main() -> None:
+    arguments = options(__doc__.splitlines()[0])
+    amount = {
+        "sizes": SIZES,
+        "rounds": 3 if arguments.quick else 15,
+        "n_messages": 200,
+        "n_bytes": (16 if arguments.quick else 64) << 20,
+        "n_echoes": 10 if arguments.quick else 50,
+    }
+    report = Report("comm", f"two processes, loopback, {amount['rounds']} rounds in turns", arguments)
+    times = _measure(amount)
+    engines = tuple(dict.fromkeys(engine for engine, _ in times))
+    report.table("throughput, MB/s (median of rounds)", [_row(times, n, engines, _rate) for n in SIZES])
+    report.table(
+        "round trip, microseconds (median of rounds)", [_row(times, n, engines, _trip) for n in SIZES]
+    )
+    report.table(
+        "time of a stream relative to the bare socket, paired", [_against(times, n, engines) for n in SIZES]
+    )
+    rate = median(_rate(AT_BYTES, t) for t in times["zeromq", AT_BYTES]) * 1e6
+    report.claim(
+        "comm.wire",
+        rate / NETWORK_BPS,
+        "ZeroMQ, encrypted, moves messages of 128 KiB faster than 940 Mbit/s bring them",
+        rate > NETWORK_BPS,
+        "as a multiple of 117.5 MB/s, both ends on one machine",
+    )
+    report.finish()
+
+
+def _measure(amount: dict[str, object]) -> Times:
+    key = new_key()
+    listener = socket.create_server(("127.0.0.1", 0))
+    with tempfile.TemporaryDirectory() as folder, ZmqComm("here", key) as zeromq, GlooComm("here") as gloo:
+        more = {
+            "public": key.public.decode(),
+            "secret": key.secret.decode(),
+            "zeromq": zeromq.address,
+            "raw": listener.getsockname()[1],
+            "rendezvous": f"file://{folder}/meet",
+        }
+        peer = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("comm_peer.py")), json.dumps({**amount, **more})],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with peer, listener:
+            try:
+                raw, _ = listener.accept()
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                assert peer.stdout is not None
+                zeromq.connect("there", peer.stdout.readline().strip())
+                gloo.form(("here", "there"), more["rendezvous"])
+                with raw:
+                    return _rounds(amount, zeromq, gloo, raw)
+            finally:
+                peer.kill()
+
+
+def _rounds(amount: dict[str, object], zeromq: Comm, gloo: Comm, raw: socket.socket) -> Times:
+    times: Times = {}
+    for round_, i, n_bytes, n_messages in plan(amount):
+        n_echoes = amount["n_echoes"]
+        runs: dict[str, Callable[[], tuple[float, float]]] = {
+            "zeromq": lambda: _talk(zeromq, round_, i, n_bytes, n_messages, n_echoes),  # noqa: B023
+            "gloo": lambda: _talk(gloo, round_, i, n_bytes, n_messages, n_echoes),  # noqa: B023
+            "bare socket": lambda: _talk_raw(raw, n_bytes, n_messages, n_echoes),  # noqa: B023
+        }
+        for name in list(runs) if round_ % 2 == 0 else list(runs)[::-1]:
+            times.setdefault((name, n_bytes), []).append(runs[name]())
+    return times
+
+
+def _talk(
+    comm: Comm, round_: int, i: int, n_bytes: int, n_messages: int, n_echoes: int
+) -> tuple[float, float]:
+    """Seconds a message in a stream, and of a round trip."""
+    buffer, step = np.ones(n_bytes, np.uint8), 0
+    start = time.perf_counter()
+    for _ in range(n_messages):
+        comm.send("there", Tag(round_, i, step), buffer)
+        step += 1
+    comm.receive("there", Tag(round_, i, step), buffer[:1], PATIENT_S)
+    streamed = time.perf_counter()
+    for _ in range(n_echoes):
+        step += 1
+        comm.send("there", Tag(round_, i, step), buffer)
+        comm.receive("there", Tag(round_, i, step), buffer, PATIENT_S)
+    return (streamed - start) / n_messages, (time.perf_counter() - streamed) / n_echoes
+
+
+def _talk_raw(raw: socket.socket, n_bytes: int, n_messages: int, n_echoes: int) -> tuple[float, float]:
+    buffer = bytearray(n_bytes)
+    start = time.perf_counter()
+    for _ in range(n_messages):
+        raw.sendall(buffer)
+    take(raw, bytearray(1))
+    streamed = time.perf_counter()
+    for _ in range(n_echoes):
+        raw.sendall(buffer)
+        take(raw, buffer)
+    return (streamed - start) / n_messages, (time.perf_counter() - streamed) / n_echoes
+
+
+def _rate(n_bytes: int, seconds: tuple[float, float]) -> float:
+    return n_bytes / seconds[0] / 1e6
+
+
+def _trip(n_bytes: int, seconds: tuple[float, float]) -> float:
+    return seconds[1] * 1e6
+
+
+def _row(
+    times: Times, n_bytes: int, engines: tuple[str, ...], what: Callable[[int, tuple[float, float]], float]
+) -> dict[str, object]:
+    return {"bytes": n_bytes, **{e: median(what(n_bytes, t) for t in times[e, n_bytes]) for e in engines}}
+
+
+def _against(times: Times, n_bytes: int, engines: tuple[str, ...]) -> dict[str, object]:
+    streams = {e: [t[0] for t in times[e, n_bytes]] for e in engines}
+    return {
+        "bytes": n_bytes,
+        **{e: str(paired(streams[e], streams["bare socket"])) for e in engines if e != "bare socket"},
+    }
+
+
+if __name__ == "__main__":
+    main()

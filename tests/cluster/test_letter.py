@@ -1,0 +1,36 @@
+"""Control messages as bytes: whole again, or refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.cluster.letter import BadLetter, Kind, Letter, unpack
+
+
+@given(st.sampled_from(Kind), st.text(min_size=1, max_size=60), st.integers(0, 2**64 - 1), st.binary())
+def test_what_was_packed_is_unpacked(kind: Kind, name: str, incarnation: int, body: bytes) -> None:
+    """Every field at its limits."""
+    letter = Letter(kind, name, incarnation, body)
+    assert unpack(letter.packed()) == letter
+
+
+@given(st.binary(max_size=100))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    """Nothing else than BadLetter may come out: the thread of sockets lives on it."""
+    with pytest.raises(BadLetter):
+        unpack(data)
+
+
+@pytest.mark.parametrize("n", range(18))
+def test_a_letter_cut_in_its_head_or_name_is_refused(n: int) -> None:
+    """A body may have any length, a name says its own."""
+    with pytest.raises(BadLetter):
+        unpack(Letter(Kind.WORD, "ada", 1).packed()[:n])
+
+
+def test_another_version_is_refused_by_name() -> None:
+    """Two releases in one cluster must hear which device to update."""
+    data = bytearray(Letter(Kind.BEAT, "ada", 1).packed())
+    data[4] = 7
+    with pytest.raises(BadLetter, match="'ada' speaks version 7; this device speaks version 1"):
+        unpack(bytes(data))
