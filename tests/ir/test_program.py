@@ -41,6 +41,7 @@ def one_segment(*steps: Step) -> Program:
         (Step("a lane", LAYER), "lane name"),
         (Step("cpu", LAYER, latest_start_s=1.0), "latest start"),
         (Step("net:a->c", Exchange("hidden", 4, "a", "b")), "on lane"),
+        (Step("net:a->a", Exchange("hidden", 4, "a", "a")), "to itself"),
         (Step("b/cpu", Compute("attend", 0, 2, 8, "a")), "computes on a"),
     ],
 )

@@ -130,7 +130,18 @@ class Part:
 
     def shared(self, other: "Part") -> "Part | None":
         """What lies in both; None where nothing does."""
-        return part_of(_overlap(self.rows, other.rows), _overlap(self.columns, other.columns))
+        row, n_rows = _overlap(self.first_row, self.n_rows, other.first_row, other.n_rows)
+        column, n = _overlap(self.first_column, self.n_columns, other.first_column, other.n_columns)
+        return Part(row, n_rows, column, n) if n_rows > 0 and n > 0 else None
+
+    def covers(self, other: "Part") -> bool:
+        """Whether all of `other` lies in it."""
+        return (
+            self.first_row <= other.first_row
+            and self.first_column <= other.first_column
+            and self.first_row + self.n_rows >= other.first_row + other.n_rows
+            and self.first_column + self.n_columns >= other.first_column + other.n_columns
+        )
 
     def __str__(self) -> str:
         return f"[{self.rows.start}:{self.rows.stop}, {self.columns.start}:{self.columns.stop}]"
@@ -299,6 +310,8 @@ def _check_step(i: int, step: Step) -> None:
         raise ValueError(f"step {i} cannot start by {step.latest_start_s} s: runs begin at 0.")
     if step.latest_start_s is not None and not (step.prefer or isinstance(step.work, Load)):
         raise ValueError(f"step {i} has a latest start, but is no load and prefers nothing.")
+    if isinstance(step.work, Exchange) and step.work.src == step.work.dst:
+        raise ValueError(f"step {i} sends {step.work.tensor} from {step.work.src} to itself.")
     if isinstance(step.work, Exchange) and step.lane != f"net:{step.work.src}->{step.work.dst}":
         raise ValueError(f"step {i} sends {step.work.src}->{step.work.dst} on lane {step.lane!r}.")
     if isinstance(step.work, Compute) and not step.lane.startswith(_lanes_of(step.work.device)):
@@ -310,8 +323,10 @@ def _lanes_of(device: str) -> str:
     return f"{device}/" if device else ""
 
 
-def _overlap(a: range, b: range) -> range:
-    return range(max(a.start, b.start), min(a.stop, b.stop))
+def _overlap(first: int, n: int, other: int, n_other: int) -> tuple[int, int]:
+    """Where the overlap of two runs of numbers starts, and its length, 0 or less where there is none."""
+    start = max(first, other)
+    return start, min(first + n, other + n_other) - start
 
 
 def _bound_step(step: Step, extents: Extents) -> Step:

@@ -76,9 +76,14 @@ def outputs(stage: Stage) -> tuple[Port, ...]:
 def weight_bytes(spec: EncoderSpec, partition: Partition) -> dict[str, int]:
     """Bytes of float32 weights that each device needs for all layers; 0 where it takes no part."""
     held: dict[str, set[Block]] = {device: set() for device in partition.devices}
+    alike: dict[str, set[Block]] = {}
     for stage in stages(spec, partition, 0):
-        pieces = graph_part(spec, partition, stage).pieces.values()
-        held[stage.device].update(block for piece in pieces for block in piece.blocks)
+        is_alike = stage.kind in ("rest", "reduce")  # on every device
+        found = alike.get(stage.kernel) if is_alike else None
+        if found is None:
+            pieces = graph_part(spec, partition, stage).pieces.values()
+            found = alike[stage.kernel] = {block for piece in pieces for block in piece.blocks}
+        held[stage.device] |= found
     return {device: spec.n_layers * sum(map(_block_bytes, found)) for device, found in held.items()}
 
 

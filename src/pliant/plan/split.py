@@ -149,17 +149,19 @@ class _Steps:
     def need(self, device: str, region: Region) -> list[int]:
         """The steps after which `device` holds all of a region; what others made of it is sent."""
         held = self.held.get((device, region.tensor), [])
+        waits = []
         for part, at in held:
-            if part.shared(region.part) == region.part:
+            if part.covers(region.part):
                 return [] if at is None else [at]
-        waits = [at for part, at in held if at is not None and part.shared(region.part) is not None]
+            if at is not None and part.shared(region.part) is not None:
+                waits.append(at)
+        has = {part for part, _ in held}
         for maker, part, at in list(self.made.get(region.tensor, ())):
             wanted = part.shared(region.part)
-            if wanted is None or any(p.shared(wanted) == wanted for p, _ in held):
+            if maker == device or wanted is None or wanted in has:
                 continue
             work = Exchange(region.tensor, ITEMSIZE * wanted.size, maker, device, wanted)
             after = () if at is None else (at,)
             waits.append(self.add(Step(f"net:{maker}->{device}", work, after)))
             self.give(device, Region(region.tensor, wanted), waits[-1])
-            held = self.held[device, region.tensor]
         return waits

@@ -126,10 +126,10 @@ class _Layout:
         inner, is_pre_norm = range(self.spec.inner), self.spec.template.is_pre_norm
         following = 0 if forward is None else forward + 1
         for device in self.partition.participants:
-            n = len(self.partition.rows(device))
-            if not n:
+            rows = self.partition.rows(device)
+            if not rows:
                 continue
-            reads = _joined(self.own_rows(device, f"{term}@{d}", block) for d, block in blocks.items())
+            reads = _joined(_region(f"{term}@{d}", rows, block) for d, block in blocks.items())
             if forward is None:
                 reads += self.x(device)
             else:
@@ -142,7 +142,7 @@ class _Layout:
             else:
                 reads += self.x(device) if self.spec.template.widen is not None else ()
                 writes = self.own_rows(device, f"x.{self.layer + 1}", range(self.spec.hidden))
-            yield Stage("reduce", device, n, reads, writes, forward)
+            yield Stage("reduce", device, len(rows), reads, writes, forward)
 
 
 def _weight_stationary(at: _Layout) -> Iterator[Stage]:
@@ -152,8 +152,7 @@ def _weight_stationary(at: _Layout) -> Iterator[Stage]:
     for device in at.partition.participants:
         n = len(at.partition.rows(device))
         if n:
-            cuts = [at.attended(at.partition.heads(other)) for other in at.partition.participants]
-            reads = at.x(device) + _joined(at.own_rows(device, "attended", cut) for cut in cuts)
+            reads = at.x(device) + at.own_rows(device, "attended", range(at.spec.attended))
             writes = at.own_rows(device, f"x.{at.layer + 1}", range(at.spec.hidden))
             yield Stage("rest", device, n, reads, writes)
 
@@ -188,7 +187,7 @@ def _tiled_2d(at: _Layout) -> Iterator[Stage]:
         yield from at.attend(d)
     mixing = {d: t.outputs for d, t in tiles.items() if t.heads and t.outputs}
     for d, outputs in mixing.items():
-        reads = _joined(at.all_rows("attended", at.attended(p.heads(other))) for other in tiles[d].group)
+        reads = at.all_rows("attended", at.attended(tiles[d].heads))
         writes = at.all_rows(f"mixed@{d}", outputs)
         yield Stage("mix", d, p.tokens, reads, writes, width=len(outputs))
     yield from at.reduce(None, mixing)
@@ -204,7 +203,7 @@ def _tiled_2d(at: _Layout) -> Iterator[Stage]:
                 reads = _joined(at.all_rows(f"up.{f}@{other}", own) for other in terms)
                 yield Stage("activate", d, p.tokens, reads, at.all_rows(f"act.{f}", own), f, len(own))
         for d, t in cut.items():
-            reads = _joined(at.all_rows(f"act.{f}", p.columns(other)) for other in t.column)
+            reads = at.all_rows(f"act.{f}", t.neurons)
             yield Stage("down", d, p.tokens, reads, at.all_rows(f"down.{f}@{d}", t.hidden), f, len(t.hidden))
         yield from at.reduce(f, {d: t.hidden for d, t in cut.items()})
 
