@@ -1,0 +1,82 @@
+"""A cluster on emulated devices: its primary here, its workers each on a device. Knows no model's layers."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pliant.cluster.key import make_key
+from pliant.clustered import PORT, Cluster
+from testbed.inside import inside
+from testbed.network import Device, Network
+from testbed.spec import DeviceSpec
+
+_MAIN = "from pliant.cli import main; main()"
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bed:
+    """A network, and the cluster whose primary is its first device and whose workers are the others.
+
+    `folder` holds what each worker said, in NAME.log.
+    """
+
+    network: Network
+    cluster: Cluster
+    model: str
+    folder: Path
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "cluster.key"
+
+    @property
+    def primary(self) -> Device:
+        return self.network[self.cluster.name]
+
+    @property
+    def workers(self) -> tuple[Device, ...]:
+        return tuple(device for device in self.network if device is not self.primary)
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        """Start a worker on a device, for the first time or after it was killed; it joins on its own."""
+        device = self.network[name]
+        words = ["worker", "--join", f"{self.primary.address}:{PORT}", "--name", name]
+        words += ["--key", str(self.key), "--model", self.model, "--threads", "1"]
+        words += ["--dilate-compute", str(device.spec.slower)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
+
+
+@contextmanager
+def open_bed(specs: Sequence[DeviceSpec], model: str, folder: Path, **options: Any) -> Iterator[Bed]:
+    """All devices of `specs` up, and a worker for `model` on each but the first joined to that one.
+
+    `options` go to `Cluster`. The primary is this process: a limit on its memory is told to the planner, not
+    enforced. One thread computes on each device, `slower` times slower. `folder` must be new and stays.
+    Raises BedError where there is no testbed, and ClusterError naming the workers that came when not all did.
+    """
+    first = specs[0]
+    make_key(folder / "cluster.key")
+    with ExitStack() as ends:
+        network = ends.enter_context(Network(specs))
+        ends.enter_context(inside(network[first.name]))
+        cluster = ends.enter_context(
+            Cluster(
+                f"{network[first.name].address}:{PORT}",
+                key=folder / "cluster.key",
+                name=first.name,
+                threads=1,
+                dilation=first.slower,
+                **({"memory": first.memory_bytes} | options),
+            )
+        )
+        bed = Bed(network, cluster, model, folder)
+        for device in bed.workers:
+            bed.start(device.name)
+        cluster.wait(len(bed.workers), _PATIENCE_S)
+        yield bed
