@@ -17,7 +17,7 @@ import zmq
 
 from pliant.cluster.comm import Tag
 from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.frame import pack
+from pliant.cluster.frame import PIECE_BYTES, pack
 from pliant.cluster.key import Key, make_key, new_key
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
@@ -85,6 +85,10 @@ _GARBAGE = {
 }
 
 
+def _frame(src: str, step: int, n_bytes: int) -> bytearray:
+    return next(pack(src, Tag(0, 0, step), np.zeros(n_bytes, np.uint8), b""))
+
+
 @pytest.mark.parametrize("what", _GARBAGE)
 def test_bytes_of_another_protocol_do_no_harm(start: Start, what: str) -> None:
     """Port scanners, browsers and broken peers reach every open port."""
@@ -125,7 +129,7 @@ def test_who_does_not_hold_the_key_is_not_heard(start: Start, key: Key, who: str
     server_key = new_key() if who == "another cluster" else key
     stranger = _client(bob, server_key, None if who == "no key" else new_key())
     try:
-        stranger.send(bytes(pack("ada", Tag(0, 0, 0), np.zeros(4, np.uint8), b"")))
+        stranger.send(bytes(_frame("ada", 0, 4)))
         _exchange(ada, bob)
         with pytest.raises(PeerLost, match="waited"):
             bob.receive("ada", Tag(0, 0, 0), np.zeros(4, np.uint8), 0.5)
@@ -157,12 +161,12 @@ def test_another_version_is_refused_and_counted(
 ) -> None:
     """A name in a frame of another version cannot be relied on."""
     bob, send = liar
-    frame = pack("eve", Tag(0, 0, 0), np.zeros(4, np.uint8), b"")
+    frame = _frame("eve", 0, 4)
     frame[4] += 1
     send(bytes(frame))
     send(b"")
     send(b"hello")
-    send(bytes(pack("eve", Tag(0, 0, 1), np.zeros(4, np.uint8), b"")))
+    send(bytes(_frame("eve", 1, 4)))
     bob.receive("eve", Tag(0, 0, 1), np.zeros(4, np.uint8), PATIENT_S)
     assert bob.n_refused == 3
     with pytest.raises(PeerLost, match="waited"):
@@ -175,26 +179,49 @@ def test_a_frame_that_does_not_add_up_is_refused_by_name(
 ) -> None:
     """The plan leaves that worker out; the others go on."""
     bob, send = liar
-    frame = pack("eve", Tag(0, 0, 0), np.zeros(400, np.uint8), b"")
+    frame = _frame("eve", 0, 400)
     if damage == "note":
         frame[6:8] = b"\xff\xff"
     send(bytes(frame[:-1] if damage == "short" else frame + b"x" if damage == "long" else frame))
-    with pytest.raises(
-        PeerMisbehaved, match=r"eve sent bob a message of [0-9]+ bytes that promises"
-    ) as caught:
+    with pytest.raises(PeerMisbehaved, match=r"eve sent bob a frame of [0-9]+ bytes that promises") as caught:
         bob.receive("eve", Tag(0, 0, 0), np.zeros(400, np.uint8), PATIENT_S)
     assert caught.value.peer == "eve"
     _exchange(start("ada"), bob)
 
 
-def test_a_message_over_the_limit_ends_that_connection_alone(key: Key, start: Start) -> None:
+def test_a_frame_over_the_limit_ends_that_connection_alone(
+    liar: tuple[ZmqComm, Callable[[bytes], None]], start: Start
+) -> None:
     """Memory is given for no more than the limit, whatever a peer sends."""
+    bob, send = liar
+    send(bytes(10_000_000))
+    _exchange(start("ada"), bob)
+    assert bob.n_refused == 0  # it never became a message
+
+
+def test_a_lost_piece_loses_that_message_alone(liar: tuple[ZmqComm, Callable[[bytes], None]]) -> None:
+    """A connection that broke in the middle, or a send that was given up, leaves the next one whole."""
+    bob, send = liar
+    frames = list(pack("eve", Tag(0, 0, 0), np.zeros(4 * PIECE_BYTES, np.uint8), b""))
+    for i in (0, 1, 3, 2, 0):
+        send(bytes(frames[i]))
+    send(bytes(_frame("eve", 1, 4)))
+    bob.receive("eve", Tag(0, 0, 1), np.zeros(4, np.uint8), PATIENT_S)
+    with pytest.raises(PeerLost, match="waited"):
+        bob.receive("eve", Tag(0, 0, 0), np.zeros(4 * PIECE_BYTES, np.uint8), 0.01)
+    for frame in frames:
+        send(bytes(frame))
+    bob.receive("eve", Tag(0, 0, 0), np.zeros(4 * PIECE_BYTES, np.uint8), PATIENT_S)
+
+
+def test_a_message_over_the_limit_is_refused_by_name(start: Start) -> None:
+    """Members with other limits must hear of it, not wait."""
     bob = start("bob", max_message_bytes=10_000)
     eve = start("eve", send_timeout_s=1.0)
     eve.connect("bob", bob.address)
     eve.send("bob", Tag(0, 0, 0), np.zeros(1_000_000, np.uint8))
-    with pytest.raises(PeerLost):
-        bob.receive("eve", Tag(0, 0, 0), np.zeros(1_000_000, np.uint8), 1.0)
+    with pytest.raises(PeerMisbehaved, match=r"eve sent bob .* 1,000,000 bytes; the limit is 10,000"):
+        bob.receive("eve", Tag(0, 0, 0), np.zeros(1_000_000, np.uint8), PATIENT_S)
     _exchange(start("ada"), bob)
     bob.connect("eve", eve.address)
     with pytest.raises(ClusterError, match="10,001 bytes, the limit is 10,000"):

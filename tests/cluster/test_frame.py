@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.cluster.comm import Tag
-from pliant.cluster.frame import BadFrame, pack, unpack
+from pliant.cluster.frame import PIECE_BYTES, BadFrame, pack, unpack
 
-_FRAME = bytes(pack("ada", Tag(1, 2, 3), np.arange(10, dtype=np.uint8), b"note"))
+_FRAME = bytes(next(pack("ada", Tag(1, 2, 3), np.arange(10, dtype=np.uint8), b"note")))
 
 
 @given(
@@ -18,10 +18,21 @@ def test_what_was_packed_is_unpacked(
     name: str, tag: tuple[int, int, int], payload: bytes, note: bytes
 ) -> None:
     """Every field at its limits."""
-    frame = pack(name, Tag(*tag), np.frombuffer(payload, np.uint8), note)
-    src, got, message = unpack(memoryview(frame))
-    assert (src, got, message.note, bytes(message.payload)) == (name, Tag(*tag), note, payload)
-    assert message.n_bytes == len(payload)
+    [frame] = pack(name, Tag(*tag), np.frombuffer(payload, np.uint8), note)
+    src, piece = unpack(memoryview(frame))
+    assert (src, piece.tag, piece.note, bytes(piece.payload)) == (name, Tag(*tag), note, payload)
+    assert (piece.n_bytes, piece.offset) == (len(payload), 0)
+
+
+@pytest.mark.parametrize("n", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 1_000_000])
+def test_the_pieces_of_a_long_message_are_the_message(n: int) -> None:
+    """Nothing is lost where they meet, and the note travels once."""
+    payload = np.random.default_rng(0).integers(0, 256, n, dtype=np.uint8)
+    pieces = [unpack(memoryview(f))[1] for f in pack("ada", Tag(0, 0, 0), payload, b"note")]
+    assert b"".join(p.payload for p in pieces) == payload.tobytes()
+    assert [p.note for p in pieces] == [b"note"] + [b""] * (len(pieces) - 1)
+    assert len(pieces) == -(-n // PIECE_BYTES)
+    assert {p.n_bytes for p in pieces} == {n}
 
 
 @pytest.mark.parametrize("n", range(len(_FRAME)))
@@ -44,10 +55,10 @@ def test_a_flipped_byte_is_refused_or_stays_a_message(data: st.DataObject) -> No
     frame = bytearray(_FRAME)
     frame[data.draw(st.integers(0, len(frame) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        _, _, message = unpack(memoryview(frame))
+        _, piece = unpack(memoryview(frame))
     except BadFrame:
         return
-    assert len(message.payload) == message.n_bytes <= len(frame)
+    assert len(piece.payload) <= len(frame)
 
 
 def test_another_version_is_refused_as_such() -> None:

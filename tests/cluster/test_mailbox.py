@@ -12,7 +12,7 @@ def test_a_peer_cannot_fill_the_memory_with_messages_nobody_asked_for() -> None:
     """A member that runs another plan, or lies, must not end this process."""
     box = Mailbox("bob", unclaimed_limit_bytes=100)
     for step in range(20):
-        box.deliver("ada", Tag(0, 0, step), Message(bytes(30), 30, b""))
+        box.deliver("ada", Tag(0, 0, step), Message((bytes(30),), 30, b""))
     got = np.zeros(30, np.uint8)
     for step in range(3):  # what fitted is still good
         box.receive("ada", Tag(0, 0, step), got, 10)
@@ -25,10 +25,10 @@ def test_taking_and_dropping_make_room_again() -> None:
     box = Mailbox("bob", unclaimed_limit_bytes=100)
     got = np.zeros(60, np.uint8)
     for epoch in range(50):
-        box.deliver("ada", Tag(epoch, 0, 0), Message(bytes(60), 60, b""))
+        box.deliver("ada", Tag(epoch, 0, 0), Message((bytes(60),), 60, b""))
         if epoch % 2:
             box.drop(epoch)
         else:
             box.receive("ada", Tag(epoch, 0, 0), got, 10)
-    box.deliver("ada", Tag(99, 0, 0), Message(bytes(60), 60, b"last"))
+    box.deliver("ada", Tag(99, 0, 0), Message((bytes(60),), 60, b"last"))
     assert box.receive("ada", Tag(99, 0, 0), got, 10) == b"last"

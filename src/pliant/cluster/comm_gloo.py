@@ -249,7 +249,7 @@ class _Group:
         except ValueError as error:
             self._mailbox.lose(peer, _fault("lied", peer, self._name, str(error)))
             return
-        self._mailbox.deliver(peer, tag, Message(payload, n_bytes, note))
+        self._mailbox.deliver(peer, tag, Message((payload,) if payload else (), n_bytes, note))
 
     def _why(self) -> str:
         """The last words of a child that ended."""

@@ -63,7 +63,7 @@ class MemoryComm:
         check_note(note)
         self._mailbox.check(dst, tag.epoch)
         copy = payload_bytes(payload).tobytes()
-        self._network.mailbox(dst).deliver(self.name, tag, Message(copy, len(copy), note))
+        self._network.mailbox(dst).deliver(self.name, tag, Message((copy,) if copy else (), len(copy), note))
         self._mailbox.count_sent(dst, len(copy))
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:

@@ -1,7 +1,7 @@
 """Data connections over ZeroMQ: the default engine. Knows no control message and takes no decision.
 
 Every member listens on one PULL socket and connects one PUSH socket to each peer. Measured on loopback
-(bench/comm.py): one frame a message, handed over without another copy.
+(bench/comm.py): long messages in pieces, each handed over without another copy.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from time import monotonic
 import numpy as np
 
 from pliant.cluster.comm import Tag, Traffic, check_name, check_note, payload_bytes
-from pliant.cluster.frame import MORE_BYTES, BadFrame, pack, unpack
+from pliant.cluster.frame import FRAME_LIMIT_BYTES, BadFrame, Piece, pack, unpack
 from pliant.cluster.key import Key
-from pliant.cluster.mailbox import Mailbox
+from pliant.cluster.mailbox import Mailbox, Message
 from pliant.cluster.wire import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
-_QUEUED = 8  # messages a connection holds before `send` waits: a stopped peer must not fill this memory
+_QUEUED = 32  # frames a connection holds before `send` waits: a stopped peer must not fill this memory
 _STALE_S = 30.0  # far above what the largest message may take on a slow link
 _LOOK_MS = 50  # how often a `send` that waits looks whether it still should
 
@@ -45,13 +45,14 @@ class ZmqComm:
         self._max_message_bytes = max_message_bytes
         self._send_timeout_s = send_timeout_s
         self._mailbox = Mailbox(name)
-        self._wire = Wire(key, max_message_bytes + MORE_BYTES, heartbeat_s=_STALE_S)
+        self._wire = Wire(key, FRAME_LIMIT_BYTES, heartbeat_s=_STALE_S)
         self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
         self._peers: dict[str, _Peer] = {}
         self._new: SimpleQueue[_Peer | None] = SimpleQueue()
         self._alarm = Alarm()
         self._is_closed = False
+        self._pieces: dict[str, list[Piece]] = {}  # the reader's alone
         self.n_refused = 0  # messages that named no sender and made no sense
         self._reader = Thread(target=self._read, name=f"pliant-comm-{name}", daemon=True)
         self._reader.start()
@@ -92,9 +93,9 @@ class ZmqComm:
                 f"message {tag} to {dst} has {data.nbytes:,} bytes, the limit is "
                 f"{self._max_message_bytes:,}. Raise max_message_bytes on all members."
             )
-        frame = pack(self.name, tag, data, note)
         with peer.lock:
-            self._hand_over(peer, tag, frame)
+            for frame in pack(self.name, tag, data, note):
+                self._hand_over(peer, tag, frame)
         self._mailbox.count_sent(dst, data.nbytes)
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
@@ -182,9 +183,27 @@ class ZmqComm:
             except zmq.Again:
                 return
             try:
-                self._mailbox.deliver(*unpack(memoryview(frame.buffer).cast("B")))
+                self._join(*unpack(memoryview(frame.buffer).cast("B")))
             except BadFrame as error:
                 self._refuse(error)
+
+    def _join(self, src: str, piece: Piece) -> None:
+        """Deliver a message with its last piece. Pieces of one sender come in order or were lost."""
+        if piece.n_bytes > self._max_message_bytes:
+            limit = f"the limit is {self._max_message_bytes:,}"
+            raise BadFrame(f"a message that promises {piece.n_bytes:,} bytes; {limit}", src)
+        pieces = [] if piece.offset == 0 else self._pieces.pop(src, [])
+        at = pieces[-1].offset + len(pieces[-1].payload) if pieces else 0
+        if at != piece.offset or (
+            pieces and (pieces[0].tag, pieces[0].n_bytes) != (piece.tag, piece.n_bytes)
+        ):
+            return  # a connection broke, or a send was given up: whoever waits for the rest times out
+        pieces.append(piece)
+        if at + len(piece.payload) < piece.n_bytes:
+            self._pieces[src] = pieces
+            return
+        payload = tuple(p.payload for p in pieces) if piece.n_bytes else ()
+        self._mailbox.deliver(src, piece.tag, Message(payload, piece.n_bytes, pieces[0].note))
 
     def _refuse(self, error: BadFrame) -> None:
         if error.src is None:

@@ -1,22 +1,25 @@
-"""A data message as bytes: a head, the sender's name, the note, the payload. Knows no socket.
+"""A data message as frames: a head, the sender's name, the note, a piece of the payload. Knows no socket.
 
 Byte order is little-endian. The head is magic (4), version (1), length of the name (1) and of the note
-(2), then epoch, segment, step and the length of the payload (8 each).
+(2), then epoch, segment, step, the length of the whole payload and where this piece begins (8 each). All
+pieces but the last have PIECE_BYTES: a long message is encrypted, sent and decrypted at once, piece after
+piece, which moved 4 MB 2 to 3 times as fast as one frame did.
 """
 
 import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from pliant.cluster.comm import NAME_LIMIT_BYTES, NOTE_LIMIT_BYTES, Tag
-from pliant.cluster.mailbox import Message
 
 VERSION = 1
+PIECE_BYTES = 128 << 10
 
 _MAGIC = b"plnt"
-_HEAD = struct.Struct("<4sBBHqqqq")
-# What a message may have beside its payload.
-MORE_BYTES = _HEAD.size + NAME_LIMIT_BYTES + NOTE_LIMIT_BYTES
+_HEAD = struct.Struct("<4sBBHqqqqq")
+FRAME_LIMIT_BYTES = _HEAD.size + NAME_LIMIT_BYTES + NOTE_LIMIT_BYTES + PIECE_BYTES
 
 
 class BadFrame(Exception):  # noqa: N818
@@ -27,26 +30,40 @@ class BadFrame(Exception):  # noqa: N818
         self.src = src
 
 
-def pack(src: str, tag: Tag, payload: np.ndarray, note: bytes) -> bytearray:
-    """One message; `payload` is uint8 [n] and is copied."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a message: the bytes from `offset` of all its `n_bytes`; the first has the note."""
+
+    tag: Tag
+    n_bytes: int
+    offset: int
+    note: bytes
+    payload: memoryview
+
+
+def pack(src: str, tag: Tag, payload: np.ndarray, note: bytes) -> Iterator[bytearray]:
+    """One message as frames; `payload` is uint8 [n] and each frame copies its piece when it is asked for."""
     name = src.encode()
-    head = _HEAD.pack(_MAGIC, VERSION, len(name), len(note), tag.epoch, tag.segment, tag.step, payload.nbytes)
-    frame = bytearray(len(head) + len(name) + len(note) + payload.nbytes)
-    front = head + name + note
-    frame[: len(front)] = front
-    if payload.nbytes:
-        memoryview(frame)[len(front) :] = payload.data
-    return frame
+    for offset in range(0, max(1, payload.nbytes), PIECE_BYTES):
+        piece = payload[offset : offset + PIECE_BYTES]
+        here = note if offset == 0 else b""
+        numbers = (tag.epoch, tag.segment, tag.step, payload.nbytes, offset)
+        front = _HEAD.pack(_MAGIC, VERSION, len(name), len(here), *numbers) + name + here
+        frame = bytearray(len(front) + piece.nbytes)
+        frame[: len(front)] = front
+        if piece.nbytes:
+            memoryview(frame)[len(front) :] = piece.data
+        yield frame
 
 
-def unpack(frame: memoryview) -> tuple[str, Tag, Message]:
-    """Sender, tag and message; the payload stays in `frame`.
+def unpack(frame: memoryview) -> tuple[str, Piece]:
+    """Sender and piece; the payload stays in `frame`.
 
     Raises BadFrame on anything that `pack` would not have made.
     """
     if len(frame) < _HEAD.size:
         raise BadFrame(f"{len(frame)} bytes are no message: a head alone has {_HEAD.size}")
-    magic, version, n_name, n_note, epoch, segment, step, n_bytes = _HEAD.unpack_from(frame)
+    magic, version, n_name, n_note, epoch, segment, step, n_bytes, offset = _HEAD.unpack_from(frame)
     if magic != _MAGIC:
         raise BadFrame("a message that does not begin as one of pliant's")
     if version != VERSION:  # what follows may mean anything
@@ -54,11 +71,12 @@ def unpack(frame: memoryview) -> tuple[str, Tag, Message]:
     note_at = _HEAD.size + n_name
     payload_at = note_at + n_note
     src = bytes(frame[_HEAD.size : note_at]).decode("utf-8", "replace")
-    if n_note > NOTE_LIMIT_BYTES or n_bytes != len(frame) - payload_at:
-        said = f"{n_note:,} bytes of note and {n_bytes:,} of payload"
-        raise BadFrame(f"a message of {len(frame):,} bytes that promises {said}", src)
+    is_whole = len(frame) - payload_at == min(PIECE_BYTES, n_bytes - offset)
+    if n_note > NOTE_LIMIT_BYTES or n_bytes < 0 or offset < 0 or offset % PIECE_BYTES or not is_whole:
+        said = f"{n_note:,} bytes of note and, from {offset:,}, payload of {n_bytes:,}"
+        raise BadFrame(f"a frame of {len(frame):,} bytes that promises {said}", src)
     try:
         tag = Tag(epoch, segment, step)
     except ValueError as error:
         raise BadFrame(str(error), src) from error
-    return src, tag, Message(frame[payload_at:], n_bytes, bytes(frame[note_at:payload_at]))
+    return src, Piece(tag, n_bytes, offset, bytes(frame[note_at:payload_at]), frame[payload_at:])

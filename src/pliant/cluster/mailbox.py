@@ -14,9 +14,9 @@ from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A payload as it arrived and its note."""
+    """A payload in the pieces that it arrived in, and its note."""
 
-    payload: bytes | memoryview
+    payload: tuple[bytes | memoryview, ...]
     n_bytes: int
     note: bytes
 
@@ -70,8 +70,10 @@ class Mailbox:
                 f"{target.nbytes:,}: {src} runs another plan or model.",
                 src,
             )
-        if target.nbytes:
-            target[:] = np.frombuffer(message.payload, np.uint8, count=message.n_bytes)
+        at = 0
+        for piece in message.payload:
+            target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
         self._count(src, received_bytes=message.n_bytes, received_messages=1)
         return message.note
 
