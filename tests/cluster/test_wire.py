@@ -1,0 +1,50 @@
+"""What every ZeroMQ socket of a cluster has in common."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pliant.cluster.wire import Alarm, tcp
+from pliant.errors import ClusterError
+
+_WITHOUT = """
+import sys
+sys.modules["zmq"] = None
+from pliant.errors import ClusterError
+try:
+    import pliant.cluster.comm_zmq
+except ClusterError as error:
+    print(error)
+"""
+
+
+def test_without_pyzmq_the_extra_is_named() -> None:
+    """It is no dependency of one device that runs alone."""
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True)
+    assert "pip install 'pliant[cluster]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "address", ["10.77.0.1:29500", "tcp://10.77.0.1:29500", "kitchen.local:1", "[::1]:5"]
+)
+def test_an_address_is_host_and_port(address: str) -> None:
+    """As users write it, and as sockets report it."""
+    assert tcp(address) == f"tcp://{address.removeprefix('tcp://')}"
+
+
+@pytest.mark.parametrize("address", ["", ":", "10.77.0.1", ":29500", "x:", "x:y", "x:65536", "x:-1"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    """The message shows how one looks."""
+    with pytest.raises(ClusterError, match="write HOST:PORT"):
+        tcp(address)
+
+
+def test_an_alarm_may_ring_often_and_after_its_end() -> None:
+    """Threads that send do not know whether the one that polls has gone."""
+    alarm = Alarm()
+    for _ in range(100_000):
+        alarm.ring()
+    alarm.quiet()
+    alarm.close()
+    alarm.ring()
