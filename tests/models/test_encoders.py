@@ -182,3 +182,12 @@ def test_a_sharded_checkpoint_is_read_through_its_index(tmp_path: Path) -> None:
     feeds = feeds_of(source)
     wanted = theirs(model, feeds).last_hidden_state[0].numpy()
     np.testing.assert_allclose(run_encoder(source, feeds, "hidden"), wanted, atol=TOLERANCE)
+
+
+def test_a_real_model_embeds_a_sentence_as_transformers_does(minilm: Path, tmp_path: Path) -> None:
+    """Trained weights, its own tokenizer, mean pooling and the unit length that modules.json asks for."""
+    source = open_directory(minilm, tmp_path)
+    feeds = source.read("a charming and often affecting journey")
+    model = transformers.AutoModel.from_pretrained(minilm).eval()
+    mean = theirs(model, dict(feeds)).last_hidden_state[0].numpy().mean(axis=0)
+    np.testing.assert_allclose(run_encoder(source, feeds), mean / np.linalg.norm(mean), atol=1e-5)
