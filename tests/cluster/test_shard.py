@@ -16,8 +16,8 @@ from pliant.kernels.pool import Pool
 from pliant.plan.parts import graph_part, weight_bytes
 from pliant.plan.split import split
 from pliant.plan.stages import stages
-from tests.cluster.sources import feeds, random_source
-from tests.plan.splits import bert
+from tests.cluster.sources import RandomSource, feeds, random_source
+from tests.plan.splits import MODES, bert, partition
 
 SPEC = bert(48, 3, 96, 3)
 TOLERANCE = 1e-4
@@ -97,6 +97,16 @@ def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: Pool) ->
     first, last = forms.weights(compiled, 0), forms.weights(compiled, 2)
     assert first.keys() == last.keys()
     assert all(not np.array_equal(first[name], last[name]) for name in first)
+
+
+def test_compiling_reads_no_weight(library: Library, pool: Pool) -> None:
+    """A form lives as long as the device: a layer that it was compiled on would stay in memory twice."""
+    forms = Forms(RandomSource(SPEC), library, pool)
+    for mode in MODES:
+        p = partition(SPEC, mode, 2, 9, seed=5)
+        for stage in stages(SPEC, p, 0):
+            forms.compiled(graph_part(SPEC, p, stage))
+    assert forms.weight_bytes == 0
 
 
 def test_layers_may_run_under_different_plans(shards: Shards) -> None:

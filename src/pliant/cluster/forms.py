@@ -26,7 +26,7 @@ WeightKey = tuple[int, str, str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A part for one number of rows: its graph after all passes, on some layer's weights, and its form."""
+    """A part for one number of rows: its graph after all passes, without weights, and its form."""
 
     part: Part
     graph: Graph
@@ -85,7 +85,9 @@ class Forms:
         self._weights = {key: array for key, array in self._weights.items() if key in used}
 
     def _compile(self, part: Part) -> Compiled:
-        graph = fragment_graph(part.graph(self.source.tensor, 0))
+        blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}
+        constants = {**part.constants, **blanks}
+        graph = fragment_graph(Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name))
         form = Form(make_image(graph, self._target))
         self._pool.reserve(form.image.scratch_bytes)
         return Compiled(part, graph, form, addresses(kernels(form.image), self._library))
@@ -107,6 +109,11 @@ class Forms:
                 fills[name].fill(self._weights[key])
             else:
                 self._weights[key] = _copied(constants[name])
+
+
+def _blank(shape: tuple[int, ...]) -> np.ndarray:
+    """Stands for a weight: what is compiled follows from shapes, and must keep no layer in memory."""
+    return np.broadcast_to(np.zeros((), np.float32), shape)
 
 
 def _copied(array: np.ndarray) -> np.ndarray:
