@@ -4,6 +4,8 @@ The steps of `plan.split` in closed form: exchanges that leave or reach a device
 interface evenly, so the k-th smallest of them ends when everyone has had as much as it.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from pliant.arrays import Bool, Float, Int
@@ -15,67 +17,89 @@ PerDevice = Float[np.ndarray, "plans devices"]
 Sets = Bool[np.ndarray, "plans devices"]
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of each plan's devices, and of every two the fewer: [plans, devices, devices] and its sum."""
+
+    each: Counts
+    fewer: Float[np.ndarray, "plans devices devices"]
+    served: PerDevice
+
+
+def rows_of(rows: Counts) -> Rows:
+    """`served` is how many rows all have had together when the exchange of each one's rows ends."""
+    r = rows.astype(float)
+    fewer = np.minimum(r[:, :, None], r[:, None, :])
+    return Rows(rows, fewer, fewer.sum(1))
+
+
 def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
     """Predicted seconds from input to answer of each plan; shares are taken to add up."""
-    s, at = p.sizes, np.arange(p.n)
+    at = np.arange(p.n)
+    shared = rows_of(rows)
     attend_s = p.attend_s[at, heads]
-    rest_s = p.rest_s[at, rows]
-    needs = heads > 0
+    starts_s = _attended(p, heads, shared, attend_s)
+    ends_s = np.where(rows > 0, starts_s + p.rest_s[at, rows], attend_s)
+    return whole_s(p, heads > 0, shared, ends_s)
+
+
+def whole_s(p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice) -> Times:
+    """The run, from a layer's `ends_s`: x reaches who has heads, and the primary after every layer."""
+    needs = headed.copy()
     needs[:, p.primary] = True
-    ends_s = np.where(rows > 0, _attended(p, heads, rows, attend_s) + rest_s, attend_s)
-    row_bytes = ITEMSIZE * s.hidden
-    inner_s = held(p, row_bytes * rows, ends_s, needs).max(1)
-    last = np.zeros_like(needs)
-    last[:, p.primary] = True
-    last_s = held(p, row_bytes * rows, ends_s, last).max(1)
-    total_s: Times = opened(p, needs, rows) + (s.n_layers - 1) * inner_s + last_s
+    row_bytes = float(ITEMSIZE * p.sizes.hidden)
+    inner_s = held(p, row_bytes, rows, ends_s, needs).max(1)
+    last_s = _answered(p, row_bytes, rows, ends_s)
+    total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * inner_s + last_s
     return total_s
 
 
-def opened(p: Problem, needs: Sets, rows: Counts) -> Times:
+def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
     """The primary sends x: whole to who `needs` it, own rows to the others."""
     n_bytes = ITEMSIZE * p.sizes.hidden * np.where(needs, p.sizes.rows, rows).astype(float)
     n_bytes[:, p.primary] = 0.0
-    return _fan_out(p, n_bytes, p.primary)
-
-
-def _fan_out(p: Problem, n_bytes: PerDevice, src: int) -> Times:
     served = np.minimum(n_bytes[:, :, None], n_bytes[:, None, :]).sum(2)
-    end_s = p.rtt_s[src] + np.maximum(n_bytes / p.rate[src], served / p.egress[src])
+    end_s = p.rtt_s[p.primary] + np.maximum(n_bytes / p.rate[p.primary], served / p.egress[p.primary])
     last_s: Times = np.where(n_bytes > 0, end_s, 0.0).max(1)
     return last_s
 
 
-def _attended(p: Problem, heads: Counts, rows: Counts, attend_s: PerDevice) -> PerDevice:
+def _answered(p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice) -> Times:
+    """When the primary alone holds everybody's rows."""
+    to = p.primary
+    into = (rows.served - rows.fewer[:, :, to]) * row_bytes / p.ingress[to]
+    end_s = ends_s + p.rtt_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
+    moves = rows.each > 0
+    moves[:, to] = False
+    last_s: Times = np.maximum(np.where(moves, end_s, 0.0), ends_s).max(1)
+    return last_s
+
+
+def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> PerDevice:
     """When each device holds the attended rows that it owns: everybody's heads of them."""
     unit = float(ITEMSIZE * p.sizes.head_dim)
-    h, r = heads.astype(float), rows.astype(float)
-    both_r = np.minimum(r[:, :, None], r[:, None, :])
-    both_h = np.minimum(h[:, :, None], h[:, None, :])
-    out = unit * h[:, :, None] * (both_r.sum(1)[:, None, :] - both_r) / p.egress[:, None]
-    into = unit * r[:, None, :] * (both_h.sum(1)[:, :, None] - both_h) / p.ingress[None, :]
-    n_bytes = unit * h[:, :, None] * r[:, None, :]
+    h, r = unit * heads, rows.each
+    fewer = np.minimum(h[:, :, None], h[:, None, :])
+    wait_s = (h / p.egress)[:, :, None] * (rows.served[:, None, :] - rows.fewer)
+    into = (r / p.ingress)[:, None, :] * (fewer.sum(1)[:, :, None] - fewer)
+    np.maximum(wait_s, into, out=wait_s)
+    n_bytes = h[:, :, None] * r[:, None, :]
     n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
-    end_s = attend_s[:, :, None] + p.rtt_s + np.maximum(np.maximum(out, into), n_bytes / p.rate)
-    held_s: PerDevice = np.maximum(np.where(n_bytes > 0, end_s, 0.0).max(1), attend_s)
+    np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
+    wait_s += attend_s[:, :, None] + p.rtt_s
+    held_s: PerDevice = np.maximum(np.where(n_bytes > 0, wait_s, 0.0).max(1), attend_s)
     return held_s
 
 
-def held(
-    p: Problem,
-    n_bytes: Counts,
-    ends_s: PerDevice,
-    needs: Sets,
-) -> PerDevice:
-    """When each device that `needs` it holds everybody's `n_bytes`, ready at `ends_s`; others at `ends_s`."""
-    b = n_bytes.astype(float)
-    out = b * (needs.sum(1, keepdims=True) - needs) / p.egress
-    both = np.minimum(b[:, :, None], b[:, None, :])
-    into = (both.sum(1)[:, :, None] - both) / p.ingress
-    end_s = (
-        ends_s[:, :, None] + p.rtt_s + np.maximum(np.maximum(out[:, :, None], into), b[:, :, None] / p.rate)
-    )
+def held(p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice, needs: Sets) -> PerDevice:
+    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others at `ends_s`."""
+    b = row_bytes * rows.each
+    wait_s = (rows.served[:, :, None] - rows.fewer) * (row_bytes / p.ingress)
+    n_to = needs.sum(1, keepdims=True) - needs
+    np.maximum(wait_s, (b * n_to / p.egress)[:, :, None], out=wait_s)
+    np.maximum(wait_s, b[:, :, None] / p.rate, out=wait_s)
+    wait_s += ends_s[:, :, None] + p.rtt_s
     moves = (b > 0)[:, :, None] & needs[:, None, :]
     moves[:, np.arange(p.n), np.arange(p.n)] = False
-    held_s: PerDevice = np.maximum(np.where(moves, end_s, 0.0).max(1), ends_s)
+    held_s: PerDevice = np.maximum(np.where(moves, wait_s, 0.0).max(1), ends_s)
     return held_s

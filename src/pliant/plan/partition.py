@@ -5,26 +5,25 @@ heads fixed the rest is a linear program, WS's bilinear first exchange too. Ever
 same closed form of the real program's steps (`plan.pace`), and every single device is one of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from pliant.errors import BudgetError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.cluster import Capability, Links
-from pliant.ir.partition import Partition
+from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
-from pliant.plan.pace import FlatMode, Plans, as_partition, seconds
-from pliant.plan.partition_improve import best, polish, search_heads
+from pliant.plan.pace import FlatMode, Plans, as_partition, seconds, weights
+from pliant.plan.partition_improve import FEW, best, polish, search_heads
 from pliant.plan.partition_linear import fitted
 from pliant.plan.partition_start import alone, starts
-from pliant.plan.parts import weight_bytes
 from pliant.plan.problem import Problem, pose
+from pliant.plan.shortlist import shortlist
 
 Rule = Literal["paper", "cost"]
-FEWEST_2D = 16
-"""From as many devices on the paper takes the 2D-tiled mode where memory is short (4.2)."""
 
 
 def choose_partition(
@@ -40,26 +39,32 @@ def choose_partition(
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
 
     Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
-    takes the weight-stationary mode if every device has memory for all weights, else a tiled one; "cost"
+    takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one; "cost"
     tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way, InputError
     and ProfileError where the devices are not described.
+
+    The 2D-tiled mode, which the paper takes from 16 devices on where memory is short, is never chosen:
+    partitions of it can be run, but none is searched for yet.
     """
-    p = pose(spec, tokens, capabilities, links, primary)
+    if primary not in capabilities:
+        raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
+    p = pose(spec, tokens, shortlist(spec, tokens, capabilities, links, primary), links, primary)
     modes, reason = _modes(p, rule)
     tried = [solve(p, mode) for mode in modes]
     plan, plan_s = min([best(p, alone(p, "ws")), *tried], key=lambda one: one[1])
     if not np.isfinite(plan_s):
         raise BudgetError(_too_little_memory(p))
-    partition = as_partition(p, plan)
-    considered = [Considered(f"{name} alone", s) for name, s in _alone(p).items()]
+    partition = _with_everybody(as_partition(p, plan), capabilities)
+    alone_s = _alone(p)
+    considered = [Considered(f"{name} alone", s) for name, s in alone_s.items()]
     considered += [Considered(mode, s) for mode, (_, s) in zip(modes, tried, strict=True)]
     return Decision(
         partition=partition,
         seconds=plan_s,
-        weight_bytes=weight_bytes(spec, partition),
+        weight_bytes=dict.fromkeys(capabilities, 0) | _weights(p, plan),
         deadline_s=deadline_s,
         considered=tuple(considered),
-        reasons=(reason, *_reasons(partition, plan_s, _alone(p), deadline_s)),
+        reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
     )
 
 
@@ -69,9 +74,11 @@ def solve(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     Fewer devices leave time for more starts and more moves: among a few devices nothing better was found by
     trying all plans (tests), among ten it costs about as much as one linear program.
     """
-    n_starts, rounds = max(1, 16 // p.n), max(3, 32 // p.n)
+    n_starts, rounds = (4, 10) if p.n <= FEW else (1, 3)
     begun = starts(p, mode)
-    order = np.argsort(seconds(p, begun), kind="stable")[:n_starts]
+    _, first = np.unique(begun.heads, axis=0, return_index=True)
+    times = seconds(p, begun)[first]
+    order = first[np.argsort(times, kind="stable")[:n_starts]]
     return min((_from(p, begun.take(int(i)), rounds) for i in order), key=lambda one: one[1])
 
 
@@ -85,6 +92,12 @@ def _from(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
     if fit_s < plan_s:
         plan, plan_s = fit, fit_s
     return polish(p, plan, plan_s, rounds)
+
+
+def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:
+    """Devices that were not on the shortlist take no share."""
+    shares = {share.device: share for share in partition.shares}
+    return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in devices))
 
 
 def _modes(p: Problem, rule: Rule) -> tuple[tuple[FlatMode, ...], str]:
@@ -103,6 +116,10 @@ def _modes(p: Problem, rule: Rule) -> tuple[tuple[FlatMode, ...], str]:
 def _alone(p: Problem) -> dict[str, float]:
     times = seconds(p, alone(p, "ws"))
     return {name: float(t) for name, t in zip(p.names, times, strict=True)}
+
+
+def _weights(p: Problem, plan: Plans) -> dict[str, int]:
+    return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
 
 
 def _reasons(

@@ -9,6 +9,8 @@ from pliant.plan.problem import Problem
 
 FEW = 4
 """Devices among which moves of two shares at once are tried."""
+MOST = 200
+"""Moves of one kind that are priced at a time."""
 
 
 def search_heads(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
@@ -42,8 +44,10 @@ def best(p: Problem, plans: Plans) -> tuple[Plans, float]:
 
 
 def moved(share: Int[np.ndarray, " devices"], size: int) -> Counts:
-    """Every way to take `size` from one device and give it to another."""
+    """The ways to take `size` from one device and give it to another; evenly MOST of them at most."""
     src, dst = np.nonzero((share >= size)[:, None] & ~np.eye(len(share), dtype=bool))
+    stride = -(-len(src) // MOST) or 1
+    src, dst = src[::stride], dst[::stride]
     after = share[None].repeat(len(src), 0)
     after[np.arange(len(src)), src] -= size
     after[np.arange(len(src)), dst] += size
@@ -56,7 +60,8 @@ def _neighbours(plan: Plans) -> Plans:
     Between few devices also two shares at once, and a device left out for another.
     """
     shares = (plan.heads, plan.rows, plan.columns)
-    sizes = ((1,), (1,), (1, max(1, int(plan.columns.sum()) // 64)))
+    some = (1,) if plan.heads.shape[1] > FEW else (1, 4, 16)
+    sizes = ((1,), some, (*some, max(1, int(plan.columns.sum()) // 64)))
     single = [[moved(share[0], size) for size in some] for share, some in zip(shares, sizes, strict=True)]
     made = [plan]
     for axis, changed in enumerate(single):

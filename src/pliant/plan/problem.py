@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.errors import InputError
 from pliant.ir.cluster import Capability, Links
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.sizes import ITEMSIZE as ITEMSIZE
@@ -53,8 +52,6 @@ def pose(
     spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
 ) -> Problem:
     """The problem of `tokens` rows of `spec` on these devices. Raises InputError, ProfileError."""
-    if primary not in capabilities:
-        raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
     s = sizes(spec, tokens)
     names = tuple(capabilities)
     devices = tuple(capabilities.values())
