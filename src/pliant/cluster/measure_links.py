@@ -106,17 +106,22 @@ class _Asking:
         return Link(rtt_s, out_Bps), Link(rtt_s, back_Bps)
 
     def _bandwidth(self, what: int, rtt_s: float, until_s: float) -> float:
-        """Of messages that grow until one takes long enough for the round trip not to matter."""
-        n_bytes, rates = _SMALLEST_BYTES, []
+        """Of messages that grow until one takes long enough for the round trip not to matter.
+
+        How long a message should be follows from the quickest so far: one that was held up says nothing.
+        """
+        n_bytes, best_Bps = _SMALLEST_BYTES, 0.0
+        rates: list[float] = []
         while True:
-            took_s = max(self._ask(what, n_bytes) - rtt_s, 1e-7)
-            rate_Bps = n_bytes / took_s
-            if took_s >= _MESSAGE_S / 2 or n_bytes == _LARGEST_BYTES:
+            rate_Bps = n_bytes / max(self._ask(what, n_bytes) - rtt_s, 1e-7)
+            best_Bps = max(best_Bps, rate_Bps)
+            wanted = min(int(best_Bps * _MESSAGE_S), _LARGEST_BYTES)
+            if n_bytes >= wanted // 2:
                 rates.append(rate_Bps)
             if len(rates) == _TIMES or self._clock() > until_s:
-                return median(rates or [rate_Bps])
-            wanted = min(int(rate_Bps * _MESSAGE_S), 16 * n_bytes, _LARGEST_BYTES)
-            n_bytes = n_bytes if rates else max(n_bytes, wanted)
+                return median(rates) if rates else best_Bps
+            if not rates:
+                n_bytes = min(wanted, 16 * n_bytes)
 
     def _ask(self, what: int, n_bytes: int) -> float:
         """Seconds from the question to the whole answer."""

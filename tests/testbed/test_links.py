@@ -1,0 +1,50 @@
+"""Links as members measure them, beside what the network was shaped to."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.key import Key, make_key
+from pliant.cluster.measure_links import Pair, links_of, measure_links
+from pliant.ir.cost import Link
+from testbed import Device, DeviceSpec, rate
+from testbed.inside import inside
+from tests.testbed.conftest import MakeNetwork
+
+
+def _measured(devices: list[Device], key: Key) -> dict[Pair, Link]:
+    """All pairs, by one thread a device, over the connections that inference uses."""
+    names = [device.name for device in devices]
+    addresses: dict[str, str] = {}
+    here, done = Barrier(len(devices)), Barrier(len(devices))
+
+    def member(device: Device) -> dict[Pair, Link]:
+        with inside(device), ZmqComm(device.name, key, f"{device.address}:0") as comm:
+            addresses[device.name] = comm.address
+            here.wait(30)
+            for name in names:
+                if name != device.name:
+                    comm.connect(name, addresses[name])
+            found = measure_links(comm, names, 1)
+            done.wait(60)
+            return found
+
+    with ThreadPoolExecutor(len(devices)) as threads:
+        parts = list(threads.map(member, devices))
+    return {pair: link for part in parts for pair, link in part.items()}
+
+
+def test_slow_and_late_links_are_told_from_others(network: MakeNetwork, tmp_path: Path) -> None:
+    """Over real connections. How exact it is a busy machine cannot show: only what it may not turn round."""
+    net = network(
+        DeviceSpec("desk", bandwidth_Bps=rate("100Mbit")),
+        DeviceSpec("wall", bandwidth_Bps=rate("4Mbit")),
+        DeviceSpec("attic", bandwidth_Bps=rate("100Mbit"), delay_s=0.005),
+    )
+    found = _measured(list(net), make_key(tmp_path / "cluster.key"))
+    assert len(found) == 6
+    assert all((link.rtt_s >= 0.010) == ("attic" in pair) for pair, link in found.items())
+    for slow in (("desk", "wall"), ("wall", "desk")):
+        assert 0 < found[slow].bandwidth_Bps < 1.5 * rate("4Mbit")
+    assert links_of(found).link("desk", "attic").rtt_s >= 0.010
