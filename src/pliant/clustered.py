@@ -10,22 +10,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
 import numpy as np
 
 from pliant.api import cache_directory, default_threads, is_store, model_directory
+from pliant.cluster.choose import AnyMode, Shares, chooser
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, default_path, read_key
 from pliant.cluster.launch import Engine, Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Fault, Led
 from pliant.cluster.patience import Patience
 from pliant.cluster.record import record
-from pliant.cluster.steer import Choose, Solved, Switch
+from pliant.cluster.steer import Solved, Switch
 from pliant.errors import InputError
-from pliant.ir.cluster import Capability, Links
 from pliant.ir.cost import Span, latency, simulate
-from pliant.ir.partition import Mode, Partition, Share
+from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
 from pliant.models.encoder_source import Encoder
 from pliant.models.encoder_spec import EncoderSpec
@@ -34,8 +34,6 @@ from pliant.quantities import parse_bytes, parse_seconds
 from pliant.store.encoder import open_encoder
 
 PORT = 29500
-AnyMode = Literal["auto", "ws", "1d", "2d"]
-"""Hepti's modes, or whichever suits the devices."""
 Model = str | os.PathLike[str] | Encoder
 
 
@@ -100,7 +98,8 @@ class Cluster:
 
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
-    mode, `exchange` is how activations travel. Raises ClusterError: see errors.py for which.
+    mode, `shares` are the best or equal, `exchange` is how activations travel. Raises ClusterError: see
+    errors.py for which.
     """
 
     def __init__(
@@ -112,12 +111,12 @@ class Cluster:
         threads: int | None = None,
         memory: str | int | None = None,
         mode: AnyMode = "auto",
+        shares: Shares = "best",
         exchange: Coding = "fp32",
         engine: Engine = "zmq",
         adapt: bool = True,
         dilation: float = 1.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
-        choose: Choose | None = None,
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -136,7 +135,7 @@ class Cluster:
             on_event=on_event,
         )
         self._open = ExitStack()
-        leading = open_primary(options, listen, choose or choosing(mode), coding=exchange, is_adaptive=adapt)
+        leading = open_primary(options, listen, chooser(mode, shares), coding=exchange, is_adaptive=adapt)
         self._leader: Leader = self._open.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
         self.name = name
@@ -265,25 +264,6 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
         return lambda: parse_bytes(path.read_text())
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
-
-
-def choosing(mode: AnyMode) -> Choose:
-    """The partitioner, perhaps bound to one mode."""
-
-    def choose(
-        spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
-    ) -> Partition:
-        names = [primary, *(name for name in capabilities if name != primary)]
-        heads, rows = _even(spec.n_heads, len(names)), _even(tokens, len(names))
-        columns = _even(spec.ffn, len(names)) if mode == "1d" else [0] * len(names)
-        shares = zip(names, heads, rows, columns, strict=True)
-        return Partition("1d" if mode == "1d" else "ws", primary, tuple(Share(*s) for s in shares), tokens)
-
-    return choose
-
-
-def _even(total: int, parts: int) -> list[int]:
-    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
 def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:

@@ -41,7 +41,7 @@ def model(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(key: Path) -> Iterator[Cluster]:
-    with Cluster("127.0.0.1:0", key=key, threads=1, on_event=print) as made:
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as made:
         yield made
 
 

@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from pliant.cli.options import Threads
+from pliant.cluster.choose import AnyMode, Shares
 from pliant.cluster.coding import Coding
 from pliant.cluster.launch import Engine
-from pliant.clustered import PORT, AnyMode, Cluster
+from pliant.clustered import PORT, Cluster
 
 KeyFile = Annotated[
     Path | None,
@@ -51,6 +52,7 @@ class Led:
     wait: Annotated[int, typer.Option(help="Workers to wait for.", min=0)] = 1
     patience: Annotated[str, typer.Option(help="How long to wait for them.")] = "30s"
     mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
+    partition: Annotated[Shares, typer.Option(help="The quickest shares found, or equal ones.")] = "best"
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
     engine: Annotated[Engine, typer.Option(help="What carries activations.")] = "zmq"
     adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
@@ -70,6 +72,7 @@ class Led:
             threads=self.threads,
             memory=self.memory,
             mode=self.mode,
+            shares=self.partition,
             exchange=self.exchange,
             engine=self.engine,
             adapt=self.adapt,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.comm import Comm
 from pliant.cluster.comm_zmq import ZmqComm
@@ -21,7 +22,7 @@ from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Holder, Performer
 from pliant.cluster.primary import Primary
 from pliant.cluster.shard import Shard, Shards
-from pliant.cluster.steer import UNKNOWN, Choose, Steering
+from pliant.cluster.steer import UNKNOWN, Steering
 from pliant.cluster.worker import Offer, OnEvent, Worker
 from pliant.errors import ClusterError
 from pliant.ir.cluster import Capability

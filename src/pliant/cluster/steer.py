@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from pliant.cluster.adapt import Picture, pays, reason_to_solve, too_large
+from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.held import Held
 from pliant.cluster.messages import Note
@@ -23,9 +24,6 @@ from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes, work_flops
 from pliant.plan.split import layer_segment, split
-
-Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
-"""The partition of so many tokens over these devices, led by the named primary."""
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
 """What a device counts as until it was measured: about 20 GFLOP/s."""

@@ -1,0 +1,89 @@
+"""The partition that a user asked for: the planner's, of a fixed mode, or of equal shares. Predicts nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import isqrt
+from typing import Literal, assert_never
+
+import numpy as np
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.pace import as_partition
+from pliant.plan.partition import choose_partition, solve
+from pliant.plan.problem import pose
+
+Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
+"""The partition of so many tokens over these devices, led by the named primary."""
+
+AnyMode = Literal["auto", "ws", "1d", "2d"]
+"""Hepti's modes, or whichever suits the devices."""
+Shares = Literal["best", "equal"]
+"""The quickest shares that are found, or the same for every device."""
+
+
+def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
+    """How partitions are chosen. The 2D-tiled mode, asked for by name, has equal shares."""
+    if shares == "equal" or mode == "2d":
+        return partial(_equal, "ws" if mode == "auto" else mode)
+    return _best if mode == "auto" else partial(_fixed, mode)
+
+
+def _best(
+    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+) -> Partition:
+    return choose_partition(spec, tokens, capabilities, links, primary).partition
+
+
+def _fixed(
+    mode: Literal["ws", "1d"],
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+) -> Partition:
+    problem = pose(spec, tokens, capabilities, links, primary)
+    plan, seconds = solve(problem, mode)
+    if not np.isfinite(seconds):
+        raise BudgetError(f"no split of mode {mode} fits in the memory of {sorted(capabilities)}: free some.")
+    return as_partition(problem, plan)
+
+
+def _equal(
+    mode: Mode,
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+) -> Partition:
+    names = [primary, *sorted(name for name in capabilities if name != primary)]
+    heads, rows = even(spec.n_heads, len(names)), even(tokens, len(names))
+    columns = [0] * len(names) if mode == "ws" else even(spec.ffn, len(names))
+    shares = tuple(Share(*one) for one in zip(names, heads, rows, columns, strict=True))
+    match mode:
+        case "ws" | "1d":
+            return Partition(mode, primary, shares, tokens)
+        case "2d":
+            return Partition(mode, primary, shares, tokens, _grid(spec, names))
+        case _:
+            assert_never(mode)
+
+
+def even(total: int, parts: int) -> list[int]:
+    """Whole numbers with this sum, none more than 1 from another."""
+    if parts < 1:
+        raise InputError("nothing can be shared out among nobody.")
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def _grid(spec: EncoderSpec, names: Sequence[str]) -> Grid:
+    """As near to a square as the number of devices allows."""
+    n = len(names)
+    n_groups = max(g for g in range(1, isqrt(n) + 1) if n % g == 0)
+    width = n // n_groups
+    groups = tuple(tuple(names[i : i + width]) for i in range(0, n, width))
+    return Grid(groups, tuple(even(spec.inner, width)), tuple(even(spec.inner, n_groups)))

@@ -1,0 +1,90 @@
+"""Faults at random moments over real processes on loopback: every run ends, with the right answer."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.cluster.key import Key, make_key, read_key
+from pliant.cluster.messenger import Messenger
+from pliant.clustered import Cluster
+from tests.cluster.processes import WorkerProcess, small_model, workers
+
+TOLERANCE = 1e-4
+TOKENS = 24
+N_FAULTS = 20
+KINDS = ("kill", "freeze", "garbage", "thaw late")
+SLOWER = 30.0  # stretches a run to where faults find it inside of layers
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Key:
+    make_key(tmp_path / "key")
+    return read_key(tmp_path / "key")
+
+
+@pytest.fixture
+def cluster(key: Key) -> Iterator[Cluster]:
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", dilation=SLOWER) as made:
+        yield made
+
+
+def garbage(key: Key, cluster: Cluster, name: str) -> None:
+    """A member that holds the key and sends what is no message."""
+    with Messenger(name, key, on_message=lambda peer, data: None) as messenger:
+        messenger.connect(cluster.address)
+        until_s = time.monotonic() + 5.0
+        while "primary" not in messenger.peers and time.monotonic() < until_s:
+            time.sleep(0.01)
+        for _ in range(3):
+            messenger.send("primary", random.randbytes(50))
+
+
+def inflict(kind: str, worker: WorkerProcess, key: Key, cluster: Cluster, number: int) -> None:
+    match kind:
+        case "kill":
+            worker.kill()
+        case "freeze":
+            worker.freeze()
+        case "garbage":
+            garbage(key, cluster, f"liar{number}")
+        case "thaw late":
+            worker.freeze()
+            time.sleep(0.4)  # less than a silence: the run may go on with it
+            worker.thaw()
+
+
+def test_twenty_faults_and_twenty_right_answers(cluster: Cluster, key: Key, tmp_path: Path) -> None:
+    """Killed, frozen or lying members cost time, never the answer; whoever returns is taken in again."""
+    model = small_model(tmp_path)
+    feeds = cluster.sample(model, TOKENS)
+    rng = random.Random(0)
+    n_noticed = n_returned = 0
+    slow = ("--dilate-compute", str(SLOWER))
+    with workers(cluster.address, tmp_path / "key", model, tmp_path, "abc", *slow) as found:
+        cluster.wait(3, 60.0)
+        alone = cluster.run(model, feeds, is_alone=True).answer
+        for number in range(N_FAULTS):
+            cluster.wait(2, 60.0)
+            before = cluster.run(model, feeds)
+            n_returned += len(before.partitions[-1].participants) == 4
+            np.testing.assert_allclose(before.answer, alone, atol=TOLERANCE)
+            worker, kind = found[rng.choice("abc")], rng.choice(KINDS)
+            at_s = rng.uniform(0.0, before.seconds)
+            timer = threading.Timer(at_s, inflict, (kind, worker, key, cluster, number))
+            timer.start()
+            reply = cluster.run(model, feeds)
+            timer.join()
+            np.testing.assert_allclose(reply.answer, alone, atol=TOLERANCE, err_msg=f"{number}: {kind}")
+            n_noticed += bool(reply.faults)
+            assert all(fault.noticed_s < 10.0 for fault in reply.faults)
+            worker.thaw()
+            if worker.process.poll() is not None:
+                again = (cluster.address, tmp_path / "key", model, tmp_path, "--threads", "1", *slow)
+                found[worker.name] = WorkerProcess(worker.name, *again)
+    assert n_noticed >= 3, "no fault fell into a run: make runs longer"
+    assert n_returned >= 3, "who failed was not taken in again"
