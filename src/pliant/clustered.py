@@ -98,8 +98,9 @@ class Cluster:
 
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
-    mode, `shares` are the best or equal, `exchange` is how activations travel. Raises ClusterError: see
-    errors.py for which.
+    mode, `shares` are the best or equal, `exchange` is how activations travel. Devices and links are
+    measured before their first plan unless `measure` is off, which it is for equal shares. Raises
+    ClusterError: see errors.py for which.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Cluster:
         exchange: Coding = "fp32",
         engine: Engine = "zmq",
         adapt: bool = True,
+        measure: bool | None = None,
         dilation: float = 1.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         cache: Path | None = None,
@@ -134,8 +136,16 @@ class Cluster:
             patience=patience,
             on_event=on_event,
         )
+        is_measuring = shares == "best" if measure is None else measure
         self._open = ExitStack()
-        leading = open_primary(options, listen, chooser(mode, shares), coding=exchange, is_adaptive=adapt)
+        leading = open_primary(
+            options,
+            listen,
+            chooser(mode, shares),
+            coding=exchange,
+            is_adaptive=adapt,
+            is_measuring=is_measuring,
+        )
         self._leader: Leader = self._open.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
         self.name = name
@@ -181,7 +191,9 @@ class Cluster:
 
     def plan(self, model: Model, tokens: int, latency: str | float | None = None) -> ClusterPlan:
         """What a run of so many tokens would do now; nothing is loaded."""
-        spec = self._source(model).spec
+        source = self._source(model)
+        self._leader.steering.measure(source, tokens)
+        spec = source.spec
         solved = self._leader.steering.solve(spec, tokens)
         deadline_s = None if latency is None else parse_seconds(latency)
         return _plan_of(spec, solved, deadline_s)

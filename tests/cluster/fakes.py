@@ -19,6 +19,7 @@ from pliant.cluster.perform import Performer
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import Offer, Worker
 from pliant.errors import PeerLost
+from pliant.ir.cluster import Capability
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
@@ -193,6 +194,9 @@ class FakeHold:
 
     def prepare(self, source: EncoderSource, partition: Partition) -> FakeHolder:
         return FakeHolder(self.name, source.spec, partition, self.before)
+
+    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+        return Capability(1.0, 1e9, 10**9)
 
     def keep(self, holders: Collection[object]) -> None:
         return None

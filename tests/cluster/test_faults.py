@@ -11,14 +11,16 @@ import pytest
 
 from pliant.cluster.key import Key, make_key, read_key
 from pliant.cluster.messenger import Messenger
+from pliant.cluster.patience import Patience
 from pliant.clustered import Cluster
 from tests.cluster.processes import WorkerProcess, small_model, workers
 
 TOLERANCE = 1e-4
+PATIENCE = Patience(silence_s=0.5, least_s=1.0)
 TOKENS = 24
 N_FAULTS = 20
 KINDS = ("kill", "freeze", "garbage", "thaw late")
-SLOWER = 30.0  # stretches a run to where faults find it inside of layers
+SLOWER = 10.0  # stretches a run to where faults find it inside of layers
 
 
 @pytest.fixture
@@ -29,7 +31,9 @@ def key(tmp_path: Path) -> Key:
 
 @pytest.fixture
 def cluster(key: Key) -> Iterator[Cluster]:
-    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", dilation=SLOWER) as made:
+    with Cluster(
+        "127.0.0.1:0", key=key, threads=1, shares="equal", dilation=SLOWER, patience=PATIENCE
+    ) as made:
         yield made
 
 
@@ -54,10 +58,11 @@ def inflict(kind: str, worker: WorkerProcess, key: Key, cluster: Cluster, number
             garbage(key, cluster, f"liar{number}")
         case "thaw late":
             worker.freeze()
-            time.sleep(0.4)  # less than a silence: the run may go on with it
+            time.sleep(0.25)  # less than a silence: the run may go on with it
             worker.thaw()
 
 
+@pytest.mark.slow
 def test_twenty_faults_and_twenty_right_answers(cluster: Cluster, key: Key, tmp_path: Path) -> None:
     """Killed, frozen or lying members cost time, never the answer; whoever returns is taken in again."""
     model = small_model(tmp_path)

@@ -16,6 +16,8 @@ from pliant.cluster.messages import (
     Failed,
     Go,
     Hello,
+    Measured,
+    MeasuredLink,
     Note,
     Prepare,
     Ran,
@@ -38,7 +40,8 @@ CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (Curve("attend", ((1e6, 0.1),)),)
 @pytest.mark.parametrize(
     "message",
     [
-        Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), CAPABILITY),
+        Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",)),
+        Measured(2, CAPABILITY, (MeasuredLink("a", "b", 1e-3, 1e8),)),
         Prepare(3, "abc", TILED, "int8", {"a": "tcp://127.0.0.1:5"}),
         Go(1, 2, 3, ("b",), 1.5),
         Failed(1, 2, None, False, "no memory"),

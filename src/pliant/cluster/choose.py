@@ -1,4 +1,4 @@
-"""The partition that a user asked for: the planner's, of a fixed mode, or of equal shares. Predicts nothing."""
+"""The partition that a user asked for: the planner's, of one mode, or of equal shares. Predicts nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

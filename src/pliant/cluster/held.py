@@ -6,6 +6,7 @@ from typing import Protocol, final
 
 from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.perform import Holder, Turn
+from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, Segment, Step, project
 from pliant.models.encoder_source import EncoderSource
@@ -17,6 +18,9 @@ class Hold(Protocol):
 
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
         """The member's stages of `partition`; takes as long as loading weights and compiling do."""
+
+    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+        """What this device can do with a model, from the stages it would run."""
 
     def keep(self, holders: Collection[Holder]) -> None:
         """Let go of what none of `holders` needs."""

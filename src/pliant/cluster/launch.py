@@ -16,13 +16,14 @@ from pliant.cluster.comm import Comm
 from pliant.cluster.comm_zmq import ZmqComm
 from pliant.cluster.key import Key
 from pliant.cluster.lead import Lead
+from pliant.cluster.measure import measure_device
 from pliant.cluster.messages import Note
 from pliant.cluster.messenger import Messenger
 from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Holder, Performer
 from pliant.cluster.primary import Primary
 from pliant.cluster.shard import Shard, Shards
-from pliant.cluster.steer import UNKNOWN, Steering
+from pliant.cluster.steer import Steering
 from pliant.cluster.worker import Offer, OnEvent, Worker
 from pliant.errors import ClusterError
 from pliant.ir.cluster import Capability
@@ -50,7 +51,6 @@ class MemberOptions:
     cache: Path
     n_threads: int
     free_bytes: Callable[[], int] | None = None
-    capability: Capability | None = None
     dilation: float = 1.0
     patience: Patience = Patience()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
@@ -60,14 +60,21 @@ class MemberOptions:
 class Holding:
     """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
 
-    def __init__(self, device: str, library: Library, pool: Pool) -> None:
+    def __init__(self, device: str, library: Library, pool: Pool, dilation: float = 1.0) -> None:
         self._device, self._library, self._pool = device, library, pool
+        self._dilation = dilation
+        self.free_bytes = free_for_model(self)
         self._shards: dict[str, Shards] = {}
 
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
         if source.identity not in self._shards:
             self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)
         return self._shards[source.identity].prepare(partition)
+
+    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+        return measure_device(
+            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation
+        )
 
     def keep(self, holders: Collection[Holder]) -> None:
         used = [holder for holder in holders if isinstance(holder, Shard)]
@@ -85,7 +92,6 @@ class _Machine:
 
     holding: Holding
     lanes: Lanes
-    free_bytes: Callable[[], int]
 
 
 @contextmanager
@@ -96,8 +102,10 @@ def _machine(options: MemberOptions) -> Iterator[_Machine]:
         Pool(options.n_threads, library) as pool,
         Lanes((), own=own, dilation={own: options.dilation}) as lanes,
     ):
-        holding = Holding(options.name, library, pool)
-        yield _Machine(holding, lanes, options.free_bytes or free_for_model(holding))
+        holding = Holding(options.name, library, pool, options.dilation)
+        if options.free_bytes is not None:
+            holding.free_bytes = options.free_bytes
+        yield _Machine(holding, lanes)
 
 
 @contextmanager
@@ -126,10 +134,9 @@ def open_worker(
         offer = Offer(
             version=options.version,
             sources={source.identity: source for source in sources},
-            free_bytes=machine.free_bytes,
+            free_bytes=machine.holding.free_bytes,
             n_threads=options.n_threads,
             data_address=comm.address,
-            capability=options.capability,
         )
         with Worker(
             options.name,
@@ -160,7 +167,13 @@ class Leader:
 
 @contextmanager
 def open_primary(
-    options: MemberOptions, listen: str, choose: Choose, *, coding: Coding = "fp32", is_adaptive: bool = True
+    options: MemberOptions,
+    listen: str,
+    choose: Choose,
+    *,
+    coding: Coding = "fp32",
+    is_adaptive: bool = True,
+    is_measuring: bool = True,
 ) -> Iterator[Leader]:
     """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
     later = _Later()
@@ -193,22 +206,15 @@ def open_primary(
         def note(peer: str, said: Note) -> None:
             leads[0].note(peer, said)
 
-        performer = Performer(options.name, comm, machine.lanes, machine.free_bytes, on_note=note)
-        base = options.capability or UNKNOWN
-
-        def own() -> Capability:
-            return Capability(
-                base.cycles_per_flop,
-                base.frequency_Hz,
-                machine.free_bytes(),
-                base.call_s,
-                base.curves,
-                (),
-                options.dilation,
-            )
-
+        performer = Performer(options.name, comm, machine.lanes, machine.holding.free_bytes, on_note=note)
         with Steering(
-            primary, own, choose, coding=coding, is_adaptive=is_adaptive, on_event=options.on_event
+            primary,
+            machine.holding.free_bytes,
+            choose,
+            coding=coding,
+            is_adaptive=is_adaptive,
+            is_measuring=is_measuring,
+            on_event=options.on_event,
         ) as steering:
             leads.append(Lead(primary, performer, steering))
             later.begin(primary.hear, primary.lose)

@@ -88,7 +88,6 @@ class Lead:
         self._n_repeats = n_repeats
         self._turns = Lock()
         self._notes: dict[str, Note] = {}
-        self._epoch = 0
 
     def note(self, peer: str, note: Note) -> None:
         """Keep what `peer` said beside its last exchange."""
@@ -129,8 +128,7 @@ class Lead:
 
     def _attempt(self, run: _Run, feeds: Mapping[str, np.ndarray]) -> None:
         """Run from the last commit to the end; raises what stopped it."""
-        self._epoch += 1
-        run.epoch, held, number = self._epoch, run.held, run.number
+        run.epoch, held, number = self._primary.next_epoch(), run.held, run.number
         run.began_s = self._primary.clock()
         run.announced = {n: a for n, a in run.announced.items() if n < number}
         self._notes.clear()

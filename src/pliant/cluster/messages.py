@@ -4,12 +4,15 @@ A message is one byte, the protocol's version, and a tagged msgpack array. What 
 sender's fault and named so; a message never holds weights, tensors or code.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerMisbehaved, PliantError
 from pliant.ir.cluster import Capability
+from pliant.ir.cost import Link
 from pliant.ir.partition import Partition
 
 PROTOCOL = 1
@@ -22,14 +25,13 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unk
 
 
 class Hello(Message, frozen=True):
-    """A worker offers itself: its models by identity and how fast it is, where that was measured."""
+    """A worker offers itself, and its models by identity."""
 
     version: str
     data_address: str
     n_threads: int
     free_bytes: int
     models: tuple[str, ...]
-    capability: Capability | None = None
 
 
 class Welcome(Message, frozen=True):
@@ -68,6 +70,42 @@ class Unable(Message, frozen=True):
 
     plan: int
     reason: str
+
+
+class Measure(Message, frozen=True):
+    """Measure: this device with a model of so many tokens, or, without a model, links among `members`.
+
+    All measure links at once, by tags of `epoch`; devices one after another, as some may share a core.
+    """
+
+    epoch: int
+    model: str | None
+    tokens: int
+    members: tuple[str, ...]
+    addresses: dict[str, str]
+
+
+class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
+    """One direction of one pair."""
+
+    src: str
+    dst: str
+    rtt_s: float
+    bandwidth_Bps: float
+
+
+def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
+    """Links by (source, destination), as they are told."""
+    return tuple(MeasuredLink(*ends, link.rtt_s, link.bandwidth_Bps) for ends, link in links.items())
+
+
+class Measured(Message, frozen=True):
+    """What was measured in `epoch`, or the reason why nothing was."""
+
+    epoch: int
+    capability: Capability | None
+    links: tuple[MeasuredLink, ...]
+    reason: str | None = None
 
 
 class Forget(Message, frozen=True):
@@ -151,7 +189,7 @@ class Bye(Message, frozen=True):
 
 AnyMessage = (
     Hello | Welcome | Refused | Prepare | Ready | Unable | Forget | Go | Stop | Failed | Report | Status
-    | Who | Ping | Pong | Bye
+    | Measure | Measured | Who | Ping | Pong | Bye
 )  # fmt: skip
 
 

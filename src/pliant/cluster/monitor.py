@@ -6,7 +6,6 @@ from threading import Lock
 from typing import final
 
 from pliant.cluster.messages import Hello
-from pliant.ir.cluster import Capability
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +28,6 @@ class Member:
 
     def is_usable(self, now_s: float) -> bool:
         return self.is_here and self.refused is None and self.away_until_s <= now_s
-
-    @property
-    def capability(self) -> Capability | None:
-        """What it measured of itself, with the memory that is free now."""
-        measured = self.hello.capability
-        return None if measured is None else replace(measured, free_bytes=self.free_bytes)
 
 
 @final

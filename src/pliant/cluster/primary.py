@@ -14,12 +14,15 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.comm import Comm
 from pliant.cluster.control import Control
 from pliant.cluster.held import Held, Hold
+from pliant.cluster.measure_links import measure_links
 from pliant.cluster.messages import (
     AnyMessage,
     Bye,
     Failed,
     Forget,
     Hello,
+    Measure,
+    Measured,
     Ping,
     Pong,
     Prepare,
@@ -38,6 +41,8 @@ from pliant.cluster.monitor import Monitor
 from pliant.cluster.patience import Patience
 from pliant.cluster.worker import Introduce, OnEvent
 from pliant.errors import ClusterError, PeerMisbehaved
+from pliant.ir.cluster import Capability
+from pliant.ir.cost import Link
 from pliant.ir.partition import Partition
 from pliant.models.encoder_source import EncoderSource
 
@@ -82,7 +87,8 @@ class Primary:
         self._reports: dict[int, dict[str, tuple[Ran, ...]]] = {}
         self._accusations: list[Accusation] = []
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._plan = 0
+        self._measured: dict[int, dict[str, Measured]] = {}
+        self._plan = self._epoch = 0
         self._is_closed = False
 
     def __enter__(self) -> "Primary":
@@ -123,6 +129,10 @@ class Primary:
             case Ready(plan=plan) | Unable(plan=plan):
                 with self._news:
                     self._answers.setdefault(plan, {})[peer] = message
+                    self._news.notify_all()
+            case Measured(epoch=epoch):
+                with self._news:
+                    self._measured.setdefault(epoch, {})[peer] = message
                     self._news.notify_all()
             case Failed(epoch=epoch):
                 accused = message.peer or peer
@@ -201,6 +211,62 @@ class Primary:
                 "holding the same key."
             )
 
+    # Measuring.
+
+    def next_epoch(self) -> int:
+        """A number that no exchange has used."""
+        with self._news:
+            self._epoch += 1
+            return self._epoch
+
+    def measure_devices(
+        self, source: EncoderSource, tokens: int, names: Collection[str]
+    ) -> dict[str, Capability]:
+        """What each of `names` can do with a model, one after another; who fails is left out.
+
+        Raises what goes wrong on this device.
+        """
+        found = {}
+        for name in names:
+            if name == self.name:
+                found[name] = self._hold.measure(source, tokens)
+                continue
+            epoch = self.next_epoch()
+            self.send(name, Measure(epoch, source.identity, tokens, (name,), {}))
+            said = self._await_measured(epoch, (name,)).get(name)
+            if said is not None and said.capability is not None:
+                found[name] = said.capability
+            else:
+                self._on_event(f"{name} was not measured: {_reason(said)}")
+        return found
+
+    def measure_links(self, names: Collection[str]) -> dict[tuple[str, str], Link]:
+        """Both directions of every pair of `names`, this member among them; those that failed are missing."""
+        epoch, members = self.next_epoch(), tuple(sorted(names))
+        others = [name for name in members if name != self.name]
+        addresses = self._addresses(others)
+        self._introduce(addresses)
+        for name in others:
+            self.send(name, Measure(epoch, None, 0, members, addresses))
+        found: dict[tuple[str, str], Link] = {}
+        try:
+            found.update(measure_links(self.comm, members, epoch))
+        except ClusterError as error:
+            self._on_event(f"links were not measured: {error}")
+            self.comm.drop(epoch)
+        for said in self._await_measured(epoch, others).values():
+            found |= {(k.src, k.dst): Link(k.rtt_s, k.bandwidth_Bps) for k in said.links}
+        return found
+
+    def _await_measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
+        until_s = self.clock() + self.patience.prepare_s
+        with self._news:
+            while (left_s := until_s - self.clock()) > 0 and any(
+                name not in self._measured.get(epoch, {}) and self._is_here(name) for name in names
+            ):
+                self._news.wait(left_s)
+            return self._measured.pop(epoch, {})
+
     # Plans.
 
     def prepare(
@@ -215,11 +281,7 @@ class Primary:
             self._plan += 1
             plan = self._plan
         others = [d for d in partition.participants if d != self.name]
-        addresses = {self.name: self._data_address} if self._data_address else {}
-        for name in others:
-            member = self.monitor.get(name)
-            if member is not None and member.hello.data_address:
-                addresses[name] = member.hello.data_address
+        addresses = self._addresses(others)
         for name in others:
             if is_in_place:
                 self.send(name, Forget(()))
@@ -228,6 +290,15 @@ class Primary:
         holder = self._hold.prepare(source, partition)
         answers = self._await_ready(plan, others)
         return Held(plan, source, partition, coding, holder), answers
+
+    def _addresses(self, others: Collection[str]) -> dict[str, str]:
+        """Where data of this member and the others goes."""
+        addresses = {self.name: self._data_address} if self._data_address else {}
+        for name in others:
+            member = self.monitor.get(name)
+            if member is not None and member.hello.data_address:
+                addresses[name] = member.hello.data_address
+        return addresses
 
     def forget(self, keep: Collection[Held]) -> None:
         """Tell everybody which plans are still needed, and keep no other here."""
@@ -328,3 +399,7 @@ class Primary:
         member = self.monitor.get(name)
         by_s = 0.0 if member is None else member.offset_s
         return tuple(Ran(s.epoch, s.segment, s.step, s.start_s - by_s, s.end_s - by_s) for s in spans)
+
+
+def _reason(said: Measured | None) -> str:
+    return "it said nothing" if said is None else said.reason or "it said nothing of itself"

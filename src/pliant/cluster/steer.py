@@ -12,6 +12,7 @@ from pliant.cluster.adapt import Picture, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.held import Held
+from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import OnEvent
@@ -70,20 +71,25 @@ class _Ready:
 class Steering:
     """A `Steer`; a context manager, whose thread solves and waits for members beside the run.
 
-    `own` says what the primary itself can do now. With `is_adaptive` off, a plan stays until a member fails.
+    `free_bytes` says what a model may take on the primary itself. With `is_adaptive` off, a plan stays until
+    a member fails; with `is_measuring` on, devices and links are measured before their first plan.
     """
 
     def __init__(
         self,
         primary: Primary,
-        own: Callable[[], Capability],
+        free_bytes: Callable[[], int],
         choose: Choose,
         *,
         coding: Coding = "fp32",
         is_adaptive: bool = True,
+        is_measuring: bool = False,
         on_event: OnEvent = lambda text: None,
     ) -> None:
-        self._primary, self._own, self._choose = primary, own, choose
+        self._primary, self._free_bytes, self._choose = primary, free_bytes, choose
+        self._is_measuring = is_measuring
+        self._measured: dict[str, dict[str, Capability]] = {}
+        self._model = ""
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
@@ -112,6 +118,7 @@ class Steering:
         self.switches.clear()
         self._forget()
         self._without = frozenset(without)
+        self.measure(source, tokens)
         kept = self._kept(source, tokens)
         if kept is not None:
             return kept
@@ -149,11 +156,13 @@ class Steering:
 
     def picture(self, without: Collection[str] = ()) -> Picture:
         """Devices that a plan may count on now, and links, as measured and as seen since."""
-        devices = {self._primary.name: self._own()}
+        measured = self._measured.get(self._model, {})
+        own = measured.get(self._primary.name, UNKNOWN)
+        devices = {self._primary.name: replace(own, free_bytes=self._free_bytes())}
         for member in self._primary.monitor.usable():
             if member.name not in without:
-                measured = member.capability or replace(UNKNOWN, free_bytes=member.free_bytes)
-                devices[member.name] = measured
+                known = measured.get(member.name, UNKNOWN)
+                devices[member.name] = replace(known, free_bytes=member.free_bytes)
         devices = {name: self._with_drift(name, device) for name, device in devices.items()}
         return Picture(devices, self._links_of(devices))
 
@@ -168,6 +177,26 @@ class Steering:
         """What a plan that was begun here was made of."""
         return self._plans[held.number][1]
 
+    def measure(self, source: EncoderSource, tokens: int) -> None:
+        """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
+        self._model = source.identity
+        if not self._is_measuring:
+            return
+        measured = self._measured.setdefault(source.identity, {})
+        here = self._here()
+        new = sorted(here - measured.keys())
+        if new:
+            self._on_event(f"measuring {', '.join(new)}")
+            found = self._primary.measure_devices(source, tokens, new)
+            measured.update(found)
+            for name in found:
+                self._drifts.pop(name, None)
+        known = set() if self._links is None else self._links.interfaces.keys()
+        if len(here) > 1 and not here <= known:
+            links = self._primary.measure_links(here)
+            if links:
+                self._links = links_of(links)
+
     def _with_drift(self, name: str, device: Capability) -> Capability:
         seen = self._drifts.get(name)
         return device if seen is None else replace(device, drifts=seen.drifts)
@@ -177,10 +206,6 @@ class Steering:
         interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
         pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
         return Links(interfaces, known.rtt_s, pairs)
-
-    def use_links(self, links: Links) -> None:
-        """Take measured links for what was assumed."""
-        self._links = links
 
     def _see(self, current: Held, notes: Mapping[str, Note]) -> None:
         """Move the picture towards what the last segment showed."""

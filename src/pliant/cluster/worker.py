@@ -15,6 +15,7 @@ from pliant.cluster.blame import fault_of
 from pliant.cluster.comm import Comm
 from pliant.cluster.control import Control
 from pliant.cluster.held import Held, Hold
+from pliant.cluster.measure_links import measure_links
 from pliant.cluster.messages import (
     AnyMessage,
     Bye,
@@ -22,6 +23,8 @@ from pliant.cluster.messages import (
     Forget,
     Go,
     Hello,
+    Measure,
+    Measured,
     Ping,
     Pong,
     Prepare,
@@ -33,12 +36,12 @@ from pliant.cluster.messages import (
     Unable,
     Welcome,
     Who,
+    as_measured,
     decode,
     encode,
 )
 from pliant.cluster.perform import Performer, Turn
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved, PliantError
-from pliant.ir.cluster import Capability
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.parts import weight_bytes
 from pliant.run.execute import Lanes
@@ -55,7 +58,6 @@ class Offer:
     free_bytes: Callable[[], int]
     n_threads: int
     data_address: str = ""
-    capability: Capability | None = None
 
 
 Introduce = Callable[[Mapping[str, str]], None]
@@ -94,7 +96,7 @@ class Worker:
         self._plans: dict[int, Held] = {}
         self._lock = Lock()
         self._stopped = self._over = -1  # the last epochs that were ended, and that ended here
-        self._inbox: SimpleQueue[tuple[str, Prepare | Forget] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
         self._turns: SimpleQueue[Go | Stop | None] = SimpleQueue()
         self._closed = Event()
         self._threads = [
@@ -148,7 +150,7 @@ class Worker:
                 self._refusals[peer] = reason
             case Who():
                 self._welcome.discard(peer)
-            case Prepare() | Forget():
+            case Prepare() | Forget() | Measure():
                 self._inbox.put((peer, message))
             case Go() if peer == self._serving:
                 self._turns.put(message)
@@ -197,7 +199,6 @@ class Worker:
             n_threads=offer.n_threads,
             free_bytes=offer.free_bytes(),
             models=tuple(offer.sources),
-            capability=offer.capability,
         )
 
     def _keep_plans(self) -> None:
@@ -206,6 +207,8 @@ class Worker:
             match message:
                 case Prepare():
                     self._prepare(peer, message)
+                case Measure():
+                    self._measure(peer, message)
                 case Forget(keep=keep):
                     with self._lock:
                         self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
@@ -230,6 +233,20 @@ class Worker:
             self._serving = peer
             self._plans[wanted.plan] = Held(wanted.plan, source, wanted.partition, wanted.coding, holder)
         self._send(peer, Ready(wanted.plan, self._clock() - start_s, n_bytes, self._offer.free_bytes()))
+
+    def _measure(self, peer: str, wanted: Measure) -> None:
+        capability, found, reason = None, {}, None
+        try:
+            if self._serving not in (None, peer):
+                raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
+            if wanted.model is not None:
+                capability = self._hold.measure(self._source(wanted.model), wanted.tokens)
+            else:
+                self._introduce(wanted.addresses)
+                found = measure_links(self._comm, wanted.members, wanted.epoch)
+        except (PliantError, MemoryError, OSError) as error:
+            reason = f"{error}" or type(error).__name__
+        self._send(peer, Measured(wanted.epoch, capability, as_measured(found), reason))
 
     def _source(self, identity: str) -> EncoderSource:
         if identity not in self._offer.sources:
