@@ -200,6 +200,8 @@ class Lead:
 
     def _led(self, run: _Run, answer: np.ndarray, start_s: float, seconds: float) -> Led:
         ended = set(self._others(run.held))
+        for name in ended:
+            self._primary.monitor.forgive(name)
         for name in run.members - ended:
             self._primary.send(name, Stop(run.epoch))
         turns = tuple(run.announced[n].turn for n in sorted(run.announced))

@@ -13,7 +13,8 @@ class Member:
     """A worker as the primary knows it.
 
     `away_until_s` keeps a member that failed out of new plans for a while; `refused` says why it is left out
-    for good. `offset_s` is its clock minus the primary's, known to half of `round_trip_s`.
+    for good. It holds no plan numbered below `first_plan`: it said hello since. `offset_s` is its clock minus
+    the primary's, known to half of `round_trip_s`.
     """
 
     name: str
@@ -21,6 +22,8 @@ class Member:
     free_bytes: int
     is_here: bool = True
     n_faults: int = 0
+    n_faults_lately: int = 0
+    first_plan: int = 0
     away_until_s: float = 0.0
     refused: str | None = None
     offset_s: float = 0.0
@@ -35,7 +38,8 @@ class Member:
 class Monitor:
     """The members by name; any thread may call any of it.
 
-    A member that fails stays out of new plans for `penalty_s`, twice that the next time, and so on.
+    A member that fails stays out of new plans for `penalty_s`, twice that the next time, and so on until it
+    has been in a run to the end.
     """
 
     clock: Callable[[], float]
@@ -43,15 +47,18 @@ class Monitor:
     _members: dict[str, Member] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def greet(self, name: str, hello: Hello) -> Member:
-        """A member says hello, for the first time or again; what it did before is not forgotten."""
+    def greet(self, name: str, hello: Hello, first_plan: int = 0) -> Member:
+        """A member says hello, for the first time or again; what it did before is not forgotten.
+
+        It may be another process than before, so plans numbered below `first_plan` are not held there.
+        """
         with self._lock:
             known = self._members.get(name)
             if known is None:
                 member = Member(name, hello, hello.free_bytes)
             else:
                 member = replace(known, hello=hello, free_bytes=hello.free_bytes, is_here=True)
-            self._members[name] = member
+            self._members[name] = member = replace(member, first_plan=first_plan)
             return member
 
     def get(self, name: str) -> Member | None:
@@ -71,9 +78,19 @@ class Monitor:
         """It was at fault, though perhaps not by its will."""
         with self._lock:
             if (known := self._members.get(name)) is not None:
-                wait_s = self.penalty_s * 2 ** min(known.n_faults, 10)
-                until_s = self.clock() + wait_s
-                self._members[name] = replace(known, n_faults=known.n_faults + 1, away_until_s=until_s)
+                until_s = self.clock() + self.penalty_s * 2 ** min(known.n_faults_lately, 10)
+                self._members[name] = replace(
+                    known,
+                    n_faults=known.n_faults + 1,
+                    n_faults_lately=known.n_faults_lately + 1,
+                    away_until_s=until_s,
+                )
+
+    def forgive(self, name: str) -> None:
+        """It was in a run to the end: the next failure is the first again."""
+        with self._lock:
+            if (known := self._members.get(name)) is not None:
+                self._members[name] = replace(known, n_faults_lately=0)
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave it out for good."""

@@ -170,7 +170,7 @@ class Primary:
             self._on_event(f"{peer} joined")
         elif known.hello.data_address != hello.data_address:
             self._disturb(peer)  # it started anew before its silence was noticed
-        self.monitor.greet(peer, hello)
+        self.monitor.greet(peer, hello, self._plan + 1)
         self.send(peer, Welcome(self._version))
         for _ in range(N_PINGS):
             self.send(peer, Ping(self.clock()))
@@ -299,6 +299,11 @@ class Primary:
             if member is not None and member.hello.data_address:
                 addresses[name] = member.hello.data_address
         return addresses
+
+    def is_held(self, held: Held) -> bool:
+        """Whether everybody in a plan still holds it: none has started anew, or lost this member, since."""
+        known = [self.monitor.get(d) for d in held.partition.participants if d != self.name]
+        return all(member is not None and member.first_plan <= held.number for member in known)
 
     def forget(self, keep: Collection[Held]) -> None:
         """Tell everybody which plans are still needed, and keep no other here."""

@@ -240,10 +240,12 @@ class Steering:
         here = self._here()
         for held, solved in reversed(self._plans.values()):
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
-            if is_same and solved.picture.capabilities.keys() == here:
+            if is_same and solved.picture.capabilities.keys() == here and self._primary.is_held(held):
                 if not self._is_adaptive or self._reason(held) is None:
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
+                if not here <= anew.picture.capabilities.keys():  # somebody left this moment
+                    return None
                 now = predict(source.spec, held.partition, anew.picture, self._coding)
                 tight = too_large(weight_bytes(source.spec, held.partition), anew.picture)
                 if not tight and now.layer_s <= anew.layer_s * 1.05:

@@ -1,0 +1,43 @@
+"""What the primary remembers of members: penalties, and what a newcomer cannot hold."""
+
+from pliant.cluster.messages import Hello
+from pliant.cluster.monitor import Monitor
+
+HELLO = Hello("1", "tcp://127.0.0.1:1", 1, 10**9, ())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def away_s(monitor: Monitor, clock: Clock) -> float:
+    """Fail once more; how long the member stays out for it."""
+    monitor.fail("a")
+    member = monitor.get("a")
+    assert member is not None
+    return member.away_until_s - clock.now_s
+
+
+def test_penalties_double_until_a_run_ended_well() -> None:
+    """A member that fails again and again is asked less and less; one that came good is not kept out for
+    minutes because of what it did long ago."""
+    clock = Clock()
+    monitor = Monitor(clock)
+    monitor.greet("a", HELLO)
+    assert [away_s(monitor, clock) for _ in range(3)] == [0.5, 1.0, 2.0]
+    monitor.forgive("a")
+    assert away_s(monitor, clock) == 0.5
+    member = monitor.get("a")
+    assert member is not None
+    assert member.n_faults == 4
+
+
+def test_who_says_hello_again_holds_no_older_plan() -> None:
+    """It may be a new process under an old name: a plan that the old one held would fail on it."""
+    monitor = Monitor(Clock())
+    assert monitor.greet("a", HELLO, 1).first_plan == 1
+    assert monitor.greet("a", HELLO, 7).first_plan == 7

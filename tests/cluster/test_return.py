@@ -1,0 +1,32 @@
+"""A worker that is started anew between runs is in the next one: no plan of its former process is used."""
+
+from pathlib import Path
+
+import numpy as np
+
+from pliant.cluster.key import make_key
+from pliant.clustered import Cluster
+from tests.cluster.processes import WorkerProcess, small_model, workers
+
+
+def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path) -> None:
+    """The plan that was held ready lay in the process that died, and its address was that process's."""
+    key = tmp_path / "key"
+    make_key(key)
+    model = small_model(tmp_path)
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster,
+        workers(cluster.address, key, model, tmp_path) as found,
+    ):
+        cluster.wait(2, 60.0)
+        feeds = cluster.sample(model, 20)
+        before = cluster.run(model, feeds)
+        assert not before.faults
+        found["b"].kill()
+        found["b"] = WorkerProcess("b", cluster.address, key, model, tmp_path, "--threads", "1")
+        cluster.run(model, feeds)  # misses the old process, or has missed it
+        cluster.wait(2, 60.0)
+        after = cluster.run(model, feeds)
+        assert set(after.partitions[-1].participants) == {"primary", "a", "b"}
+        assert not after.faults
+        np.testing.assert_allclose(after.answer, before.answer, atol=1e-4)
