@@ -1,0 +1,43 @@
+"""What bench/hepti_*.py stand on: the testbed, wherever they run from, and encoders with random weights."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from report import ROOT
+
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from testbed import DeviceSpec, rate, why_not
+from testbed.hepti import Bed, open_bed
+
+__all__ = ["Bed", "DeviceSpec", "check_bed", "open_bed", "random_bert", "rate"]
+
+
+def check_bed() -> None:
+    """Leave with the reason where this machine has no testbed."""
+    reason = why_not()
+    if reason is not None:
+        raise SystemExit(f"no testbed: {reason}.")
+
+
+def random_bert(folder: Path, layers: int, hidden: int, heads: int, ffn: int, tokens: int = 512) -> str:
+    """What `pliant` calls a BERT of this size with random weights."""
+    config: dict[str, Any] = {
+        "model_type": "bert",
+        "architectures": ["BertModel"],
+        "vocab_size": 1000,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "max_position_embeddings": tokens,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "hidden_act": "gelu",
+    }
+    path = folder / f"bert-{layers}-{hidden}.json"
+    path.write_text(json.dumps(config))
+    return f"random:{path}"
