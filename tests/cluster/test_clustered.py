@@ -1,14 +1,16 @@
 """A cluster of real processes on loopback, from Python: the answer is the primary's own, whatever happens."""
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster
+from pliant.clustered import Cluster, ClusterReply
 from pliant.errors import ClusterError, InputError
 from tests.cluster.processes import WorkerProcess, small_model, workers
 
@@ -124,3 +126,52 @@ def test_ctrl_c_ends_a_worker_cleanly(key: Path, model: str, folder: Path) -> No
         assert found["c"].process.wait(20) == 0
         assert "c has left" in found["c"].text()
         assert "Traceback" not in found["c"].text()
+
+
+@pytest.mark.parametrize(("exchange", "bound"), [("fp16", 5e-3), ("int8", 0.2)])
+def test_compact_exchanges_move_fewer_bytes_at_a_bounded_cost(
+    exchange: Coding, bound: float, key: Path, model: str, folder: Path
+) -> None:
+    """Half, and about a quarter of the bytes; activations of order 1 lose 2^-11, or 1/254 of a row."""
+    plain: dict[Coding, ClusterReply] = {}
+    for coding in ("fp32", exchange):
+        with (
+            Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", exchange=coding) as cluster,
+            workers(cluster.address, key, model, folder, "c"),
+        ):
+            cluster.wait(1, 60.0)
+            plain[coding] = cluster.run(model, cluster.sample(model, TOKENS))
+    before, after = plain["fp32"], plain[exchange]
+    assert after.sent_bytes < before.sent_bytes * (0.51 if exchange == "fp16" else 0.35)
+    apart = np.abs(after.answer - before.answer).max()
+    assert 0 < apart < bound
+
+
+def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
+    key: Path, model: str, folder: Path
+) -> None:
+    """Hepti 4.2: what does not fit whole on a device is tiled, without a restart."""
+    memory = folder / "memory"
+    memory.write_text("1GB")
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, measure=False, dilation=200.0) as cluster,
+        workers(cluster.address, key, model, folder, "m", "--memory", f"@{memory}") as _,
+    ):
+        cluster.wait(1, 60.0)
+        feeds = cluster.sample(model, 64)
+        first = cluster.run(model, feeds)
+        assert first.mode == "ws"
+        assert "m" in first.partitions[0].participants
+        memory.write_text("300KB")
+        until_s = time.monotonic() + 20.0
+        while cluster.status()[0].free_bytes > 300_000 and time.monotonic() < until_s:
+            time.sleep(0.05)
+        tight = cluster.run(model, feeds)
+        assert tight.mode == "1d" or tight.partitions[-1].participants == ("primary",)
+        memory.write_text("1GB")
+        while cluster.status()[0].free_bytes == 300_000 and time.monotonic() < until_s:
+            time.sleep(0.05)
+        again = cluster.run(model, feeds)
+        assert again.mode == "ws"
+        for reply in (tight, again):
+            np.testing.assert_allclose(reply.answer, first.answer, atol=TOLERANCE)

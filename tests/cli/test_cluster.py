@@ -1,0 +1,78 @@
+"""`pliant cluster` and `pliant worker` as a user starts them: processes on loopback."""
+
+import json
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cluster.processes import command, small_model, workers
+
+
+def test_a_key_is_made_once_and_never_over_another(cli: Cli, tmp_path: Path) -> None:
+    """Members that hold the old one would be locked out."""
+    path = tmp_path / "key"
+    made = cli("cluster", "key", str(path), "--json")
+    assert json.loads(made.stdout)["path"] == str(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = cli("cluster", "key", str(path))
+    assert again.exit_code == 1
+    assert "there already" in again.output
+
+
+def test_no_workers_is_an_error_that_says_what_to_start(cli: Cli, tmp_path: Path) -> None:
+    """The first thing that goes wrong."""
+    key = tmp_path / "key"
+    cli("cluster", "key", str(key))
+    asked = ("cluster", "status", "--listen", "127.0.0.1:0", "--key", str(key), "--patience", "200ms")
+    done = cli(*asked)
+    assert done.exit_code == 1
+    assert "pliant worker --join" in done.output
+
+
+def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None:
+    """No traceback for a misspelt name."""
+    key = tmp_path / "key"
+    cli("cluster", "key", str(key))
+    asked = ("--listen", "127.0.0.1:0", "--key", str(key), "--wait", "0", "--tokens", "8")
+    done = cli("cluster", "run", "random:no-such", *asked)
+    assert done.exit_code == 1
+    assert "no-such" in done.output
+
+
+@pytest.mark.slow
+def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None:
+    """`pliant cluster run` beside `pliant worker`, both by their command lines."""
+    key, trace, said = tmp_path / "key", tmp_path / "trace.json", tmp_path / "said"
+    subprocess.run(command("cluster", "key", str(key)), check=True, capture_output=True)
+    model = small_model(tmp_path)
+    words = ("--listen", "127.0.0.1:0", "--key", str(key), "--threads", "1", "--partition", "equal")
+    asked = command("cluster", "run", model, "--tokens", "16", "--trace", str(trace), "--json", *words)
+    with said.open("wb") as errors:
+        primary = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors)
+    try:
+        with workers(_address(said, primary), key, model, tmp_path, "w"):
+            out, _ = primary.communicate(timeout=90)
+    finally:
+        primary.kill()
+    assert primary.returncode == 0, said.read_text()
+    reply = json.loads(out)
+    assert reply["participants"] == ["primary", "w"]
+    assert reply["faults"] == []
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"primary/cpu", "w/cpu", "net:primary->w", "net:w->primary"} <= lanes
+
+
+def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
+    """Where it listens, once it says so."""
+    until_s = time.monotonic() + 60.0
+    while time.monotonic() < until_s and primary.poll() is None:
+        found = re.search(r"at tcp://(\S+)", said.read_text())
+        if found:
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError(f"it never listened: {said.read_text()}")

@@ -1,0 +1,71 @@
+"""When a plan is solved again, and when another one pays: decisions on numbers alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.cluster.adapt import Picture, drift, pays, reason_to_solve
+from pliant.ir.cluster import Capability, Drift, Interface, Links
+
+GB = 10**9
+DEVICE = Capability(0.1, 2e9, GB)
+NEED = {"p": GB // 2, "a": GB // 2}
+
+
+def picture(bandwidth: float = 1e8, **devices: Capability) -> Picture:
+    known = {"p": DEVICE, "a": DEVICE} | devices
+    return Picture(known, Links({name: Interface(bandwidth, bandwidth) for name in known}))
+
+
+def slower(factor: float) -> Capability:
+    return replace(DEVICE, drifts=(Drift("attend", factor),))
+
+
+def test_what_stays_as_it_was_is_not_solved_again() -> None:
+    """Noise of a few percent must not move weights."""
+    assert reason_to_solve(picture(), picture(), ("p", "a"), NEED) is None
+    assert reason_to_solve(picture(), picture(a=slower(1.1)), ("p", "a"), NEED) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (picture(a=slower(1.3)), "drifted"),
+        (picture(a=slower(0.7)), "drifted"),
+        (picture(bandwidth=5e7), "drifted"),
+        (picture(b=DEVICE), "b joined"),
+        (picture(a=replace(DEVICE, free_bytes=GB // 4)), "memory of a"),
+    ],
+)
+def test_what_changed_is_said(now: Picture, says: str) -> None:
+    """Slower, faster, narrower, more, or with less memory."""
+    assert says in (reason_to_solve(picture(), now, ("p", "a"), NEED) or "")
+
+
+def test_who_left_is_said() -> None:
+    """It takes part in the plan, so the plan cannot stay."""
+    now = Picture({"p": DEVICE}, Links({"p": Interface(1e8, 1e8)}))
+    assert reason_to_solve(picture(), now, ("p", "a"), NEED) == "a left"
+
+
+def test_drift_counts_both_ways() -> None:
+    """Half and double the speed are as far away."""
+    there, back = drift(picture(), picture(a=slower(2.0)), ("p", "a")), picture(a=slower(2.0))
+    assert there == pytest.approx(1.0)
+    assert drift(back, picture(), ("p", "a")) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("new_s", "n_layers", "load_s", "switch_s", "is_worth_it"),
+    [
+        (0.5, 10, 0.0, 1.0, True),
+        (0.5, 10, 8.0, 1.0, False),  # two layers are left once the weights are there
+        (0.5, 10, 0.0, 6.0, False),  # moving the layer's input costs more than is won
+        (1.1, 10, 0.0, 0.0, False),
+    ],
+)
+def test_a_switch_has_to_pay_within_the_run(
+    new_s: float, n_layers: int, load_s: float, switch_s: float, is_worth_it: bool
+) -> None:
+    """Loading weights and the switch itself are part of the decision."""
+    assert pays(1.0, new_s, n_layers, load_s, switch_s) is is_worth_it
