@@ -154,7 +154,7 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
     memory = folder / "memory"
     memory.write_text("1GB")
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, measure=False, dilation=200.0) as cluster,
+        Cluster("127.0.0.1:0", key=key, threads=1, dilation=200.0) as cluster,
         workers(cluster.address, key, model, folder, "m", "--memory", f"@{memory}") as _,
     ):
         cluster.wait(1, 60.0)

@@ -81,7 +81,7 @@ def test_what_is_wrong_with_a_message_is_said(data: bytes, says: str) -> None:
 
 def test_a_note_fits_its_limit_or_leaves_out_the_links() -> None:
     """A thousand links are no reason to fail a send."""
-    note = Note(1.0, 2, {"attend": 0.5}, {f"device{i}": 1.0 for i in range(1000)})
+    note = Note(1.0, 2, {"attend": 0.5}, {f"device{i}": (1, 1.0) for i in range(1000)})
     data = encode_note(note)
     assert len(data) <= NOTE_LIMIT_BYTES
     assert decode_note(data, "b") == Note(1.0, 2, {"attend": 0.5})

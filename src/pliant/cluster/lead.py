@@ -157,7 +157,8 @@ class Lead:
             coming.held.holder.state(run.number - 1)[...] = run.x
             run.held = coming.held
         if run.number + 1 < coming.held.n_segments:
-            held = self._steer.following(run.number + 1, coming.held, dict(self._notes))
+            notes = {**self._notes, self._primary.name: self._performer.note()}
+            held = self._steer.following(run.number + 1, coming.held, notes)
             lacking = self._others(held) if held is not coming.held else ()
             if held is not coming.held:
                 run.members.update(lacking)

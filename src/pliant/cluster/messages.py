@@ -5,6 +5,7 @@ sender's fault and named so; a message never holds weights, tensors or code.
 """
 
 from collections.abc import Mapping
+from math import isfinite
 
 import msgspec
 
@@ -196,14 +197,15 @@ AnyMessage = (
 class Note(msgspec.Struct, frozen=True, array_like=True):
     """What rides on an exchange: when it left (sender's clock), free memory, and times of this segment.
 
-    `compute_s` holds the seconds of each kind of stage that the sender has run in this segment,
-    `slower` how many times longer than predicted each link into the sender took, by its source.
+    `compute_s` holds the seconds of each kind of stage that the sender has run in this segment, `arrived`
+    the bytes that came from each member and the seconds from their leaving, by its clock, to their arrival,
+    by the sender's.
     """
 
     sent_s: float
     free_bytes: int
     compute_s: dict[str, float]
-    slower: dict[str, float] = {}
+    arrived: dict[str, tuple[int, float]] = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -249,7 +251,8 @@ def decode_note(data: bytes, peer: str) -> Note:
         note = _note_decoder.decode(data)
     except msgspec.DecodeError as error:
         raise PeerMisbehaved(f"{peer} sent what is no note: {error}", peer) from error
-    amounts = (note.free_bytes, *note.compute_s.values(), *note.slower.values())
-    if not all(0 <= amount < float("inf") for amount in amounts):
+    amounts = (note.free_bytes, *note.compute_s.values(), *(n for n, _ in note.arrived.values()))
+    seconds = [s for _, s in note.arrived.values()]
+    if not (all(0 <= amount < float("inf") for amount in amounts) and all(map(isfinite, seconds))):
         raise PeerMisbehaved(f"{peer} claims amounts that cannot be: {note}.", peer)
     return note

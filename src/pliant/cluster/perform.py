@@ -79,6 +79,7 @@ class Performer:
     _first: int = 0
     _n_steps: int = 0
     _compute_s: dict[str, float] = field(default_factory=dict)
+    _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _ran: list[Ran] = field(default_factory=list)
 
@@ -112,6 +113,10 @@ class Performer:
         """The segment that runs, or ran last."""
         return self._current.number
 
+    def note(self) -> Note:
+        """What this member says of the segment that runs, or ran last."""
+        return Note(self.clock(), self.free_bytes(), dict(self._compute_s), dict(self._arrived))
+
     def take_spans(self) -> tuple[Ran, ...]:
         """Every step that ran since the last call, on this member's clock."""
         with self._lock:
@@ -121,7 +126,7 @@ class Performer:
     def _begin(self, turn: Turn) -> Segment:
         self._first += self._n_steps
         self._n_steps = len(turn.numbers)
-        self._compute_s = {}
+        self._compute_s, self._arrived = {}, {}
         self._turn = turn
         return turn.own
 
@@ -143,9 +148,8 @@ class Performer:
         start_s = self.clock()
         try:
             if work.src == self.name:
-                note = Note(start_s, self.free_bytes(), dict(self._compute_s))
                 data = encode(turn.holder.view(work), turn.coding)
-                self.comm.send(work.dst, tag, data, encode_note(note))
+                self.comm.send(work.dst, tag, data, encode_note(self.note()))
             else:
                 self._receive(turn, tag, work)
         except BaseException:
@@ -157,10 +161,14 @@ class Performer:
         into = turn.holder.view(work)
         data = np.empty(coded_bytes((into.shape[0], into.shape[1]), turn.coding), np.uint8)
         note = self.comm.receive(work.src, tag, data, turn.patience_s)
+        end_s = self.clock()
         decode(data, turn.coding, into)
         if not np.isfinite(into.sum()):
             raise PeerMisbehaved(f"{work.src} sent numbers that are not finite as {work}.", work.src)
-        self.on_note(work.src, decode_note(note, work.src))
+        said = decode_note(note, work.src)
+        n_bytes, seconds = self._arrived.get(work.src, (0, 0.0))
+        self._arrived[work.src] = n_bytes + data.nbytes, seconds + end_s - said.sent_s
+        self.on_note(work.src, said)
 
     @property
     def _current(self) -> Turn:

@@ -3,7 +3,7 @@
 Decides by `adapt`; solves by a function it is given; asks `Primary` to have plans held ready.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
@@ -17,10 +17,10 @@ from pliant.cluster.messages import Note
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
-from pliant.ir.cluster import Capability, ClusterCost, Interface, Links, Seen, refreshed
+from pliant.ir.cluster import Capability, ClusterCost, Interface, Links, Seen, refreshed, refreshed_links
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
-from pliant.ir.program import Compute, Program, Segment
+from pliant.ir.program import Compute, Exchange, Program, Segment, value
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes, work_flops
@@ -46,6 +46,7 @@ class Solved:
     spans: tuple[Span, ...]
     layer_s: float
     cost: ClusterCost
+    byte_s: Mapping[tuple[str, str], float]
 
     @property
     def seconds(self) -> float:
@@ -224,6 +225,21 @@ class Steering:
                 if seconds > 0
             ]
             self._drifts[name] = refreshed(device, [s for s in seen if s.flops > 0])
+        ratios = self._slower(known[1], notes)
+        if ratios:
+            self._links = refreshed_links(self._links_of(now), ratios)
+
+    def _slower(self, solved: Solved, notes: Mapping[str, Note]) -> dict[tuple[str, str], float]:
+        """How many times longer than predicted the bytes of each pair took, in the last segment."""
+        members = {m.name: m.offset_s for m in self._primary.monitor.members} | {self._primary.name: 0.0}
+        found = {}
+        for dst, note in notes.items():
+            for src, (n_bytes, seconds) in note.arrived.items():
+                predicted_s = n_bytes * solved.byte_s.get((src, dst), 0.0)
+                took_s = seconds - members.get(dst, 0.0) + members.get(src, 0.0)
+                if predicted_s > 0 and took_s > 0:
+                    found[src, dst] = took_s / predicted_s
+        return found
 
     def _reason(self, current: Held) -> str | None:
         known = self._plans.get(current.number)
@@ -317,4 +333,17 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     spans = simulate(program, cost)
     steps = as_coded(layer_segment(spec, partition, 0), coding).steps
     layer = Program((Segment(steps),), (), ())
-    return Solved(partition, picture, program, spans, latency(simulate(layer, cost)), cost)
+    layer_spans = simulate(layer, cost)
+    byte_s = _byte_s(layer, layer_spans)
+    return Solved(partition, picture, program, spans, latency(layer_spans), cost, byte_s)
+
+
+def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:
+    """Seconds a byte of each pair in a layer, with all that goes on beside it."""
+    totals: dict[tuple[str, str], tuple[int, float]] = {}
+    for step, span in zip(layer.steps, spans, strict=True):
+        if isinstance(step.work, Exchange):
+            pair = step.work.src, step.work.dst
+            n_bytes, seconds = totals.get(pair, (0, 0.0))
+            totals[pair] = n_bytes + value(step.work.n_bytes, {}), seconds + span.seconds
+    return {pair: seconds / n_bytes for pair, (n_bytes, seconds) in totals.items() if n_bytes}
