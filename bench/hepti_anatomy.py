@@ -1,0 +1,121 @@
+"""What a layer's time is made of, predicted, measured and at least: compute, exchange. Runs no cluster."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from pliant.api import cache_directory
+from pliant.cluster.shard import Shards
+from pliant.ir.cluster import Links
+from pliant.ir.cost import Span
+from pliant.ir.partition import Partition
+from pliant.ir.program import Compute, Program, Step, takes_part
+from pliant.kernels.isa import host_isa
+from pliant.kernels.jit import Library
+from pliant.kernels.pool import Pool
+from pliant.models.encoder_source import EncoderSource
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.split import layer_segment, traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """Seconds of a mean layer: all of it, and of that the device that computes longest.
+
+    `opening` is what distributing the input takes, `layers` everything from then to the last layer's end.
+    """
+
+    layer: float
+    compute: float
+    opening: float
+    layers: float
+
+    @property
+    def rest(self) -> float:
+        """What is not the slowest device's compute: messages, and waiting for others."""
+        return self.layer - self.compute
+
+
+def anatomy(program: Program, spans: Sequence[Span]) -> Anatomy:
+    """Of a whole run: [input, its broadcast], one segment a layer, [head]."""
+    at, ends, busy = 0, [], []
+    for segment in program.segments:
+        own = spans[at : at + len(segment.steps)]
+        at += len(segment.steps)
+        ends.append(max((s.end_s for s in own), default=ends[-1] if ends else 0.0))
+        devices: dict[str, float] = {}
+        for step, span in zip(segment.steps, own, strict=True):
+            if isinstance(step.work, Compute):
+                devices[step.work.device] = devices.get(step.work.device, 0.0) + span.seconds
+        busy.append(devices)
+    n_layers = len(program.segments) - 2
+    made = next(s.end_s for s in spans)  # the input stage comes first
+    names = {name for devices in busy[1:-1] for name in devices}
+    compute = max(mean(devices.get(name, 0.0) for devices in busy[1:-1]) for name in names)
+    layers = ends[-2] - ends[0]
+    return Anatomy(layers / n_layers, compute, ends[0] - made, layers)
+
+
+def middle(found: Sequence[Anatomy]) -> Anatomy:
+    """The median of each part over runs."""
+    return Anatomy(*(median(getattr(one, name) for one in found) for name in Anatomy.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Seconds of a mean layer that no order of its steps can beat, if they take what they take alone.
+
+    `compute` is the slowest device's, `exchange` every point's bytes at the link's bandwidth, the direction
+    that carries more.
+    """
+
+    compute: float
+    exchange: float
+
+    @property
+    def layer(self) -> float:
+        return self.compute + self.exchange
+
+
+def bound(compute: Mapping[str, float], spec: EncoderSpec, partition: Partition, links: Links) -> Bound:
+    """`compute` are the devices' seconds a layer, alone and dilated."""
+    layers = [layer_segment(spec, partition, k).steps for k in range(spec.n_layers)]
+    return Bound(max(compute.values()), mean(_exchange_s(steps, links) for steps in layers))
+
+
+def computes_alone(
+    source: EncoderSource, partition: Partition, slower: Mapping[str, float], rounds: int
+) -> dict[str, float]:
+    """Seconds a layer of each device's stages, one device after the other with nothing else to do.
+
+    Median of rounds over all layers, weights from memory as in a run; a dilated device rests in between.
+    """
+    library = Library(host_isa(), cache_directory() / "kernels")
+    found = {}
+    for name in partition.participants:
+        with Pool(1, library) as pool:
+            shard = Shards(name, source, library, pool).prepare(partition)
+            seconds = []
+            for _ in range(rounds + 1):
+                took_s = 0.0
+                for layer in range(source.spec.n_layers):
+                    for step in layer_segment(source.spec, partition, layer).steps:
+                        if isinstance(step.work, Compute) and takes_part(step, name):
+                            start_s = time.perf_counter()
+                            shard.compute(0, step.work)
+                            step_s = time.perf_counter() - start_s
+                            took_s += step_s
+                            time.sleep((slower[name] - 1) * step_s)
+                seconds.append(took_s * slower[name] / source.spec.n_layers)
+            found[name] = median(seconds[1:])
+    return found
+
+
+def _exchange_s(steps: Sequence[Step], links: Links) -> float:
+    """With two devices a sender is a direction; a point's two directions run at once."""
+    points: dict[str, float] = {}
+    for (src, point), n_bytes in traffic(steps).items():
+        dst = next(name for name in links.interfaces if name != src)
+        points[point] = max(points.get(point, 0.0), n_bytes / links.link(src, dst).bandwidth_Bps)
+    return sum(points.values())

@@ -1,0 +1,151 @@
+"""Figure 6: serial execution and the three modes on two devices, in turns, beside bounds and predictions.
+
+The partition is the paper's for BERT-Large (87.5 % offloaded at 940 Mbit/s, 93.7 % at 470), the planner's for
+MobileBERT, whose four heads cannot be cut so; the same in all three modes, as in the paper.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, middle
+from hepti_rig import PRIMARY, SECONDARY, TOKENS, Rig, alone, open_rig, pair, random_model
+from pliant.cluster.adapt import Picture
+from pliant.cluster.record import record
+from pliant.cluster.steer import predict
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.partition import choose_partition
+
+MODELS = {"BERT-Large": "bert-large", "MobileBERT": "mobilebert"}
+MBITS = (940, 470)
+SERIAL = "serial"
+MODES: tuple[Mode, ...] = ("ws", "1d", "2d")
+_PAPER_HEADS = {940: 2, 470: 1}
+_SWEEP_MBITS = (940, 470, 240)
+
+
+def layers_of(model: str, quick: bool) -> int:
+    if model == "BERT-Large":
+        return 2 if quick else 4
+    return 4 if quick else 24
+
+
+def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int = TOKENS) -> Partition:
+    """The primary takes so many heads and rows, and of the feed forward's columns what its rows come to."""
+    columns = 0 if mode == "ws" else round(spec.ffn * rows / tokens)
+    rest = 0 if mode == "ws" else spec.ffn - columns
+    shares = (
+        Share(PRIMARY, heads, rows, columns),
+        Share(SECONDARY, spec.n_heads - heads, tokens - rows, rest),
+    )
+    if mode != "2d":
+        return Partition(mode, PRIMARY, shares, tokens)
+    outputs = round(spec.inner * rows / tokens)
+    grid = Grid(((PRIMARY, SECONDARY),), (outputs, spec.inner - outputs), (spec.inner,))
+    return Partition(mode, PRIMARY, shares, tokens, grid)
+
+
+def measure(model: str, quick: bool) -> dict[str, Any]:
+    """Seconds of every mode at every bandwidth, what layers are made of, and the sweep of predictions."""
+    rounds = 2 if quick else 7
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        said, source = random_model(MODELS[model], layers_of(model, quick), folder)
+        with open_rig(pair(MBITS[0]), said, source, folder / "bed") as rig:
+            devices = rig.devices()
+            found = {"n_layers": source.spec.n_layers, "figure": [], "sweep": []}
+            computed: dict[Partition, dict[str, float]] = {}
+            for mbit in MBITS:
+                rig.shape(mbit)
+                links = rig.links()
+                found["figure"].append(_figure(rig, model, mbit, devices, links, rounds, computed))
+                rig.release()
+            for mbit in _SWEEP_MBITS[:: 2 if quick else 1]:
+                rig.shape(mbit)
+                links = rig.links()
+                found["sweep"] += _sweep(rig, mbit, devices, links, 1 if quick else 3)
+                rig.release()
+    return found
+
+
+def _figure(
+    rig: Rig,
+    model: str,
+    mbit: int,
+    devices: Mapping[str, Capability],
+    links: Links,
+    rounds: int,
+    known: dict[Partition, dict[str, float]],
+) -> dict[str, Any]:
+    spec = rig.source.spec
+    chosen = choose_partition(spec, TOKENS, devices, links, PRIMARY).partition
+    mine = chosen.share(PRIMARY)
+    heads, rows = mine.heads, mine.rows
+    if model == "BERT-Large":
+        heads, rows = _PAPER_HEADS[mbit], TOKENS * _PAPER_HEADS[mbit] // 16
+    plans = {SERIAL: alone(spec, TOKENS)} | {mode: split_of(mode, spec, heads, rows) for mode in MODES}
+    for partition in plans.values():
+        rig.run(partition)
+    seconds: dict[str, list[float]] = {name: [] for name in plans}
+    parts: dict[str, list[Anatomy]] = {name: [] for name in plans}
+    for number in range(rounds):
+        for name in list(plans)[:: 1 if number % 2 == 0 else -1]:
+            led = rig.run(plans[name])
+            run = record(led)
+            seconds[name].append(led.seconds)
+            parts[name].append(anatomy(run.program, run.spans))
+    slower = {name: device.dilation for name, device in devices.items()}
+    modes = {}
+    for name, partition in plans.items():
+        solved = predict(spec, partition, Picture(devices, links))
+        if partition not in known:
+            known[partition] = computes_alone(rig.source, partition, slower, 2)
+        least = bound(known[partition], spec, partition, links)
+        seen, planned = middle(parts[name]), anatomy(solved.program, solved.spans)
+        modes[name] = {
+            "seconds": seconds[name],
+            "measured": _row(seen),
+            "predicted": _row(planned),
+            "bound": {"layer": least.layer, "compute": least.compute, "exchange": least.exchange},
+        }
+    share = {"chosen": [chosen.mode, mine.heads, mine.rows], "used": [heads, rows]}
+    ways = {f"{a} to {b}": links.link(a, b) for a, b in ((PRIMARY, SECONDARY), (SECONDARY, PRIMARY))}
+    said = {way: [link.rtt_s, link.bandwidth_Bps] for way, link in ways.items()}
+    return {"mbit": mbit, "links": said, "modes": modes, "offloaded": 1 - rows / TOKENS, "share": share}
+
+
+def _sweep(
+    rig: Rig, mbit: int, devices: Mapping[str, Capability], links: Links, runs: int
+) -> list[dict[str, Any]]:
+    """Layers and the input's way to the secondary, predicted beside measured, over modes and splits."""
+    spec = rig.source.spec
+    fractions = (1 / 16, 1 / 8, 1 / 4, 1 / 2) if spec.n_heads == 16 else (1 / 4, 1 / 2)
+    rows = []
+    for fraction in fractions:
+        for mode in MODES:
+            partition = split_of(mode, spec, round(spec.n_heads * fraction), round(TOKENS * fraction))
+            solved = predict(spec, partition, Picture(devices, links))
+            said = anatomy(solved.program, solved.spans)
+            found = []
+            for _ in range(runs + 1):
+                run = record(rig.run(partition))
+                found.append(anatomy(run.program, run.spans))
+            seen_s = median(one.layers + one.opening for one in found[1:])
+            rows.append(
+                {
+                    "mode": mode,
+                    "Mbit/s": mbit,
+                    "share": fraction,
+                    "predicted_s": said.layers + said.opening,
+                    "measured_s": seen_s,
+                }
+            )
+    return rows
+
+
+def _row(one: Anatomy) -> dict[str, float]:
+    return {"layer": one.layer, "compute": one.compute, "rest": one.rest}

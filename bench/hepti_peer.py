@@ -1,0 +1,69 @@
+"""One end of a link between emulated devices, as a process: measures it, or multiplies rows it is sent.
+
+Run as `hepti_peer.py JSON`; the end named in `asks` prints what it measured as JSON.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pliant.cluster.comm import Comm, Tag
+from pliant.cluster.comm_gloo import GlooComm
+from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.key import read_key
+from pliant.cluster.measure_links import measure_links
+
+PORT = 29600
+PATIENT_S = 60.0
+
+
+def main() -> None:
+    said: dict[str, Any] = json.loads(sys.argv[1])
+    with joined(said) as comm:
+        if said["task"] == "links":
+            start_s = time.process_time()
+            found = measure_links(comm, list(said["addresses"]), 1)
+            rows = [[*pair, link.rtt_s, link.bandwidth_Bps] for pair, link in found.items()]
+            if rows:
+                print(json.dumps({"links": rows, "cpu_s": time.process_time() - start_s}), flush=True)
+        else:
+            from hepti_products import serve
+
+            serve(comm, said)
+
+
+@contextmanager
+def joined(said: Mapping[str, Any]) -> Iterator[Comm]:
+    """The end `name` of the engine that `said` names, joined to the other."""
+    name, addresses = said["name"], said["addresses"]
+    comm: ZmqComm | GlooComm
+    if said["engine"] == "zmq":
+        comm = ZmqComm(name, read_key(Path(said["key"])), f"{addresses[name]}:{PORT}")
+        for peer, address in addresses.items():
+            if peer != name:
+                comm.connect(peer, f"{address}:{PORT}")
+    else:
+        comm = GlooComm(name)
+        comm.form(tuple(addresses), f"tcp://{next(iter(addresses.values()))}:{PORT + 1}")
+    try:
+        yield comm
+    finally:
+        comm.close()
+
+
+def take(comm: Comm, src: str, number: int, into: np.ndarray) -> None:
+    comm.receive(src, Tag(1, 0, number), into, PATIENT_S)
+
+
+def give(comm: Comm, dst: str, number: int, array: np.ndarray) -> None:
+    comm.send(dst, Tag(1, 0, number), array)
+
+
+if __name__ == "__main__":
+    main()

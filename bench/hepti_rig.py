@@ -1,0 +1,192 @@
+"""A primary in this process and workers in their own, on emulated devices; runs the plans it is given.
+
+All of it is the product's: `pliant worker`, the primary, its lead. Only who takes what is not asked of the
+planner: a bench compares plans.
+"""
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import final
+
+import msgspec
+import numpy as np
+
+from pliant import __version__
+from pliant.api import cache_directory
+from pliant.cluster.coding import Coding
+from pliant.cluster.held import Held
+from pliant.cluster.key import make_key
+from pliant.cluster.launch import Leader, MemberOptions, open_primary
+from pliant.cluster.lead import Lead, Led
+from pliant.cluster.measure_links import links_of
+from pliant.cluster.messages import Note
+from pliant.cluster.patience import Patience
+from pliant.cluster.perform import Performer
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.partition import Partition, Share
+from pliant.models.encoder_random import random_encoder
+from pliant.models.encoder_source import Encoder, EncoderSource
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.run.execute import Lanes
+from report import ROOT
+from testbed import Device, DeviceSpec, Network, rate
+from testbed.inside import inside
+
+PORT = 29500
+TOKENS = 256
+PRIMARY, SECONDARY = "primary", "secondary"
+SLOWER = 7.0
+"""The primary beside its secondary: at 7 the shares that end together are 1/8 and 7/8, the paper's 87.5 %."""
+_MAIN = "from pliant.cli import main; main()"
+_CONFIGS = ROOT / "src" / "pliant" / "assets" / "encoders"
+
+
+def pair(mbit: float, slower: float = SLOWER, second: float = 1.0) -> tuple[DeviceSpec, DeviceSpec]:
+    """The paper's two devices, on links of so many Mbit/s."""
+    bandwidth_Bps = rate(f"{mbit}Mbit")
+    return (
+        DeviceSpec(PRIMARY, slower=slower, bandwidth_Bps=bandwidth_Bps),
+        DeviceSpec(SECONDARY, slower=second, bandwidth_Bps=bandwidth_Bps),
+    )
+
+
+def shortened(config: str, n_layers: int, folder: Path) -> str:
+    """A published configuration with fewer layers and random weights, as a user names it."""
+    known = msgspec.json.decode((_CONFIGS / f"{config}.json").read_bytes())
+    path = folder / f"{config}-{n_layers}.json"
+    path.write_bytes(msgspec.json.encode(known | {"num_hidden_layers": n_layers}))
+    return f"random:{path}"
+
+
+def alone(spec: EncoderSpec, tokens: int) -> Partition:
+    """The primary has everything: serial execution."""
+    shares = Share(PRIMARY, spec.n_heads, tokens), Share(SECONDARY)
+    return Partition("ws", PRIMARY, shares, tokens)
+
+
+@final
+@dataclass(slots=True)
+class Fixed:
+    """A `Steer` that runs the plan it was told to."""
+
+    held: Held | None = None
+
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
+        assert self.held is not None
+        return self.held
+
+    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
+        return current
+
+    def predicted_s(self, held: Held) -> float | None:
+        return None
+
+
+@final
+@dataclass(slots=True)
+class Rig:
+    """The cluster; plans stay ready from run to run."""
+
+    network: Network
+    leader: Leader
+    lead: Lead
+    source: Encoder
+    fixed: Fixed
+    feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
+    _held: dict[tuple[Partition, Coding], Held] = field(default_factory=dict)
+
+    def run(self, partition: Partition, coding: Coding = "fp32") -> Led:
+        """One inference by this plan; raises where anything failed on the way."""
+        key = partition, coding
+        if key not in self._held:
+            self._held[key], _ = self.leader.primary.prepare(self.source, partition, coding)
+        self.fixed.held = self._held[key]
+        led = self.lead.run(self.source, partition.tokens, self.feeds)
+        assert not led.faults, led.faults
+        return led
+
+    def devices(self) -> dict[str, Capability]:
+        """What every device measures of itself with this model."""
+        names = [device.name for device in self.network]
+        found = self.leader.primary.measure_devices(self.source, TOKENS, names)
+        assert len(found) == len(names), found.keys()
+        return found
+
+    def links(self) -> Links:
+        """What the members measure of the links between them, over the connections that runs use."""
+        found = self.leader.primary.measure_links([device.name for device in self.network])
+        assert found, "links were not measured"
+        return links_of(found)
+
+    def release(self) -> None:
+        """Let go of all plans and their weights, here and on the workers."""
+        self._held.clear()
+        self.leader.primary.forget(())
+
+    def shape(self, mbit: float) -> None:
+        """Change every device's bandwidth."""
+        for device in self.network:
+            self.network.set_bandwidth(device.name, rate(f"{mbit}Mbit"))
+
+    @property
+    def primary(self) -> Device:
+        return self.network[PRIMARY]
+
+
+@contextmanager
+def open_rig(
+    specs: Sequence[DeviceSpec], model: str, source: Encoder, folder: Path, tokens: int = TOKENS
+) -> Iterator[Rig]:
+    """All devices up and a worker that holds `model` on each but the first; one thread computes on each."""
+    first, fixed = specs[0], Fixed()
+    folder.mkdir(parents=True)
+    key = make_key(folder / "cluster.key")
+    with ExitStack() as ends:
+        network = ends.enter_context(Network(specs))
+        ends.enter_context(inside(network[first.name]))
+        address = f"{network[first.name].address}:{PORT}"
+        options = MemberOptions(
+            name=first.name,
+            key=key,
+            version=__version__,
+            cache=cache_directory() / "kernels",
+            n_threads=1,
+            dilation=first.slower,
+            patience=Patience(silence_s=10.0, prepare_s=300.0),
+        )
+        leader = ends.enter_context(open_primary(options, address, _unasked))
+        own = f"{first.name}/cpu"
+        lanes = ends.enter_context(Lanes((), own=own, dilation={own: first.slower}))
+        lead = Lead(leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed)
+        for device in network:
+            if device.name != first.name:
+                start_worker(device, address, model, folder)
+        leader.primary.wait_for(len(specs) - 1, 120.0)
+        feeds = source.prepare(source.sample(tokens)).feeds
+        yield Rig(network, leader, lead, source, fixed, feeds)
+
+
+def start_worker(device: Device, address: str, model: str, folder: Path) -> None:
+    words = ["worker", "--join", address, "--name", device.name, "--key", str(folder / "cluster.key")]
+    words += ["--model", model, "--threads", "1", "--dilate-compute", str(device.spec.slower)]
+    with (folder / f"{device.name}.log").open("ab") as log:
+        device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
+
+
+def random_model(config: str, n_layers: int, folder: Path) -> tuple[str, Encoder]:
+    """What a worker is told, and the encoder itself."""
+    model = shortened(config, n_layers, folder)
+    return model, random_encoder(Path(model.removeprefix("random:")))
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Median with the least and the most, in milliseconds."""
+    return f"{median(seconds) * 1e3:.0f} ({min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f})"
+
+
+def _unasked(*_: object) -> Partition:
+    raise AssertionError("a bench says which plan runs")
