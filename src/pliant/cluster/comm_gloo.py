@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from threading import Event, Lock, Semaphore, Thread
@@ -21,8 +21,9 @@ from time import monotonic
 
 import numpy as np
 
-from pliant.cluster.comm import NOTE_LIMIT_BYTES, Tag, Traffic, check_name, check_note, payload_bytes
+from pliant.cluster.comm import NOTE_LIMIT_BYTES, Tag, check_name, check_note, payload_bytes
 from pliant.cluster.mailbox import Mailbox, Message
+from pliant.cluster.mailed import Mailed
 from pliant.cluster.shared import Region, shared_file
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
@@ -35,7 +36,7 @@ _LOOK_S = 0.05  # how often a `send` that waits looks whether it still should
 assert _HEAD.size + NOTE_LIMIT_BYTES <= _HEAD_BYTES
 
 
-class GlooComm:
+class GlooComm(Mailed):
     """A `Comm` on torch.distributed; `form` makes the group, and a new one after any fault.
 
     Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload; what lies in
@@ -46,10 +47,9 @@ class GlooComm:
         check_name(name)
         if importlib.util.find_spec("torch") is None:
             raise ClusterError("this engine needs torch: pip install 'pliant[train]', or use ZeroMQ.")
-        self.name = name
+        super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self._send_timeout_s = send_timeout_s
-        self._mailbox = Mailbox(name)
         self._lock = Lock()
         self._group: _Group | None = None
         self._is_closed = False
@@ -100,16 +100,6 @@ class GlooComm:
         group.send(dst, tag, data, note, self._send_timeout_s)
         self._mailbox.count_sent(dst, data.nbytes)
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
-        return self._mailbox.receive(src, tag, into, timeout_s)
-
-    def drop(self, epoch: int) -> None:
-        self._mailbox.drop(epoch)
-
-    @property
-    def counters(self) -> Mapping[str, Traffic]:
-        return self._mailbox.counters
-
     def close(self) -> None:
         self._mailbox.close()
         with self._lock:
@@ -117,12 +107,6 @@ class GlooComm:
             group, self._group = self._group, None
         if group is not None:
             group.close()
-
-    def __enter__(self) -> "GlooComm":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class _Group:

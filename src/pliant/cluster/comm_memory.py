@@ -1,12 +1,12 @@
 """Members of a cluster in one process: the engine of tests and of simulated clusters. Uses no network."""
 
-from collections.abc import Mapping
 from threading import Lock
 
 import numpy as np
 
-from pliant.cluster.comm import Tag, Traffic, check_note, payload_bytes
+from pliant.cluster.comm import Tag, check_note, payload_bytes
 from pliant.cluster.mailbox import Mailbox, Message
+from pliant.cluster.mailed import Mailed
 from pliant.errors import ClusterError, PeerLost
 
 
@@ -51,13 +51,12 @@ class MemoryNetwork:
             return self._mailboxes[name]
 
 
-class MemoryComm:
+class MemoryComm(Mailed):
     """A `Comm` whose sends are copies into the other member's mailbox; made by `MemoryNetwork.join`."""
 
     def __init__(self, name: str, network: MemoryNetwork, mailbox: Mailbox) -> None:
-        self.name = name
+        super().__init__(name, mailbox)
         self._network = network
-        self._mailbox = mailbox
 
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         check_note(note)
@@ -65,16 +64,6 @@ class MemoryComm:
         copy = payload_bytes(payload).tobytes()
         self._network.mailbox(dst).deliver(self.name, tag, Message((copy,) if copy else (), len(copy), note))
         self._mailbox.count_sent(dst, len(copy))
-
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
-        return self._mailbox.receive(src, tag, into, timeout_s)
-
-    def drop(self, epoch: int) -> None:
-        self._mailbox.drop(epoch)
-
-    @property
-    def counters(self) -> Mapping[str, Traffic]:
-        return self._mailbox.counters
 
     def close(self) -> None:
         self._network.leave(self.name, self._mailbox)

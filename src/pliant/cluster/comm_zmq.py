@@ -4,17 +4,17 @@ Every member listens on one PULL socket and connects one PUSH socket to each pee
 (bench/comm.py): long messages in pieces, each handed over without another copy.
 """
 
-from collections.abc import Mapping
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from time import monotonic
 
 import numpy as np
 
-from pliant.cluster.comm import Tag, Traffic, check_name, check_note, payload_bytes
+from pliant.cluster.comm import Tag, check_name, check_note, payload_bytes
 from pliant.cluster.frame import FRAME_LIMIT_BYTES, BadFrame, Piece, pack, unpack
 from pliant.cluster.key import Key
 from pliant.cluster.mailbox import Mailbox, Message
+from pliant.cluster.mailed import Mailed
 from pliant.cluster.wire import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
@@ -23,7 +23,7 @@ _STALE_S = 30.0  # far above what the largest message may take on a slow link
 _LOOK_MS = 50  # how often a `send` that waits looks whether it still should
 
 
-class ZmqComm:
+class ZmqComm(Mailed):
     """A `Comm` over keyed, encrypted TCP; listens from the start, `connect` makes peers known.
 
     `max_message_bytes` bounds a payload either way, `send_timeout_s` how long a peer may take nothing.
@@ -41,10 +41,9 @@ class ZmqComm:
         send_timeout_s: float = 10.0,
     ) -> None:
         check_name(name)
-        self.name = name
+        super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self._send_timeout_s = send_timeout_s
-        self._mailbox = Mailbox(name)
         self._wire = Wire(key, FRAME_LIMIT_BYTES, heartbeat_s=_STALE_S)
         self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
@@ -98,16 +97,6 @@ class ZmqComm:
                 self._hand_over(peer, tag, frame)
         self._mailbox.count_sent(dst, data.nbytes)
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
-        return self._mailbox.receive(src, tag, into, timeout_s)
-
-    def drop(self, epoch: int) -> None:
-        self._mailbox.drop(epoch)
-
-    @property
-    def counters(self) -> Mapping[str, Traffic]:
-        return self._mailbox.counters
-
     def close(self) -> None:
         with self._lock:
             if self._is_closed:
@@ -123,12 +112,6 @@ class ZmqComm:
         self._reader.join()
         self._alarm.close()
         self._wire.close()
-
-    def __enter__(self) -> "ZmqComm":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._is_closed:
