@@ -10,10 +10,11 @@ from report import ROOT
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from testbed import DeviceSpec, rate, why_not
+from testbed import Device, DeviceSpec, Network, rate, why_not
 from testbed.hepti import Bed, open_bed
+from testbed.inside import inside
 
-__all__ = ["Bed", "DeviceSpec", "check_bed", "open_bed", "random_bert", "rate"]
+__all__ = ["Bed", "Device", "DeviceSpec", "Network", "check_bed", "inside", "open_bed", "random_bert", "rate"]
 
 
 def check_bed() -> None:

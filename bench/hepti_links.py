@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from hepti_beds import Network
 from pliant.cluster.key import make_key
 from pliant.cluster.measure_links import links_of
 from pliant.ir.cluster import Links
 from pliant.ir.cost import Link
-from testbed import Network
 
 PEER = Path(__file__).with_name("hepti_peer.py")
 Engine = Literal["zmq", "gloo"]

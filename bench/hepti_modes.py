@@ -31,7 +31,7 @@ _SWEEP_MBITS = (940, 470, 240)
 def layers_of(model: str, quick: bool) -> int:
     if model == "BERT-Large":
         return 2 if quick else 4
-    return 4 if quick else 24
+    return 4 if quick else 12
 
 
 def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int = TOKENS) -> Partition:
@@ -51,7 +51,7 @@ def split_of(mode: Mode, spec: EncoderSpec, heads: int, rows: int, tokens: int =
 
 def measure(model: str, quick: bool) -> dict[str, Any]:
     """Seconds of every mode at every bandwidth, what layers are made of, and the sweep of predictions."""
-    rounds = 2 if quick else 7
+    rounds = 2 if quick else 5
     with TemporaryDirectory() as name:
         folder = Path(name)
         said, source = random_model(MODELS[model], layers_of(model, quick), folder)
@@ -67,7 +67,7 @@ def measure(model: str, quick: bool) -> dict[str, Any]:
             for mbit in _SWEEP_MBITS[:: 2 if quick else 1]:
                 rig.shape(mbit)
                 links = rig.links()
-                found["sweep"] += _sweep(rig, mbit, devices, links, 1 if quick else 3)
+                found["sweep"] += _sweep(rig, mbit, devices, links, 1 if quick else 2)
                 rig.release()
     return found
 
@@ -123,7 +123,7 @@ def _sweep(
 ) -> list[dict[str, Any]]:
     """Layers and the input's way to the secondary, predicted beside measured, over modes and splits."""
     spec = rig.source.spec
-    fractions = (1 / 16, 1 / 8, 1 / 4, 1 / 2) if spec.n_heads == 16 else (1 / 4, 1 / 2)
+    fractions = (1 / 8, 1 / 4, 1 / 2) if spec.n_heads == 16 else (1 / 4, 1 / 2)
     rows = []
     for fraction in fractions:
         for mode in MODES:

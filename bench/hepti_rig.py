@@ -15,6 +15,7 @@ from typing import final
 import msgspec
 import numpy as np
 
+from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
 from pliant.api import cache_directory
 from pliant.cluster.coding import Coding
@@ -33,8 +34,6 @@ from pliant.models.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.run.execute import Lanes
 from report import ROOT
-from testbed import Device, DeviceSpec, Network, rate
-from testbed.inside import inside
 
 PORT = 29500
 TOKENS = 256
