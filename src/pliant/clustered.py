@@ -6,7 +6,7 @@ is `pliant.cluster`.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -137,7 +137,7 @@ class Cluster:
             on_event=on_event,
         )
         is_measuring = shares == "best" if measure is None else measure
-        self._open = ExitStack()
+        self._opened = ExitStack()
         leading = open_primary(
             options,
             listen,
@@ -146,7 +146,7 @@ class Cluster:
             is_adaptive=adapt,
             is_measuring=is_measuring,
         )
-        self._leader: Leader = self._open.enter_context(leading)
+        self._leader: Leader = self._opened.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
         self.name = name
         self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
@@ -159,7 +159,7 @@ class Cluster:
 
     def close(self) -> None:
         """Say goodbye to the workers and let go of everything; safe to call twice."""
-        self._open.close()
+        self._opened.close()
 
     def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
         """Return once so many workers can be used. Raises ClusterError naming who came."""
@@ -191,7 +191,7 @@ class Cluster:
 
     def plan(self, model: Model, tokens: int, latency: str | float | None = None) -> ClusterPlan:
         """What a run of so many tokens would do now; nothing is loaded."""
-        source = self._source(model)
+        source = self.open(model)
         self._leader.steering.measure(source, tokens)
         spec = source.spec
         solved = self._leader.steering.solve(spec, tokens)
@@ -200,7 +200,7 @@ class Cluster:
 
     def sample(self, model: Model, tokens: int, seed: int = 0) -> Mapping[str, np.ndarray]:
         """Random feeds of so many rows. Raises InputError for rows that the model cannot have."""
-        return self._source(model).sample(tokens, seed)
+        return self.open(model).sample(tokens, seed)
 
     def run(
         self,
@@ -215,7 +215,7 @@ class Cluster:
         A worker that fails on the way costs the layer it failed in, not the answer. `is_alone` leaves all
         workers out. Raises InputError for feeds that do not fit, ModelError for a model that cannot be read.
         """
-        source = self._source(model)
+        source = self.open(model)
         prepared = source.prepare(source.read(feeds, pair) if isinstance(feeds, str) else feeds)
         led = self._leader.lead.run(source, prepared.rows, prepared.feeds, is_alone=is_alone)
         return self._reply(source, led, prepared.rows)
@@ -244,7 +244,8 @@ class Cluster:
             predicted_spans=spans,
         )
 
-    def _source(self, model: Model) -> Encoder:
+    def open(self, model: Model) -> Encoder:
+        """The model that `model` names, opened once. Raises ModelError where it cannot be read."""
         if isinstance(model, Encoder):
             return model
         name = os.fspath(model)
@@ -272,10 +273,31 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
     if memory is None:
         return None
     if isinstance(memory, str) and memory.startswith("@"):
-        path = Path(memory[1:])
-        return lambda: parse_bytes(path.read_text())
+        return _Watched(Path(memory[1:]))
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
+
+
+class _Watched:
+    """What a file says of memory whenever it is asked; the last that it said, once it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = self._read()
+
+    def __call__(self) -> int:
+        with suppress(InputError):
+            self._last = self._read()
+        return self._last
+
+    def _read(self) -> int:
+        try:
+            return parse_bytes(self._path.read_text())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise InputError(
+                f"memory @{self._path} cannot be read: {reason}. Name a file that holds a size such as 1GB."
+            ) from error
 
 
 def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:

@@ -93,6 +93,10 @@ class MemoryControl:
     def peers(self) -> Collection[str]:
         return [name for name in self.wires.members if name != self.name]
 
+    @property
+    def problems(self) -> Collection[str]:
+        return ()
+
     def close(self) -> None:
         self.is_open = False
         self.inbox.put(None)

@@ -10,7 +10,7 @@ import pytest
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster, ClusterReply
+from pliant.clustered import Cluster, memory_source
 from pliant.errors import ClusterError, InputError
 from tests.cluster.processes import WorkerProcess, small_model, workers
 
@@ -175,3 +175,55 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
         assert again.mode == "ws"
         for reply in (tight, again):
             np.testing.assert_allclose(reply.answer, first.answer, atol=TOLERANCE)
+
+
+def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model: str, folder: Path) -> None:
+    """Epochs of a primary that is gone must not count against the next: `run` twice with one worker."""
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as first:
+        address = first.address
+        with workers(address, key, model, folder, "d"):
+            first.wait(1, 60.0)
+            for _ in range(3):
+                assert not first.run(model, first.sample(model, TOKENS)).faults
+            first.close()
+            with Cluster(address, key=key, threads=1, shares="equal") as second:
+                second.wait(1, 60.0)
+                reply = second.run(model, second.sample(model, TOKENS))
+    assert not reply.faults
+    assert set(reply.partitions[0].participants) == {"primary", "d"}
+
+
+def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
+    key: Path, model: str, folder: Path
+) -> None:
+    """It may well hold the next one; asking it again for each run would fill the screen."""
+    said: list[str] = []
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", on_event=said.append) as cluster,
+        workers(cluster.address, key, f"{model}:7", folder, "e"),
+    ):
+        cluster.wait(1, 60.0)
+        for _ in range(2):
+            reply = cluster.run(model, cluster.sample(model, TOKENS))
+            assert reply.partitions[0].participants == ("primary",)
+        assert [m.n_faults for m in cluster.status()] == [0]
+        other = cluster.run(f"{model}:7", cluster.sample(model, TOKENS))
+        assert "e" in other.partitions[0].participants
+    assert sum("does not hold" in text for text in said) == 1
+
+
+def test_memory_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
+    """Testbeds change it while a cluster runs; a file that vanishes must not end a worker's thread."""
+    path = tmp_path / "memory"
+    with pytest.raises(InputError, match="cannot be read"):
+        memory_source(f"@{path}")
+    path.write_text("2KB")
+    free_bytes = memory_source(f"@{path}")
+    assert free_bytes is not None
+    assert free_bytes() == 2000
+    path.write_text("3KB")
+    assert free_bytes() == 3000
+    path.write_text("nothing")
+    assert free_bytes() == 3000
+    path.unlink()
+    assert free_bytes() == 3000

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from pliant.cluster.wire import Alarm, tcp
+from pliant.cluster.key import new_key
+from pliant.cluster.wire import Alarm, Wire, tcp, zmq
 from pliant.errors import ClusterError
 
 _WITHOUT = """
@@ -33,7 +34,10 @@ def test_an_address_is_host_and_port(address: str) -> None:
     assert tcp(address) == f"tcp://{address.removeprefix('tcp://')}"
 
 
-@pytest.mark.parametrize("address", ["", ":", "10.77.0.1", ":29500", "x:", "x:y", "x:65536", "x:-1"])
+@pytest.mark.parametrize(
+    "address",
+    ["", ":", "10.77.0.1", ":29500", "x:", "x:y", "x:65536", "x:-1", "x:２", "::1:5", "[::1]", "[x]:5"],
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     """The message shows how one looks."""
     with pytest.raises(ClusterError, match="write HOST:PORT"):
@@ -48,3 +52,19 @@ def test_an_alarm_may_ring_often_and_after_its_end() -> None:
     alarm.quiet()
     alarm.close()
     alarm.ring()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0", "[::]:0"])
+def test_no_member_listens_at_every_address(address: str) -> None:
+    """Others are told where it listens, and nobody can call 0.0.0.0."""
+    wire = Wire(new_key(), 1024, heartbeat_s=1.0)
+    with pytest.raises(ClusterError, match="listen at the one by which they reach it"):
+        wire.listen_or_close(zmq.ROUTER, address, 1)
+
+
+def test_nobody_listens_at_port_0() -> None:
+    """It means any free port to a listener; a worker would knock for ever."""
+    wire = Wire(new_key(), 1024, heartbeat_s=1.0)
+    with pytest.raises(ClusterError, match="port 0"):
+        wire.connect(zmq.DEALER, "127.0.0.1:0", 1)
+    wire.close()

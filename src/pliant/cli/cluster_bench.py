@@ -39,7 +39,7 @@ def bench(
     json: Json = False,
 ) -> None:
     """Time a model over the cluster and on this device alone, in turns."""
-    with led.open() as cluster:
+    with led.open(model) as cluster:
         feeds = cluster.sample(model, tokens)
         replies: dict[str, list[ClusterReply]] = {"cluster": [], "alone": []}
         for i in range(runs + 1):

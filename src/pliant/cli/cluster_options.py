@@ -63,8 +63,11 @@ class Led:
     dilate_compute: Slower = 1.0
 
     @contextmanager
-    def open(self) -> Iterator[Cluster]:
-        """The cluster, once its workers joined; what happens to them is said on stderr."""
+    def open(self, model: str | None = None) -> Iterator[Cluster]:
+        """The cluster, once its workers joined; what happens to them is said on stderr.
+
+        `model` is opened first: nobody waits for workers to learn that it cannot be read.
+        """
         with Cluster(
             self.listen,
             key=self.key,
@@ -79,8 +82,11 @@ class Led:
             dilation=self.dilate_compute,
             on_event=say,
         ) as cluster:
+            if model is not None:
+                cluster.open(model)
             if self.wait:
-                say(f"waiting for {self.wait} workers at {cluster.address}")
+                noun = "worker" if self.wait == 1 else "workers"
+                say(f"waiting for {self.wait} {noun} at {cluster.address.removeprefix('tcp://')}")
             cluster.wait(self.wait, self.patience)
             yield cluster
 

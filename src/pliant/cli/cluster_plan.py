@@ -13,7 +13,7 @@ def plan(
     model: ModelName, led: Led, tokens: Tokens = 128, latency: Deadline = None, json: Json = False
 ) -> None:
     """Choose who takes what, and predict the time; nothing runs."""
-    with led.open() as cluster:
+    with led.open(model) as cluster:
         made = cluster.plan(model, tokens, latency)
     if json:
         print_json(plan_values(made))

@@ -32,7 +32,7 @@ def run(
     """Answer with a model split over the cluster; with --json, one line of JSON a run."""
     if sum(one is not None for one in (text, input, tokens)) != 1 or (pair is not None and text is None):
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
-    with led.open() as cluster:
+    with led.open(model) as cluster:
         for _ in range(repeat):
             reply = _answer(cluster, model, text, pair, input, tokens)
             if json:

@@ -16,6 +16,9 @@ from pliant.cli.show import print_json
 from pliant.cluster.launch import MemberOptions, open_worker
 from pliant.clustered import cluster_key, memory_source, open_model
 
+PROBLEM_S = 2.0
+"""A problem that lasts as long is said."""
+
 
 def worker(
     join: Annotated[list[str], typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")],
@@ -59,7 +62,13 @@ def worker(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with open_worker(options, join, sources):
+    with open_worker(options, join, sources) as member:
         report(f"{options.name} knocks at {', '.join(join)}")
-        ended.wait()
+        before: set[str] = set()
+        said: set[str] = set()
+        while not ended.wait(PROBLEM_S):
+            now = set(member.problems)
+            for problem in sorted(now & before - said):  # one that lasts, not a moment's
+                report(problem)
+            said, before = (said | now & before) & now, now
     report(f"{options.name} has left")

@@ -17,5 +17,9 @@ class Control(Protocol):
     def peers(self) -> Collection[str]:
         """Who is here."""
 
+    @property
+    def problems(self) -> Collection[str]:
+        """Why nobody is heard where this member knocks, in words."""
+
     def close(self) -> None:
         """Let go of every connection and thread."""

@@ -71,7 +71,9 @@ def make_key(path: Path) -> Key:
             "first, or name another file."
         ) from None
     except OSError as error:
-        raise ClusterError(f"no key can be written to {path}: {error.strerror}.") from error
+        raise ClusterError(
+            f"no key can be written to {path}: {error.strerror}. Name another file."
+        ) from error
     return key
 
 
@@ -90,7 +92,9 @@ def read_key(path: Path) -> Key:
             "to the others."
         ) from None
     except OSError as error:
-        raise ClusterError(f"the cluster key at {path} cannot be read: {error.strerror}.") from error
+        raise ClusterError(
+            f"the cluster key at {path} cannot be read: {error.strerror}. Name the file."
+        ) from error
     if os.name == "posix" and mode & _PUBLIC_TO_ALL:
         raise ClusterError(
             f"the cluster key at {path} is open to others (mode {stat.S_IMODE(mode):04o}; limit 0600): "

@@ -24,6 +24,7 @@ from pliant.cluster.perform import Holder, Performer
 from pliant.cluster.primary import Primary
 from pliant.cluster.shard import Shard, Shards
 from pliant.cluster.steer import Steering
+from pliant.cluster.wire import host_and_port
 from pliant.cluster.worker import Offer, OnEvent, Worker
 from pliant.errors import ClusterError
 from pliant.ir.cluster import Capability
@@ -177,6 +178,7 @@ def open_primary(
 ) -> Iterator[Leader]:
     """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
     later = _Later()
+    host_and_port(listen)
     host = listen.rpartition(":")[0]
     with (
         _machine(options) as machine,
@@ -238,14 +240,19 @@ def introducing(name: str, comm: ZmqComm) -> Callable[[Mapping[str, str]], None]
 
 
 def address_towards(address: str) -> str:
-    """This device's own address on the way to `HOST:PORT`; nothing is sent."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    """This device's own address on the way to `HOST:PORT`, bracketed if it is IPv6; nothing is sent."""
+    host, port = host_and_port(address)
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))
-            return str(probe.getsockname()[0])
-    except (OSError, ValueError, OverflowError) as error:
-        raise ClusterError(f"{address!r} cannot be reached: {error}. Give HOST:PORT.") from error
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own = str(probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise ClusterError(
+            f"{address!r} cannot be reached: {reason}. Give the primary's HOST:PORT, and check the network."
+        ) from error
+    return f"[{own}]" if ":" in own else own
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ sender's fault and named so; a message never holds weights, tensors or code.
 
 from collections.abc import Mapping
 from math import isfinite
+from typing import Annotated
 
 import msgspec
 
@@ -25,6 +26,10 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unk
     """Any of those below."""
 
 
+Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 48)]
+"""The last epoch that a worker has seen, of any primary; -1 before the first."""
+
+
 class Hello(Message, frozen=True):
     """A worker offers itself, and its models by identity."""
 
@@ -33,6 +38,7 @@ class Hello(Message, frozen=True):
     n_threads: int
     free_bytes: int
     models: tuple[str, ...]
+    last_epoch: Epoch = -1
 
 
 class Welcome(Message, frozen=True):
@@ -162,9 +168,10 @@ class Report(Message, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """Free memory, said without being asked."""
+    """Free memory and the last epoch, said without being asked."""
 
     free_bytes: int
+    last_epoch: Epoch = -1
 
 
 class Who(Message, frozen=True):

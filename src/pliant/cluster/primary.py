@@ -121,7 +121,8 @@ class Primary:
         match message:
             case Hello():
                 self._greet(peer, message)
-            case Status(free_bytes=free_bytes):
+            case Status(free_bytes=free_bytes, last_epoch=last_epoch):
+                self._start_after(last_epoch)
                 known = self.monitor.get(peer)
                 if known is None or not known.is_here:
                     self.send(peer, Who())
@@ -166,6 +167,7 @@ class Primary:
                 Refused(f"it runs pliant {hello.version}, the primary {self._version}: install the same."),
             )
             return
+        self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
             self._on_event(f"{peer} joined")
         elif known.hello.data_address != hello.data_address:
@@ -214,10 +216,14 @@ class Primary:
     # Measuring.
 
     def next_epoch(self) -> int:
-        """A number that no exchange has used."""
+        """A number that no exchange has used, as far as the workers know: not for another primary either."""
         with self._news:
             self._epoch += 1
             return self._epoch
+
+    def _start_after(self, epoch: int) -> None:
+        with self._news:
+            self._epoch = max(self._epoch, epoch)
 
     def measure_devices(
         self, source: EncoderSource, tokens: int, names: Collection[str]

@@ -14,6 +14,7 @@ from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.held import Held
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
+from pliant.cluster.monitor import Member
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
@@ -91,6 +92,7 @@ class Steering:
         self._is_measuring = is_measuring
         self._measured: dict[str, dict[str, Capability]] = {}
         self._model = ""
+        self._lacks: set[tuple[str, str]] = set()
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
@@ -160,7 +162,7 @@ class Steering:
         measured = self._measured.get(self._model, {})
         own = measured.get(self._primary.name, UNKNOWN)
         devices = {self._primary.name: replace(own, free_bytes=self._free_bytes())}
-        for member in self._primary.monitor.usable():
+        for member in self._usable():
             if member.name not in without:
                 known = measured.get(member.name, UNKNOWN)
                 devices[member.name] = replace(known, free_bytes=member.free_bytes)
@@ -181,6 +183,7 @@ class Steering:
     def measure(self, source: EncoderSource, tokens: int) -> None:
         """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
         self._model = source.identity
+        self._say_who_lacks_it()
         if not self._is_measuring:
             return
         measured = self._measured.setdefault(source.identity, {})
@@ -308,8 +311,23 @@ class Steering:
         return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in need.items())
 
     def _here(self) -> set[str]:
-        usable = {m.name for m in self._primary.monitor.usable()}
+        usable = {m.name for m in self._usable()}
         return {self._primary.name} | (usable - self._without)
+
+    def _usable(self) -> tuple[Member, ...]:
+        """Workers that can be counted on and hold the model."""
+        usable = self._primary.monitor.usable()
+        return tuple(member for member in usable if self._model in member.hello.models)
+
+    def _say_who_lacks_it(self) -> None:
+        for member in self._primary.monitor.usable():
+            lack = member.name, self._model
+            if self._model not in member.hello.models and lack not in self._lacks:
+                self._lacks.add(lack)
+                self._on_event(
+                    f"{member.name} is left out: it does not hold this very model ({self._model[:12]}); "
+                    "start its worker with --model and a true copy."
+                )
 
     def _await_pending(self) -> None:
         if self._pending is not None:

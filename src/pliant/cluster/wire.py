@@ -33,6 +33,7 @@ _HANDSHAKE_LIMIT_MS = 5_000
 _RETRY_MS = 50
 _RETRY_LIMIT_MS = 1_000
 _LINGER_MS = 1_000
+_ANY = ("*", "0.0.0.0", "::")
 
 
 class Wire:
@@ -55,20 +56,25 @@ class Wire:
     def listen(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
         """A socket bound to `address` (port 0 takes a free one), and the address it has now.
 
-        Raises ClusterError if it cannot be had.
+        Raises ClusterError if it cannot be had, or is one that others cannot call.
         """
-        endpoint = tcp(address)
-        socket = self._socket(kind, n_queued)
+        host, port = host_and_port(address)
+        if host in _ANY:
+            raise ClusterError(
+                f"{host} is every address of this device, and the others must be told one: listen at the "
+                "one by which they reach it, as in 10.77.0.1:29500."
+            )
+        socket = self._socket(kind, n_queued, host)
         socket.curve_server = True
         socket.zap_domain = _DOMAIN
         socket.zap_enforce_domain = True
         try:
-            socket.bind(endpoint)
+            socket.bind(tcp(address))
         except zmq.ZMQError as error:
             socket.close()
             raise ClusterError(
-                f"cannot listen at {address}: {error.strerror}. Name an address of this device and a free "
-                "port (0 takes any)."
+                f"cannot listen at {host}, {f'port {port}' if port else 'any port'}: "
+                f"{_reason(error)}. Name an address of this device and a free port (0 takes any)."
             ) from error
         return socket, str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 
@@ -82,18 +88,22 @@ class Wire:
 
     def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
         """A socket that connects, and connects again, to `address`, and its monitor."""
-        endpoint = tcp(address)
-        socket = self._socket(kind, n_queued)
+        host, port = host_and_port(address)
+        if port == 0:
+            raise ClusterError(f"{address!r} has port 0, where nobody listens: name the primary's port.")
+        socket = self._socket(kind, n_queued, host)
         socket.curve_serverkey = self._key.public
         socket.immediate = True  # nothing is queued for a peer that is not there
         monitor = socket.get_monitor_socket(_EVENTS)
         monitor.linger = 0
         try:
-            socket.connect(endpoint)
+            socket.connect(tcp(address))
         except zmq.ZMQError as error:
             monitor.close()
             socket.close()
-            raise ClusterError(f"{address} is no address to connect to: {error.strerror}.") from error
+            raise ClusterError(
+                f"{address} is no address to connect to: {_reason(error)}. Write HOST:PORT."
+            ) from error
         return socket, monitor
 
     def admit(self) -> None:
@@ -108,8 +118,9 @@ class Wire:
         self.gate.close()
         self._context.term()
 
-    def _socket(self, kind: int, n_queued: int) -> Socket:
+    def _socket(self, kind: int, n_queued: int, host: str) -> Socket:
         socket = self._context.socket(kind)
+        socket.ipv6 = ":" in host
         socket.curve_publickey = self._key.public
         socket.curve_secretkey = self._key.secret
         socket.maxmsgsize = self._max_message_bytes
@@ -132,10 +143,25 @@ def event(monitor: Socket) -> int:
 
 def tcp(address: str) -> str:
     """`host:port` as ZeroMQ spells it. Raises ClusterError if it is none."""
+    host, port = host_and_port(address)
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two halves of `HOST:PORT`, of `[HOST]:PORT` for IPv6. Raises ClusterError if it is neither."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if not (host and port.isdigit() and int(port) < 1 << 16):
-        raise ClusterError(f"{address!r} is no address: write HOST:PORT, as in 10.77.0.1:29500.")
-    return f"tcp://{host}:{port}"
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16
+    if not bare or not is_number or is_bracketed != (":" in bare):
+        raise ClusterError(
+            f"{address!r} is no address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
+        )
+    return bare, int(port)
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    return "unknown" if error.errno is None else zmq.strerror(error.errno)
 
 
 class Alarm:

@@ -95,7 +95,8 @@ class Worker:
         self._serving: str | None = None
         self._plans: dict[int, Held] = {}
         self._lock = Lock()
-        self._stopped = self._over = -1  # the last epochs that were ended, and that ended here
+        # The last epochs that were ended, that ended here, and that measured; of all primaries there were.
+        self._stopped = self._over = self._measured = -1
         self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
         self._turns: SimpleQueue[Go | Stop | None] = SimpleQueue()
         self._closed = Event()
@@ -117,6 +118,11 @@ class Worker:
     def refusals(self) -> Mapping[str, str]:
         """Why primaries refused this worker, by their names."""
         return dict(self._refusals)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why no primary is heard where this worker knocks: for people."""
+        return tuple(self._control.problems)
 
     def close(self) -> None:
         """Say goodbye and stop; safe to call twice."""
@@ -168,6 +174,7 @@ class Worker:
         if peer in self._welcome:
             self._welcome.discard(peer)
             self._on_event(f"lost {peer}")
+        self._refusals.pop(peer, None)  # the next of that name may think otherwise
         if peer == self._serving:
             self._end_runs()
             self._inbox.put((peer, Forget(())))
@@ -186,7 +193,7 @@ class Worker:
         while not self._closed.wait(KNOCK_S):
             for peer in list(self._control.peers):
                 if peer in self._welcome:
-                    self._send(peer, Status(self._offer.free_bytes()))
+                    self._send(peer, Status(self._offer.free_bytes(), self._last_epoch))
                 elif peer not in self._refusals:
                     self._send(peer, self._hello)
 
@@ -199,7 +206,13 @@ class Worker:
             n_threads=offer.n_threads,
             free_bytes=offer.free_bytes(),
             models=tuple(offer.sources),
+            last_epoch=self._last_epoch,
         )
+
+    @property
+    def _last_epoch(self) -> int:
+        ran = self._performer.epoch
+        return max(self._stopped, self._over, self._measured, -1 if ran is None else ran)
 
     def _keep_plans(self) -> None:
         while (order := self._inbox.get()) is not None:
@@ -243,6 +256,7 @@ class Worker:
                 capability = self._hold.measure(self._source(wanted.model), wanted.tokens)
             else:
                 self._introduce(wanted.addresses)
+                self._measured = wanted.epoch
                 found = measure_links(self._comm, wanted.members, wanted.epoch)
         except (PliantError, MemoryError, OSError) as error:
             reason = f"{error}" or type(error).__name__
