@@ -2,9 +2,9 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ _PATIENCE_S = 120.0
 class Bed:
     """A network, and the cluster whose primary is its first device and whose workers are the others.
 
-    `folder` holds what each worker said, in NAME.log.
+    `folder` holds what each worker said, in NAME.log; `words` are further options of `pliant worker` by name.
     """
 
     network: Network
     cluster: Cluster
     model: str
     folder: Path
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def key(self) -> Path:
@@ -47,17 +48,25 @@ class Bed:
         device = self.network[name]
         words = ["worker", "--join", f"{self.primary.address}:{PORT}", "--name", name]
         words += ["--key", str(self.key), "--model", self.model, "--threads", "1"]
-        words += ["--dilate-compute", str(device.spec.slower)]
+        words += self.words.get(name, ["--dilate-compute", str(device.spec.slower)])
         with (self.folder / f"{name}.log").open("ab") as log:
             return device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
 
 
 @contextmanager
-def open_bed(specs: Sequence[DeviceSpec], model: str, folder: Path, **options: Any) -> Iterator[Bed]:
+def open_bed(
+    specs: Sequence[DeviceSpec],
+    model: str,
+    folder: Path,
+    *,
+    words: Mapping[str, Sequence[str]] | None = None,
+    **options: Any,
+) -> Iterator[Bed]:
     """All devices of `specs` up, and a worker for `model` on each but the first joined to that one.
 
     `options` go to `Cluster`. The primary is this process: a limit on its memory is told to the planner, not
-    enforced. One thread computes on each device, `slower` times slower. `folder` must be new and stays.
+    enforced. One thread computes on each device, `slower` times slower unless `words`, options of
+    `pliant worker` by device, say something else. `folder` must be new and stays.
     Raises BedError where there is no testbed, and ClusterError naming the workers that came when not all did.
     """
     first = specs[0]
@@ -75,7 +84,7 @@ def open_bed(specs: Sequence[DeviceSpec], model: str, folder: Path, **options: A
                 **({"memory": first.memory_bytes} | options),
             )
         )
-        bed = Bed(network, cluster, model, folder)
+        bed = Bed(network, cluster, model, folder, words or {})
         for device in bed.workers:
             bed.start(device.name)
         cluster.wait(len(bed.workers), _PATIENCE_S)
