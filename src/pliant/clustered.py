@@ -98,8 +98,8 @@ class Cluster:
 
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
-    mode, `shares` are the best or equal, `exchange` is how activations travel. Devices and links are
-    measured before their first plan unless `measure` is off, which it is for equal shares. Raises
+    mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel. Devices and links
+    are measured before their first plan unless `measure` is off, which it is for equal shares. Raises
     ClusterError: see errors.py for which.
     """
 
@@ -136,7 +136,7 @@ class Cluster:
             patience=patience,
             on_event=on_event,
         )
-        is_measuring = shares == "best" if measure is None else measure
+        is_measuring = shares != "equal" if measure is None else measure
         self._opened = ExitStack()
         leading = open_primary(
             options,

@@ -1,4 +1,4 @@
-"""A worker that is started anew between runs is in the next one: no plan of its former process is used."""
+"""Workers that are started anew, and primaries that come one after another."""
 
 from pathlib import Path
 
@@ -30,3 +30,25 @@ def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path
         assert set(after.partitions[-1].participants) == {"primary", "a", "b"}
         assert not after.faults
         np.testing.assert_allclose(after.answer, before.answer, atol=1e-4)
+
+
+def test_a_worker_serves_one_primary_after_another(tmp_path: Path) -> None:
+    """`pliant cluster run` is a new primary each time, which counts its epochs from the start: what came of
+    epochs that were over with the last one must not be dropped."""
+    key = tmp_path / "key"
+    make_key(key)
+    model = small_model(tmp_path)
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", measure=True) as first:
+        address = first.address
+        with workers(address, key, model, tmp_path, "a"):
+            first.wait(1, 60.0)
+            feeds = first.sample(model, 20)
+            answers = [first.run(model, feeds).answer for _ in range(3)]
+            first.close()
+            for _ in range(2):
+                with Cluster(address, key=key, threads=1, shares="equal", measure=True) as again:
+                    again.wait(1, 60.0)
+                    reply = again.run(model, feeds)
+                    assert set(reply.partitions[-1].participants) == {"primary", "a"}
+                    assert not reply.faults
+                    np.testing.assert_allclose(reply.answer, answers[0], atol=1e-4)

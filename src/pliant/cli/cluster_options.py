@@ -52,7 +52,7 @@ class Led:
     wait: Annotated[int, typer.Option(help="Workers to wait for.", min=0)] = 1
     patience: Annotated[str, typer.Option(help="How long to wait for them.")] = "30s"
     mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
-    partition: Annotated[Shares, typer.Option(help="The quickest shares found, or equal ones.")] = "best"
+    partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
     engine: Annotated[Engine, typer.Option(help="What carries activations.")] = "zmq"
     adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (

@@ -1,4 +1,4 @@
-"""The partition that a user asked for: the planner's, of one mode, or of equal shares. Predicts nothing."""
+"""The partition that a user asked for: the planner's, of one mode, equal, CoEdge's. Predicts nothing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,6 +13,7 @@ from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.pace import as_partition
 from pliant.plan.partition import choose_partition, solve
+from pliant.plan.partition_baseline import coedge
 from pliant.plan.problem import pose
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
@@ -20,12 +21,19 @@ Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Part
 
 AnyMode = Literal["auto", "ws", "1d", "2d"]
 """Hepti's modes, or whichever suits the devices."""
-Shares = Literal["best", "equal"]
-"""The quickest shares that are found, or the same for every device."""
+Shares = Literal["best", "equal", "coedge"]
+"""The quickest shares that are found, the same for every device, or by CoEdge's rule."""
 
 
 def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
-    """How partitions are chosen. The 2D-tiled mode, asked for by name, has equal shares."""
+    """How partitions are chosen. The 2D-tiled mode, asked for by name, has equal shares.
+
+    Raises InputError for CoEdge's shares in a tiled mode.
+    """
+    if shares == "coedge":
+        if mode not in ("auto", "ws"):
+            raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
+        return _coedge
     if shares == "equal" or mode == "2d":
         return partial(_equal, "ws" if mode == "auto" else mode)
     return _best if mode == "auto" else partial(_fixed, mode)
@@ -35,6 +43,12 @@ def _best(
     spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
 ) -> Partition:
     return choose_partition(spec, tokens, capabilities, links, primary).partition
+
+
+def _coedge(
+    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+) -> Partition:
+    return coedge(pose(spec, tokens, capabilities, links, primary)).partition
 
 
 def _fixed(
