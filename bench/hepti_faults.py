@@ -129,7 +129,9 @@ class _Rig:
         """The hostile member joins before it lies; raw bytes need no member."""
         if fault.kind != "garbage" or fault.detail == "raw":
             return
-        at = rng.randint(1, 8 * (LAYERS - 1))  # of the tensors that it sends in a run: 8 a layer, to four peers
+        at = rng.randint(
+            1, 8 * (LAYERS - 1)
+        )  # of the tensors that it sends in a run: 8 a layer, to four peers
         self._start_liar(fault.detail, at, f"{self._bed.primary.address}:{PORT}", f"liar{number}")
         self._await(len(WORKERS) + 1)
 

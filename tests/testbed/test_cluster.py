@@ -20,7 +20,7 @@ def test_devices_answer_as_one_does_and_send_what_was_planned(n_devices: int, tm
     if reason is not None:
         pytest.skip(f"no testbed: {reason}")
     specs = [DeviceSpec(f"d{i}", slower=1.0 + i, bandwidth_Bps=rate("400Mbit")) for i in range(n_devices)]
-    with open_bed(specs, small_model(tmp_path), tmp_path, mode="ws", adapt=False) as bed:
+    with open_bed(specs, small_model(tmp_path), tmp_path, mode="ws", shares="equal", adapt=False) as bed:
         feeds = bed.cluster.sample(bed.model, _TOKENS)
         alone = bed.cluster.run(bed.model, feeds, is_alone=True)
         bed.cluster.run(bed.model, feeds)
