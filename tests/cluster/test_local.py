@@ -1,5 +1,7 @@
 """A split model answers as the whole one does, and sends what was planned."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,13 @@ from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Exchange
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
+from pliant.plan.pace import as_partition
+from pliant.plan.partition_grid import solve_grid
+from pliant.plan.problem import pose
 from pliant.plan.split import split
 from tests.cluster.sources import feeds, random_source
 from tests.models.test_encoder_parts import SPECS
+from tests.plan.clusters import cluster
 from tests.plan.splits import MODES, partition
 
 # Issue part 2: each mode equals the unsplit model to 1e-4 in float32; answers here are of order 1.
@@ -54,6 +60,19 @@ def test_many_devices_equal_one(name: str, ranks: int, mode: Mode, library: Libr
     """Issue part 2: 4, 5 and 16 ranks, most of which get little or nothing of so small a model."""
     for seed in range(2):
         check(name, partition(SPECS[name], mode, ranks, 7, seed), library)
+
+
+def test_a_grid_that_was_chosen_answers_as_the_whole(library: Library) -> None:
+    """Unequal devices without memory for all weights: groups by speed, blocks as memory allows."""
+    spec = random_source(SPECS["post-norm"]).spec
+    devices, links = cluster(2, 6)
+    p = pose(spec, 7, devices, links, "d3")
+    whole = p.sizes.tiled_head.each * spec.n_heads + p.sizes.tiled_column * spec.ffn
+    plan, _ = solve_grid(replace(p, memory=np.full(6, 0.6 * whole)))
+    chosen = as_partition(p, plan)
+    assert chosen.mode == "2d"
+    assert len(chosen.participants) > 1
+    check("post-norm", chosen, library)
 
 
 def test_a_device_that_fails_stops_the_others(library: Library) -> None:

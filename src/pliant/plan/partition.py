@@ -2,7 +2,8 @@
 
 The program of eq. 1 to 11 over whole heads, rows and columns: heads are searched as whole numbers, and with
 heads fixed the rest is a linear program, WS's bilinear first exchange too. Every candidate is priced by the
-same closed form of the real program's steps (`plan.pace`), and every single device is one of them.
+same closed form of the real program's steps (`plan.pace`), and every single device is one of them. Grids
+are searched by `plan.partition_grid`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,10 +14,11 @@ import numpy as np
 
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cluster import Capability, Links
-from pliant.ir.partition import Partition, Share
+from pliant.ir.partition import Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
-from pliant.plan.pace import FlatMode, Plans, as_partition, seconds, weights
+from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, weights
+from pliant.plan.partition_grid import solve_grid
 from pliant.plan.partition_improve import FEW, best, polish, search_heads
 from pliant.plan.partition_linear import fitted
 from pliant.plan.partition_start import alone, starts
@@ -24,6 +26,9 @@ from pliant.plan.problem import Problem, pose
 from pliant.plan.shortlist import shortlist
 
 Rule = Literal["paper", "cost"]
+MANY = 16
+"""Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
+TILED: tuple[FlatMode, Mode] = ("1d", "2d")
 
 
 def choose_partition(
@@ -39,25 +44,27 @@ def choose_partition(
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
 
     Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
-    takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one; "cost"
-    tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way, InputError
-    and ProfileError where the devices are not described.
+    takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
+    from 16 devices on the 2D-tiled one; where no plan of that mode fits, the other tiled mode is tried.
+    "cost" tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way,
+    InputError and ProfileError where the devices are not described.
 
-    The 2D-tiled mode, which the paper takes from 16 devices on where memory is short, is never chosen:
-    partitions of it can be run, but none is searched for yet.
+    In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
     """
     if primary not in capabilities:
         raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
     p = pose(spec, tokens, shortlist(spec, tokens, capabilities, links, primary), links, primary)
-    modes, reason = _modes(p, rule)
-    tried = [solve(p, mode) for mode in modes]
-    plan, plan_s = min([best(p, alone(p, "ws")), *tried], key=lambda one: one[1])
+    modes, reason = _modes(p, rule, len(capabilities))
+    tried = {mode: solve(p, mode) for mode in modes}
+    if rule == "paper" and len(tried) == 1 and not np.isfinite(min(s for _, s in tried.values())):
+        tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
+    plan, plan_s = min([best(p, alone(p, "ws")), *tried.values()], key=lambda one: one[1])
     if not np.isfinite(plan_s):
         raise BudgetError(_too_little_memory(p))
     partition = _with_everybody(as_partition(p, plan), capabilities)
     alone_s = _alone(p)
     considered = [Considered(f"{name} alone", s) for name, s in alone_s.items()]
-    considered += [Considered(mode, s) for mode, (_, s) in zip(modes, tried, strict=True)]
+    considered += [Considered(mode, s) for mode, (_, s) in tried.items()]
     return Decision(
         partition=partition,
         seconds=plan_s,
@@ -68,8 +75,13 @@ def choose_partition(
     )
 
 
-def solve(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
-    """The quickest plan found in one mode; infinite seconds where no plan fits in memory.
+def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
+    """The quickest plan found in one mode; infinite seconds where no plan fits in memory."""
+    return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
+
+
+def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    """As `solve`, in a mode without a grid.
 
     Fewer devices leave time for more starts and more moves: among a few devices nothing better was found by
     trying all plans (tests), among ten it costs about as much as one linear program.
@@ -97,20 +109,24 @@ def _from(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
 def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:
     """Devices that were not on the shortlist take no share."""
     shares = {share.device: share for share in partition.shares}
-    return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in devices))
+    order = devices if partition.grid is None else [*shares, *(d for d in devices if d not in shares)]
+    return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in order))
 
 
-def _modes(p: Problem, rule: Rule) -> tuple[tuple[FlatMode, ...], str]:
+def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], str]:
     s = p.sizes
     whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
     short = [name for name, free in zip(p.names, p.memory, strict=True) if free < whole]
     if p.n == 1:
         return (), "There is but one device."
     if rule == "cost":
-        return ("ws", "1d"), "All modes were tried, and the cost model judged."
+        return ("ws", *TILED), "All modes were tried, and the cost model judged."
     if not short:
         return ("ws",), f"Weight-stationary: every device has memory for all weights ({whole / 1e6:.0f} MB)."
-    return ("1d",), f"1D-tiled: {_some(short)} cannot hold all weights ({whole / 1e6:.0f} MB)."
+    cannot = f"{_some(short)} cannot hold all weights ({whole / 1e6:.0f} MB)"
+    if n_devices < MANY:
+        return ("1d",), f"1D-tiled: {cannot}."
+    return ("2d",), f"2D-tiled: {cannot}, and there are {MANY} devices or more."
 
 
 def _alone(p: Problem) -> dict[str, float]:
@@ -118,7 +134,7 @@ def _alone(p: Problem) -> dict[str, float]:
     return {name: float(t) for name, t in zip(p.names, times, strict=True)}
 
 
-def _weights(p: Problem, plan: Plans) -> dict[str, int]:
+def _weights(p: Problem, plan: Plans | GridPlans) -> dict[str, int]:
     return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
 
 

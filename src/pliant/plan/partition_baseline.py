@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.errors import BudgetError
 from pliant.ir.partition import Partition
-from pliant.plan.pace import FlatMode, Plans, as_partition, seconds, weights
+from pliant.plan.pace import FlatMode, Plans, as_partition, plan_of, seconds, weights
 from pliant.plan.partition_start import proportional
 from pliant.plan.problem import Problem
 
@@ -47,8 +47,7 @@ def coedge(p: Problem) -> Baseline:
 
 def check_memory(p: Problem, partition: Partition) -> None:
     """Raise BudgetError where a partition that was set earlier no longer fits: out of memory (Figure 7)."""
-    plan = _plan(p, partition)
-    for name, need, free in zip(p.names, weights(p, plan)[0], p.memory, strict=True):
+    for name, need, free in zip(p.names, weights(p, plan_of(p, partition))[0], p.memory, strict=True):
         if need > free:
             raise BudgetError(
                 f"{name} needs {need / 1e6:.0f} MB for its share of weights and has {free / 1e6:.0f} free: "
@@ -57,15 +56,8 @@ def check_memory(p: Problem, partition: Partition) -> None:
 
 
 def predicted_s(p: Problem, partition: Partition) -> float:
-    """Seconds of a partition without a grid under the costs of `p`, not only those it was made for."""
-    return float(seconds(p, _plan(p, partition))[0])
-
-
-def _plan(p: Problem, partition: Partition) -> Plans:
-    assert partition.mode != "2d", partition
-    shares = [partition.share(name) for name in p.names]
-    counts = ([s.heads for s in shares], [s.rows for s in shares], [s.columns for s in shares])
-    return Plans(partition.mode, *(np.array([count]) for count in counts))
+    """Seconds of a partition under the costs of `p`, not only those it was made for."""
+    return float(seconds(p, plan_of(p, partition))[0])
 
 
 def _shared(p: Problem, mode: FlatMode, speed: np.ndarray) -> Baseline:

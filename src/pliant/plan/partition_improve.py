@@ -1,12 +1,15 @@
 """Better partitions by moving shares between two devices, judged by the true cost. Proves no optimum."""
 
+from typing import TypeVar
+
 import numpy as np
 
 from pliant.arrays import Int
-from pliant.plan.pace import Counts, Plans, seconds, together
+from pliant.plan.pace import Counts, GridPlans, Plans, seconds, together
 from pliant.plan.partition_start import with_heads
 from pliant.plan.problem import Problem
 
+Kind = TypeVar("Kind", Plans, GridPlans)
 FEW = 4
 """Devices among which moves of two shares at once are tried."""
 MOST = 200
@@ -36,7 +39,7 @@ def polish(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, 
     return plan, plan_s
 
 
-def best(p: Problem, plans: Plans) -> tuple[Plans, float]:
+def best(p: Problem, plans: Kind) -> tuple[Kind, float]:
     """The quickest, of equals the first, and its seconds."""
     times = seconds(p, plans)
     i = int(np.argmin(times))

@@ -18,7 +18,7 @@ def starts(p: Problem, mode: FlatMode) -> Plans:
     s = p.sizes
     head_s = p.attend_s if mode == "ws" else p.mixed_s
     sent_s = head_s + np.arange(s.n_heads + 1) * (ITEMSIZE * s.head_dim * s.rows / p.egress)[:, None]
-    room = _head_room(p, mode)
+    room = head_room(p, mode)
     found = []
     for late_s in (head_s, sent_s):
         order = np.argsort(_entry_s(p, late_s), kind="stable")
@@ -119,7 +119,7 @@ def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[n
     return entry_s
 
 
-def _head_room(p: Problem, mode: FlatMode) -> Share:
+def head_room(p: Problem, mode: FlatMode) -> Share:
     """How many heads fit in each device's memory, beside its other weights where these fit as well."""
     s = p.sizes
     if mode == "ws":

@@ -78,25 +78,31 @@ def pose(
 def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
     """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
-    call_s = np.array([d.call_s for d in devices])
-    slope_s = np.array([d.cycles_per_flop / d.frequency_Hz for d in devices])
-    times = call_s[:, None] + slope_s[:, None] * ops
-    for i, device in enumerate(devices):
-        for curve in (c for c in device.curves if c.kind == kind):
-            times[i] = _on(np.array(((0.0, min(device.call_s, curve.points[0][1])), *curve.points)), ops)
-    times *= np.array([d.dilation * d.drift(kind) for d in devices])[:, None]
-    times[:, 0] = 0.0
-    times[:, ops <= 0] = 0.0
+    ops[0] = 0.0
+    times: Table = stage_s(devices, kind, np.broadcast_to(ops[:, None], (most + 1, len(devices)))).T
     return times
 
 
-def _on(
-    points: Float[np.ndarray, "points 2"], ops: Float[np.ndarray, " counts"]
-) -> Float[np.ndarray, " counts"]:
+def stage_s(
+    devices: tuple[Capability, ...], kind: str, ops: Float[np.ndarray, "*some devices"]
+) -> Float[np.ndarray, "*some devices"]:
+    """Seconds of one stage of `kind` with these operations on each device, as `Capability.seconds` has it."""
+    call_s = np.array([d.call_s for d in devices])
+    slope_s = np.array([d.cycles_per_flop / d.frequency_Hz for d in devices])
+    times: Float[np.ndarray, "*some devices"] = call_s + slope_s * ops
+    for i, device in enumerate(devices):
+        for curve in (c for c in device.curves if c.kind == kind):
+            points = np.array(((0.0, min(device.call_s, curve.points[0][1])), *curve.points))
+            times[..., i] = _on(points, ops[..., i])
+    times *= np.array([d.dilation * d.drift(kind) for d in devices])
+    return np.where(ops > 0, times, 0.0)
+
+
+def _on(points: Float[np.ndarray, "points 2"], ops: Float[np.ndarray, "*some"]) -> Float[np.ndarray, "*some"]:
     at = np.clip(np.searchsorted(points[:, 0], ops), 1, len(points) - 1)
     low, high = points[at - 1], points[at]
     lines = low[:, 1] + (ops - low[:, 0]) * (high[:, 1] - low[:, 1]) / (high[:, 0] - low[:, 0])
-    times: Float[np.ndarray, " counts"] = np.maximum(lines, points[0, 1])
+    times: Float[np.ndarray, "*some"] = np.maximum(lines, points[0, 1])
     return times
 
 
