@@ -32,7 +32,7 @@ def measure(quick: bool) -> dict[str, Any]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         found = _large(folder, 2 if quick else 4, 2 if quick else 7)
-        return found | {"answers": _answers(folder, 12 if quick else 200)}
+        return found | {"answers": _answers(folder, 12 if quick else 100)}
 
 
 def _large(folder: Path, n_layers: int, rounds: int) -> dict[str, Any]:
