@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import final
+from typing import Generic, TypeVar, final
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from pliant.store.encoder import open_encoder
 
 PORT = 29500
 Model = str | os.PathLike[str] | Encoder
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Cluster:
         engine: Engine = "zmq",
         adapt: bool = True,
         measure: bool | None = None,
-        dilation: float = 1.0,
+        dilation: float | Callable[[], float] = 1.0,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
@@ -273,30 +274,48 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
     if memory is None:
         return None
     if isinstance(memory, str) and memory.startswith("@"):
-        return _Watched(Path(memory[1:]))
+        return _Watched(Path(memory[1:]), parse_bytes, "a size such as 1GB")
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
 
 
-class _Watched:
-    """What a file says of memory whenever it is asked; the last that it said, once it cannot be read."""
+def pace_source(dilation: str) -> Callable[[], float]:
+    """How many times slower a device computes: a number, or what is written in a file (`@PATH`)."""
+    if dilation.startswith("@"):
+        return _Watched(Path(dilation[1:]), _parse_pace, "a number such as 4")
+    times = _parse_pace(dilation)
+    return lambda: times
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+
+def _parse_pace(text: str) -> float:
+    try:
+        times = float(text)
+    except ValueError:
+        times = 0.0
+    if not 1 <= times < float("inf"):
+        raise InputError(f"a device is emulated as 1 or more times slower, not {text.strip()!r}.")
+    return times
+
+
+class _Watched(Generic[T]):
+    """What a file says whenever it is asked; the last that it said, once it cannot be read."""
+
+    def __init__(self, path: Path, parse: Callable[[str], T], what: str) -> None:
+        self._path, self._parse, self._what = path, parse, what
         self._last = self._read()
 
-    def __call__(self) -> int:
+    def __call__(self) -> T:
         with suppress(InputError):
             self._last = self._read()
         return self._last
 
-    def _read(self) -> int:
+    def _read(self) -> T:
         try:
-            return parse_bytes(self._path.read_text())
+            return self._parse(self._path.read_text())
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise InputError(
-                f"memory @{self._path} cannot be read: {reason}. Name a file that holds a size such as 1GB."
+                f"@{self._path} cannot be read: {reason}. Name a file that holds {self._what}."
             ) from error
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster, memory_source
+from pliant.clustered import Cluster, memory_source, pace_source
 from pliant.errors import ClusterError, InputError
 from tests.cluster.processes import WorkerProcess, small_model, workers
 
@@ -227,3 +227,19 @@ def test_memory_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
     assert free_bytes() == 3000
     path.unlink()
     assert free_bytes() == 3000
+
+
+def test_a_pace_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
+    """One emulated device can be many, one after another; nothing is ever sped up."""
+    path = tmp_path / "pace"
+    path.write_text("4")
+    pace = pace_source(f"@{path}")
+    assert pace() == 4.0
+    path.write_text("2.5")
+    assert pace() == 2.5
+    path.write_text("0.5")
+    assert pace() == 2.5
+    assert pace_source("3")() == 3.0
+    for wrong in ("0.9", "nan", "slow"):
+        with pytest.raises(InputError, match="1 or more times slower"):
+            pace_source(wrong)

@@ -10,11 +10,11 @@ import typer
 
 from pliant import __version__
 from pliant.api import cache_directory, default_threads
-from pliant.cli.cluster_options import KeyFile, Memory, Slower, say
+from pliant.cli.cluster_options import KeyFile, Memory, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
 from pliant.cluster.launch import MemberOptions, open_worker
-from pliant.clustered import cluster_key, memory_source, open_model
+from pliant.clustered import cluster_key, memory_source, open_model, pace_source
 
 PROBLEM_S = 2.0
 """A problem that lasts as long is said."""
@@ -32,7 +32,9 @@ def worker(
     key: KeyFile = None,
     memory: Memory = None,
     threads: Threads = None,
-    dilate_compute: Slower = 1.0,
+    dilate_compute: Annotated[
+        str, typer.Option(help="Emulate a device so many times slower; @FILE reads it whenever asked.")
+    ] = "1",
     json: Json = False,
 ) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
@@ -52,7 +54,7 @@ def worker(
         cache=cache / "kernels",
         n_threads=threads or default_threads(),
         free_bytes=memory_source(memory),
-        dilation=dilate_compute,
+        dilation=pace_source(dilate_compute),
         on_event=report,
     )
     ended = Event()

@@ -43,7 +43,7 @@ Engine = Literal["zmq", "gloo"]
 class MemberOptions:
     """What any member is given. `free_bytes` says what memory its model may take, when asked.
 
-    `dilation` makes it compute that many times slower: an emulated device.
+    `dilation` makes it compute that many times slower: an emulated device, whose pace may change.
     """
 
     name: str
@@ -52,7 +52,7 @@ class MemberOptions:
     cache: Path
     n_threads: int
     free_bytes: Callable[[], int] | None = None
-    dilation: float = 1.0
+    dilation: float | Callable[[], float] = 1.0
     patience: Patience = Patience()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
 
@@ -61,7 +61,9 @@ class MemberOptions:
 class Holding:
     """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
 
-    def __init__(self, device: str, library: Library, pool: Pool, dilation: float = 1.0) -> None:
+    def __init__(
+        self, device: str, library: Library, pool: Pool, dilation: Callable[[], float] = lambda: 1.0
+    ) -> None:
         self._device, self._library, self._pool = device, library, pool
         self._dilation = dilation
         self.free_bytes = free_for_model(self)
@@ -74,7 +76,7 @@ class Holding:
 
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
         return measure_device(
-            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation
+            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
         )
 
     def keep(self, holders: Collection[Holder]) -> None:
@@ -99,14 +101,39 @@ class _Machine:
 def _machine(options: MemberOptions) -> Iterator[_Machine]:
     library = Library(host_isa(), options.cache)
     own = f"{options.name}/cpu"
+    pace = _pace(options.dilation)
     with (
         Pool(options.n_threads, library) as pool,
-        Lanes((), own=own, dilation={own: options.dilation}) as lanes,
+        Lanes((), own=own, dilation=_Paced(own, pace)) as lanes,
     ):
-        holding = Holding(options.name, library, pool, options.dilation)
+        holding = Holding(options.name, library, pool, pace)
         if options.free_bytes is not None:
             holding.free_bytes = options.free_bytes
         yield _Machine(holding, lanes)
+
+
+def _pace(dilation: float | Callable[[], float]) -> Callable[[], float]:
+    return dilation if callable(dilation) else lambda: dilation
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Paced(Mapping[str, float]):
+    """The dilation of one lane, asked anew each time."""
+
+    lane: str
+    pace: Callable[[], float]
+
+    def __getitem__(self, lane: str) -> float:
+        if lane != self.lane:
+            raise KeyError(lane)
+        return self.pace()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.lane,))
+
+    def __len__(self) -> int:
+        return 1
 
 
 @contextmanager
