@@ -164,12 +164,16 @@ class _Rig:
 
     def _poor(self) -> list[dict[str, Any]]:
         """A link below 100 Mbit/s: 1D, and what Hepti chooses, beside local inference, in turns."""
-        self._become(_Change("poor", POOR, SHORT))
         rows = []
-        for name, mode in (("1D-tiled", "1d"), ("chosen", "auto")):
+        for name, mode, at_first in (
+            ("1D-tiled, chosen at 250 Mbit/s", "1d", NARROW),
+            ("chosen", "auto", POOR),
+        ):
+            self._become(_Change("before", at_first, SHORT))
             with self._opened(mode=mode, adapt=False) as cluster:
                 for is_alone in (False, True):
                     self._run(cluster, is_alone=is_alone)
+                self._become(_Change("poor", POOR, SHORT))
                 pairs = [(self._run(cluster), self._run(cluster, is_alone=True)) for _ in range(self._runs)]
             ratio = median(split.seconds / alone.seconds for split, alone in pairs)
             rows.append(

@@ -95,6 +95,7 @@ class Rig:
     lead: Lead
     source: Encoder
     fixed: Fixed
+    lanes: Lanes
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
     _held: dict[tuple[Partition, Coding], Held] = field(default_factory=dict)
 
@@ -138,9 +139,18 @@ class Rig:
 
 @contextmanager
 def open_rig(
-    specs: Sequence[DeviceSpec], model: str, source: Encoder, folder: Path, tokens: int = TOKENS
+    specs: Sequence[DeviceSpec],
+    model: str,
+    source: Encoder,
+    folder: Path,
+    tokens: int = TOKENS,
+    *,
+    paces: Path | None = None,
 ) -> Iterator[Rig]:
-    """All devices up and a worker that holds `model` on each but the first; one thread computes on each."""
+    """All devices up and a worker that holds `model` on each but the first; one thread computes on each.
+
+    `paces` is a folder with a file for each worker that says how many times slower it is.
+    """
     first, fixed = specs[0], Fixed()
     folder.mkdir(parents=True)
     key = make_key(folder / "cluster.key")
@@ -163,15 +173,16 @@ def open_rig(
         lead = Lead(leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed)
         for device in network:
             if device.name != first.name:
-                start_worker(device, address, model, folder)
+                start_worker(device, address, model, folder, paces)
         leader.primary.wait_for(len(specs) - 1, 120.0)
         feeds = source.prepare(source.sample(tokens)).feeds
-        yield Rig(network, leader, lead, source, fixed, feeds)
+        yield Rig(network, leader, lead, source, fixed, lanes, feeds)
 
 
-def start_worker(device: Device, address: str, model: str, folder: Path) -> None:
+def start_worker(device: Device, address: str, model: str, folder: Path, paces: Path | None = None) -> None:
+    pace = str(device.spec.slower) if paces is None else f"@{paces / device.name}"
     words = ["worker", "--join", address, "--name", device.name, "--key", str(folder / "cluster.key")]
-    words += ["--model", model, "--threads", "1", "--dilate-compute", str(device.spec.slower)]
+    words += ["--model", model, "--threads", "1", "--dilate-compute", pace]
     with (folder / f"{device.name}.log").open("ab") as log:
         device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
 

@@ -1,0 +1,208 @@
+"""`hepti.never_slower`: the plan that is chosen beside the best single device, over random devices and links.
+
+Five devices stay up; for each set some of them take part, at a pace, memory, bandwidth and delay of the
+set's. Each measured itself once, at its own pace; links are measured for every set, by the members. The
+planner then chooses, and what it chose runs in turns with the primary alone and with the other device that
+is quickest alone by prediction, transfers included.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hepti_beds import DeviceSpec, check_bed, random_bert, rate
+from hepti_rig import PRIMARY, Rig, open_rig
+from pliant.cluster.measure_links import links_of
+from pliant.cluster.steer import Picture, predict
+from pliant.ir.cluster import Capability
+from pliant.ir.partition import Partition, Share
+from pliant.models.encoder_random import random_encoder
+from pliant.plan.partition import choose_partition
+from pliant.plan.parts import weight_bytes
+from report import Claim, Report, options
+
+N_SETS, BAR = 50, 1.05
+TOKENS = 256
+LAYERS, HIDDEN, HEADS = 4, 256, 8
+WORKERS = ("a", "b", "c", "d")
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One device of a set."""
+
+    name: str
+    slower: float
+    mbit: float
+    delay_s: float
+    memory: float
+    """Of all weights."""
+
+
+def draw(seed: int) -> tuple[Drawn, ...]:
+    """Two to five devices, the primary among them; a third of the others cannot hold all weights."""
+    rng = random.Random(seed)
+    others = rng.sample(WORKERS, rng.randint(1, len(WORKERS)))
+    return tuple(
+        Drawn(
+            name,
+            slower=round(2 ** rng.uniform(0, 3), 2),
+            mbit=round(20 * (940 / 20) ** rng.random()),
+            delay_s=round(rng.uniform(0, 0.01), 4) if rng.random() < 0.5 else 0.0,
+            memory=2.0 if name == PRIMARY or rng.random() < 2 / 3 else round(rng.uniform(0.2, 0.9), 2),
+        )
+        for name in (PRIMARY, *sorted(others))
+    )
+
+
+def measure(quick: bool, first: int = 0, count: int | None = None) -> list[dict[str, Any]]:
+    """A row for each set; set number n has seed n."""
+    count = (4 if quick else N_SETS) if count is None else count
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        model = random_bert(folder, LAYERS, HIDDEN, HEADS, 4 * HIDDEN, TOKENS)
+        source = random_encoder(Path(model.removeprefix("random:")))
+        paces = folder / "paces"
+        paces.mkdir()
+        for worker in WORKERS:
+            (paces / worker).write_text("1")
+        specs = [DeviceSpec(n, bandwidth_Bps=rate("940Mbit"), delay_s=0.0) for n in (PRIMARY, *WORKERS)]
+        with open_rig(specs, model, source, folder / "rig", TOKENS, paces=paces) as rig:
+            bench = _Bench(rig, paces, rig.devices(), 2 if quick else 5)
+            return [bench.row(number) for number in range(first, first + count)]
+
+
+@dataclass(slots=True)
+class _Bench:
+    rig: Rig
+    paces: Path
+    measured: dict[str, Capability]
+    rounds: int
+
+    def row(self, number: int) -> dict[str, Any]:
+        """What was chosen for a set, predicted and measured, beside the best single device."""
+        drawn = draw(number)
+        self._become(drawn)
+        picture = self._picture(drawn)
+        spec = self.rig.source.spec
+        decision = choose_partition(spec, TOKENS, picture.capabilities, picture.links, PRIMARY)
+        singles = {d.name: _alone(spec.n_heads, drawn, d.name) for d in drawn}
+        allowed = {
+            name: predict(spec, one, picture).seconds
+            for name, one in singles.items()
+            if weight_bytes(spec, one)[name] <= picture.capabilities[name].free_bytes
+        }
+        quickest = min((n for n in allowed if n != PRIMARY), key=lambda n: allowed[n], default=PRIMARY)
+        rivals = {name: singles[name] for name in (PRIMARY, quickest)}
+        plans = {"chosen": decision.partition, **rivals}
+        seconds = self._in_turns(plans)
+        best = min(rivals, key=lambda name: median(seconds[name]))
+        is_single = len(decision.partition.participants) == 1 or decision.partition in rivals.values()
+        row = {
+            "set": number,
+            "devices": "; ".join(_said(d) for d in drawn),
+            "chosen": _shares(decision.partition),
+            "predicted [ms]": predict(spec, decision.partition, picture).seconds * 1e3,
+            "measured [ms]": median(seconds["chosen"]) * 1e3,
+            "best single": best,
+            "single, predicted [ms]": allowed[best] * 1e3,
+            "single, measured [ms]": median(seconds[best]) * 1e3,
+            "chosen / single": median(a / b for a, b in zip(seconds["chosen"], seconds[best], strict=True)),
+            "predicted ratio": decision.seconds / allowed[best],
+            "is that single device": is_single and decision.partition == rivals[best],
+        }
+        print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)
+        self.rig.release()
+        return row
+
+    def _become(self, drawn: Sequence[Drawn]) -> None:
+        for d in drawn:
+            self.rig.network.set_bandwidth(d.name, rate(f"{d.mbit}Mbit"))
+            self.rig.network.set_delay(d.name, d.delay_s)
+            if d.name != PRIMARY:
+                (self.paces / d.name).write_text(f"{d.slower}")
+        self.rig.lanes.dilation = {self.rig.lanes.own: drawn[0].slower}
+
+    def _picture(self, drawn: Sequence[Drawn]) -> Picture:
+        links = self.rig.leader.primary.measure_links([d.name for d in drawn])
+        assert links, "links were not measured"
+        spec = self.rig.source.spec
+        whole = weight_bytes(spec, _alone(spec.n_heads, drawn, PRIMARY))[PRIMARY]
+        capabilities = {
+            d.name: replace(self.measured[d.name], dilation=d.slower, free_bytes=int(d.memory * whole))
+            for d in drawn
+        }
+        return Picture(capabilities, links_of(links))
+
+    def _in_turns(self, plans: dict[str, Partition]) -> dict[str, list[float]]:
+        """Seconds of runs A B C A B C; equal plans run once for both. The first round loads."""
+        seconds: dict[str, list[float]] = {name: [] for name in plans}
+        for round_ in range(self.rounds + 1):
+            done: dict[Partition, float] = {}
+            for name in plans if round_ % 2 else list(plans)[::-1]:
+                plan = plans[name]
+                if plan not in done:
+                    done[plan] = self.rig.run(plan).seconds
+                if round_:
+                    seconds[name].append(done[plan])
+        return seconds
+
+
+def _alone(n_heads: int, drawn: Sequence[Drawn], name: str) -> Partition:
+    shares = (Share(d.name, n_heads, TOKENS) if d.name == name else Share(d.name) for d in drawn)
+    return Partition("ws", PRIMARY, tuple(shares), TOKENS)
+
+
+def _said(d: Drawn) -> str:
+    memory = "" if d.memory > 1 else f", {d.memory:.0%} memory"
+    return f"{d.name} /{d.slower} {d.mbit} Mbit/s {d.delay_s * 1e3:.1f} ms{memory}"
+
+
+def _shares(partition: Partition) -> str:
+    taken = (s for s in partition.shares if not s.is_empty)
+    parts = (f"{s.device} {s.heads}h {s.rows}r" + (f" {s.columns}c" if s.columns else "") for s in taken)
+    return f"{partition.mode}: {', '.join(parts)}"
+
+
+def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
+    """How many sets' chosen plan was slower than the best single device by more than the bar."""
+    ratios = [row["chosen / single"] for row in rows]
+    slower = [row for row in rows if row["chosen / single"] > BAR]
+    n_split = sum(not row["is that single device"] for row in rows)
+    errors = [abs(row["predicted [ms]"] / row["measured [ms]"] - 1) for row in rows]
+    return [
+        Claim(
+            "hepti.never_slower",
+            f"{len(slower)} of {len(rows)} sets",
+            f"chosen above {BAR} of the best single device in none of {N_SETS}",
+            not slower and len(rows) >= N_SETS,
+            f"median {median(ratios):.2f}, worst {max(ratios):.2f}; split in {n_split}; prediction off by "
+            f"{median(errors):.0%} at the median; sets above: {[row['set'] for row in slower]}",
+        )
+    ]
+
+
+def _own_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--first", type=int, default=0, help="the first set's number, which is its seed")
+    parser.add_argument("--count", type=int, help="how many sets")
+
+
+def main() -> None:
+    opts = options(__doc__ or "", _own_options)
+    check_bed()
+    work = f"random BERT, {LAYERS} layers, hidden {HIDDEN}, {TOKENS} tokens; 2 to 5 devices"
+    report = Report("hepti_never_slower", work, opts)
+    rows = measure(opts.quick, opts.first, opts.count)
+    report.table("Chosen beside the best single device", rows)
+    report.claims += claims(rows)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()
