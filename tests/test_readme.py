@@ -15,6 +15,7 @@ from pliant.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+CLUSTER = (ROOT / "docs" / "cluster.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
@@ -68,14 +69,25 @@ def test_every_verb_shown_exists() -> None:
 
 def test_every_option_shown_is_known() -> None:
     """Options in the table of verbs and in the first screen are real ones."""
-    for line in re.findall(r"pliant ([a-z]+ [^`\n]*--[^`\n]*)", README):
-        verb, *words = shlex.split(line.replace("…", "x"))
-        text = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200"}).output
+    for line in re.findall(r"pliant ([a-z]+ [^`\n]*--[^`\n]*)", README + CLUSTER):
+        words = shlex.split(line.replace("…", "x"))
+        verb = words[: 2 if words[0] == "cluster" else 1]
+        text = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "200"}).output
         for option in [w for w in words if w.startswith("--")]:
-            assert option in text, f"pliant {verb} has no {option}"
+            assert option in text, f"pliant {' '.join(verb)} has no {option}"
 
 
 def test_every_link_into_the_repository_leads_somewhere() -> None:
     """A reader who clicks must not find nothing."""
     for target in re.findall(r"\]\(([^)h#][^)]*)\)", README):
         assert (ROOT / target).exists(), target
+    for target in re.findall(r"\]\(([^)h#][^)]*)\)", CLUSTER):
+        assert (ROOT / "docs" / target).exists(), target
+
+
+def test_the_clusters_verbs_are_all_on_its_page() -> None:
+    """A verb added must be explained."""
+    listed = CliRunner().invoke(app, ["cluster", "--help"], env={"COLUMNS": "200"}).output
+    for verb in ("key", "status", "plan", "run", "bench"):
+        assert verb in listed
+        assert f"`pliant cluster {verb}" in CLUSTER

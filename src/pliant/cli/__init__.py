@@ -1,8 +1,13 @@
 """The command `pliant`: one verb, one file. Knows options and how answers are shown, nothing else."""
 
+import sys
+
 
 def main() -> None:
-    """Run the command line; errors of pliant's own end it with status 1 and a message."""
-    from pliant.cli.app import app
+    """Run the command line; errors of pliant's own end it with status 1 and a message, Ctrl-C with 130."""
+    try:
+        from pliant.cli.app import app
 
-    app()
+        app()
+    except KeyboardInterrupt:  # while modules are still being read
+        sys.exit(130)

@@ -72,5 +72,5 @@ def worker(
             now = set(member.problems)
             for problem in sorted(now & before - said):  # one that lasts, not a moment's
                 report(problem)
-            said, before = (said | now & before) & now, now
+            said, before = said | now & before, now
     report(f"{options.name} has left")
