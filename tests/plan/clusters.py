@@ -1,6 +1,4 @@
-"""Random devices and links, and every partition of a small model among a few of them."""
-
-from collections.abc import Iterator
+"""Random devices and links, and what a partition takes by simulation."""
 
 import numpy as np
 
@@ -8,9 +6,7 @@ from pliant.ir.cluster import Capability, ClusterCost, Curve, Interface, Links
 from pliant.ir.cost import Link, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.pace import FlatMode, Plans
 from pliant.plan.parts import work_flops
-from pliant.plan.problem import Problem
 from pliant.plan.split import split
 
 
@@ -39,28 +35,6 @@ def simulated_s(
     """The true cost: `simulate` of the real program."""
     cost = ClusterCost(devices, links, work_flops(spec, partition))
     return latency(simulate(split(spec, partition), cost))
-
-
-def all_plans(p: Problem, mode: FlatMode) -> Plans:
-    """Every way to share out heads, rows and, in the 1D-tiled mode, columns."""
-    s = p.sizes
-    shares = [_all(s.n_heads, p.n), _all(s.rows, p.n)]
-    shares.append(_all(s.n_columns, p.n) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64))
-    at = np.meshgrid(*(np.arange(len(x)) for x in shares), indexing="ij")
-    return Plans(mode, *(share[i.ravel()] for share, i in zip(shares, at, strict=True)))
-
-
-def _all(total: int, n: int) -> np.ndarray:
-    return np.array(list(_compositions(total, n)), dtype=np.int64)
-
-
-def _compositions(total: int, n: int) -> Iterator[tuple[int, ...]]:
-    if n == 1:
-        yield (total,)
-        return
-    for first in range(total + 1):
-        for rest in _compositions(total - first, n - 1):
-            yield (first, *rest)
 
 
 def curved(device: Capability) -> Capability:

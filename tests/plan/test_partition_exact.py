@@ -5,9 +5,10 @@ import pytest
 from pliant.errors import BudgetError
 from pliant.plan.pace import seconds
 from pliant.plan.partition import solve
+from pliant.plan.partition_all import all_plans
 from pliant.plan.partition_exact import solve_exactly, staged_s
 from pliant.plan.problem import pose
-from tests.plan.clusters import all_plans, cluster
+from tests.plan.clusters import cluster
 from tests.plan.splits import bert
 
 

@@ -17,7 +17,8 @@ from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
-from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, weights
+from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
+from pliant.plan.partition_all import MOST_PLANS, all_plans, n_plans
 from pliant.plan.partition_grid import solve_grid
 from pliant.plan.partition_improve import FEW, best, polish, search_heads
 from pliant.plan.partition_linear import fitted
@@ -83,27 +84,29 @@ def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
 def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     """As `solve`, in a mode without a grid.
 
-    Fewer devices leave time for more starts and more moves: among a few devices nothing better was found by
-    trying all plans (tests), among ten it costs about as much as one linear program.
+    All plans are priced where they are few, as between two devices in the weight-stationary mode. Fewer
+    devices leave time for more starts and more moves: among a few devices nothing better was found by trying
+    all plans (tests), among ten it costs about as much as one linear program.
     """
-    n_starts, rounds = (4, 10) if p.n <= FEW else (1, 3)
+    if n_plans(p, mode) <= MOST_PLANS:
+        return best(p, all_plans(p, mode))
+    n_starts, n_polished, rounds = (6, 2, 10) if p.n <= FEW else (1, 1, 3)
     begun = starts(p, mode)
     _, first = np.unique(begun.heads, axis=0, return_index=True)
     times = seconds(p, begun)[first]
     order = first[np.argsort(times, kind="stable")[:n_starts]]
-    return min((_from(p, begun.take(int(i)), rounds) for i in order), key=lambda one: one[1])
+    found = sorted((_fitted(p, begun.take(int(i)), rounds) for i in order), key=lambda one: one[1])
+    return min(
+        (polish(p, plan, plan_s, rounds) for plan, plan_s in found[:n_polished]), key=lambda one: one[1]
+    )
 
 
-def _from(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
+def _fitted(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
     plan_s = float(seconds(p, plan)[0])
     if not np.isfinite(plan_s):
         return plan, plan_s
     plan, plan_s = search_heads(p, plan, plan_s, rounds)
-    fit = fitted(p, plan)
-    fit_s = float(seconds(p, fit)[0])
-    if fit_s < plan_s:
-        plan, plan_s = fit, fit_s
-    return polish(p, plan, plan_s, rounds)
+    return best(p, together([plan, fitted(p, plan)]))
 
 
 def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:

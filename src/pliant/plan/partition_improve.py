@@ -6,12 +6,11 @@ import numpy as np
 
 from pliant.arrays import Int
 from pliant.plan.pace import Counts, GridPlans, Plans, seconds, together
+from pliant.plan.partition_start import FEW as FEW
 from pliant.plan.partition_start import with_heads
 from pliant.plan.problem import Problem
 
 Kind = TypeVar("Kind", Plans, GridPlans)
-FEW = 4
-"""Devices among which moves of two shares at once are tried."""
 MOST = 200
 """Moves of one kind that are priced at a time."""
 
@@ -30,12 +29,17 @@ def search_heads(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[P
 
 
 def polish(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
-    """Take the best single move of heads, rows or columns while one helps, for `rounds` at most."""
+    """Take the best single move of heads, rows or columns while one helps, for `rounds` at most.
+
+    Among few devices, where none helps several moves at once are tried.
+    """
     for _ in range(rounds):
-        plan, better_s = best(p, _neighbours(plan))
+        near, better_s = best(p, _neighbours(plan))
+        if not better_s < plan_s * (1 - 1e-6) and p.n <= FEW:
+            near, better_s = best(p, together([plan, *_several_moves(plan)]))
         if not better_s < plan_s * (1 - 1e-6):
-            return plan, better_s
-        plan_s = better_s
+            break
+        plan, plan_s = near, better_s
     return plan, plan_s
 
 
@@ -46,37 +50,77 @@ def best(p: Problem, plans: Kind) -> tuple[Kind, float]:
     return plans.take(int(i)), float(times[i])
 
 
-def moved(share: Int[np.ndarray, " devices"], size: int) -> Counts:
-    """The ways to take `size` from one device and give it to another; evenly MOST of them at most."""
-    src, dst = np.nonzero((share >= size)[:, None] & ~np.eye(len(share), dtype=bool))
+def moved(share: Int[np.ndarray, " devices"], size: int | Int[np.ndarray, " devices"]) -> Counts:
+    """The ways to take `size` (of each device its own) from one and give it to another; MOST at most."""
+    sizes = np.broadcast_to(size, share.shape)
+    src, dst = np.nonzero(((share >= sizes) & (sizes > 0))[:, None] & ~np.eye(len(share), dtype=bool))
     stride = -(-len(src) // MOST) or 1
     src, dst = src[::stride], dst[::stride]
     after = share[None].repeat(len(src), 0)
-    after[np.arange(len(src)), src] -= size
-    after[np.arange(len(src)), dst] += size
+    after[np.arange(len(src)), src] -= sizes[src]
+    after[np.arange(len(src)), dst] += sizes[src]
     return after
 
 
 def _neighbours(plan: Plans) -> Plans:
     """The plan itself, then all plans one move away: a head, a row, a 64th of the columns or one.
 
-    Between few devices also two shares at once, and a device left out for another.
+    Between few devices more at once, and a device left out for another.
     """
-    shares = (plan.heads, plan.rows, plan.columns)
-    some = (1,) if plan.heads.shape[1] > FEW else (1, 4, 16)
-    sizes = ((1,), some, (*some, max(1, int(plan.columns.sum()) // 64)))
-    single = [[moved(share[0], size) for size in some] for share, some in zip(shares, sizes, strict=True)]
+    is_few = plan.heads.shape[1] <= FEW
+    some = (1, 4, 16) if is_few else (1,)
     made = [plan]
-    for axis, changed in enumerate(single):
-        made += [_with(plan, {axis: part}) for part in changed]
-    if plan.heads.shape[1] <= FEW:
-        for a, b in ((0, 1), (0, 2), (1, 2)):
-            for one in single[a]:
-                for other in single[b]:
-                    i, j = (x.ravel() for x in np.indices((len(one), len(other))))
-                    made.append(_with(plan, {a: one[i], b: other[j]}))
+    for axis, share in enumerate((plan.heads[0], plan.rows[0], plan.columns[0])):
+        sizes = {*some, int(share.sum()) // 64} if axis == 2 else set(some) if axis else {1}
+        made += [_with(plan, {axis: moved(share, size)}) for size in sorted(sizes - {0})]
+    if is_few:
         made.append(_left_out(plan))
     return together(made)
+
+
+def _several_moves(plan: Plans) -> list[Plans]:
+    """Moves along two axes at once, of a few, of half or of all that a device has.
+
+    In the 1D-tiled mode also along three, rows and columns between the same two.
+    """
+    shares = (plan.heads[0], plan.rows[0], plan.columns[0])
+    single = [_sized(share, (1,) if axis == 0 else (1, 4, 16)) for axis, share in enumerate(shares)]
+    found = [_with(plan, {0: single[0]}), _with(plan, {1: single[1]})]
+    found.append(_both(plan, single, 0, 1))
+    if plan.mode == "1d":
+        found += [_both(plan, single, 0, 2), _both(plan, single, 1, 2)]
+        rows, columns = _alongside(plan)
+        i, j = (x.ravel() for x in np.indices((len(single[0]), len(rows))))
+        found.append(_with(plan, {0: single[0][i], 1: rows[j], 2: columns[j]}))
+    return found
+
+
+def _sized(share: Int[np.ndarray, " devices"], some: tuple[int, ...]) -> Counts:
+    """Moves of so many, of half and of all."""
+    made = [moved(share, size) for size in some] + [moved(share, part) for part in ((share + 1) // 2, share)]
+    return np.unique(np.concatenate(made), axis=0)
+
+
+def _both(plan: Plans, single: list[np.ndarray], a: int, b: int) -> Plans:
+    i, j = (x.ravel() for x in np.indices((len(single[a]), len(single[b]))))
+    return _with(plan, {a: single[a][i], b: single[b][j]})
+
+
+def _alongside(plan: Plans) -> tuple[Counts, Counts]:
+    """Rows and columns that go the same way: from each device to each, one, half or all."""
+    rows, columns = plan.rows[0], plan.columns[0]
+    after: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    for src, dst in zip(*np.nonzero(~np.eye(len(rows), dtype=bool)), strict=True):
+        for r in sorted({1, -(-rows[src] // 2), rows[src]}):
+            for c in sorted({1, -(-columns[src] // 2), columns[src]}):
+                if 0 < r <= rows[src] and 0 < c <= columns[src]:
+                    for share, size, made in ((rows, r, after[0]), (columns, c, after[1])):
+                        other = share.copy()
+                        other[src] -= size
+                        other[dst] += size
+                        made.append(other)
+    first, second = (np.array(made, dtype=np.int64).reshape(-1, len(rows)) for made in after)
+    return first, second
 
 
 def _with(plan: Plans, changed: dict[int, Counts]) -> Plans:

@@ -1,5 +1,7 @@
 """Good partitions without a solver: heads one by one to who is done first, the rest by speed."""
 
+from itertools import combinations
+
 import numpy as np
 
 from pliant.arrays import Float, Int
@@ -8,10 +10,12 @@ from pliant.plan.problem import ITEMSIZE, Problem
 
 Speeds = Float[np.ndarray, "plans devices"]
 Share = Int[np.ndarray, " devices"]
+FEW = 4
+"""Devices among which more is tried: every set of them, several moves at once."""
 
 
 def starts(p: Problem, mode: FlatMode) -> Plans:
-    """Every device alone, then for every number of devices with heads the quickest at them.
+    """Every device alone, then for every number of devices with heads the quickest at them, or of few any.
 
     Plans need not fit in memory.
     """
@@ -21,9 +25,8 @@ def starts(p: Problem, mode: FlatMode) -> Plans:
     room = head_room(p, mode)
     found = []
     for late_s in (head_s, sent_s):
-        order = np.argsort(_entry_s(p, late_s), kind="stable")
-        for q in range(2, min(p.n, s.n_heads) + 1):
-            heads = spread(late_s, s.n_heads, room, order[:q])
+        for some in _sets(p, late_s):
+            heads = spread(late_s, s.n_heads, room, some)
             if heads is not None:
                 found.append(heads)
     if not found:
@@ -64,18 +67,14 @@ def spread(
 ) -> Share | None:
     """`n` units, each to the one of `devices` that has it done first: the least latest end there is.
 
-    None where they do not fit in `room`. Exact for times that rise with the count.
+    None where they do not fit in `room`. Exact for times that rise with the count: the `n` earliest ends.
     """
-    share = np.zeros(len(late_s), dtype=np.int64)
     if room[devices].sum() < n:
         return None
-    waits = {int(i): late_s[i].tolist() for i in devices if room[i] > 0}
-    counts = dict.fromkeys(waits, 0)
-    for _ in range(n):
-        i = min((j for j in counts if counts[j] < room[j]), key=lambda j: waits[j][counts[j] + 1])
-        counts[i] += 1
-    for i, count in counts.items():
-        share[i] = count
+    ends_s = np.maximum.accumulate(late_s[devices, 1 : n + 1], axis=1)
+    ends_s = np.where(np.arange(n) < room[devices][:, None], ends_s, np.inf)
+    first = np.argsort(ends_s, axis=None, kind="stable")[:n]
+    share: Share = np.bincount(devices[first // n], minlength=len(late_s))
     return share
 
 
@@ -109,6 +108,15 @@ def _rounded(exact: Speeds, speed: Speeds, total: int) -> Counts:
     quickest = np.argmax(speed, axis=1)
     share[np.arange(len(share)), quickest] += total - share.sum(1)
     return share
+
+
+def _sets(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> list[Int[np.ndarray, " some"]]:
+    """Who might have heads: of few devices every two or more, else the quickest."""
+    most = min(p.n, p.sizes.n_heads)
+    if p.n <= FEW:
+        return [np.array(some) for q in range(2, most + 1) for some in combinations(range(p.n), q)]
+    order = np.argsort(_entry_s(p, late_s), kind="stable")
+    return [order[:q] for q in range(2, most + 1)]
 
 
 def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[np.ndarray, " devices"]:
