@@ -7,6 +7,7 @@ broke is mended, all members must be back, and a run without a fault must have t
 """
 
 import argparse
+import json
 import random
 import sys
 import time
@@ -31,13 +32,26 @@ WORKERS, GUEST = ("a", "b", "c"), "guest"
 TOLERANCE = 1e-4
 LAYERS, TOKENS = 12, 32
 LINK, WEAK = "10Mbit", "200kbit"
-PATIENCE_S = 30.0
+PATIENCE_S = 300.0
 _LIAR = Path(__file__).with_name("hepti_liar.py")
 
 
-def measure(quick: bool, first: int = 0, count: int | None = None) -> list[dict[str, Any]]:
-    """A row for each fault; fault number n has seed n, and kinds take turns."""
-    count = (10 if quick else N_FAULTS) if count is None else count
+def measure(
+    quick: bool, first: int = 0, count: int | None = None, keep: Path | None = None
+) -> list[dict[str, Any]]:
+    """A row for each fault; fault number n has seed n, and kinds take turns.
+
+    `keep` is a file of rows, one a line: those that are there are not measured again.
+    """
+    wanted = range(first, first + ((10 if quick else N_FAULTS) if count is None else count))
+    rows = {row["fault"]: row for row in _kept(keep)}
+    missing = [number for number in wanted if number not in rows]
+    if missing:
+        _strike(missing, rows, keep)
+    return [rows[number] for number in wanted]
+
+
+def _strike(numbers: Sequence[int], rows: dict[int, dict[str, Any]], keep: Path | None) -> None:
     with TemporaryDirectory() as name:
         folder = Path(name)
         model = random_bert(folder, LAYERS, 96, 12, 192, 64)
@@ -46,7 +60,17 @@ def measure(quick: bool, first: int = 0, count: int | None = None) -> list[dict[
         with open_bed(specs, model, folder, shares="equal", on_event=_say) as bed:
             bed.network[GUEST].kill()
             rig = _Rig(bed)
-            return [rig.strike(number) for number in range(first, first + count)]
+            for number in numbers:
+                rows[number] = rig.strike(number)
+                if keep is not None:
+                    with keep.open("a") as file:
+                        file.write(json.dumps(rows[number]) + "\n")
+
+
+def _kept(keep: Path | None) -> list[dict[str, Any]]:
+    if keep is None or not keep.exists():
+        return []
+    return [json.loads(line) for line in keep.read_text().splitlines()]
 
 
 @dataclass(slots=True)
@@ -237,6 +261,7 @@ def claims(rows: Sequence[dict[str, Any]]) -> list[Claim]:
 def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first", type=int, default=0, help="the first fault's number, which is its seed")
     parser.add_argument("--count", type=int, help="how many faults")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="rows measured before, and those of now")
 
 
 def main() -> None:
@@ -244,7 +269,7 @@ def main() -> None:
     check_bed()
     work = f"BERT of {LAYERS} layers, {TOKENS} tokens, 4 devices, {LINK}/s links"
     report = Report("hepti_faults", work, opts)
-    rows = measure(opts.quick, opts.first, opts.count)
+    rows = measure(opts.quick, opts.first, opts.count, opts.keep)
     report.table("Faults by kind", summary(rows))
     report.table("Faults", rows)
     report.claims += claims(rows)

@@ -18,12 +18,12 @@ from typing import Any
 
 from hepti_beds import DeviceSpec, check_bed, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
+from pliant.cluster.choose import chooser
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.steer import Picture, predict
 from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_random import random_encoder
-from pliant.plan.partition import choose_partition
 from pliant.plan.parts import weight_bytes
 from report import Claim, Report, options
 
@@ -91,7 +91,7 @@ class _Bench:
         self._become(drawn)
         picture = self._picture(drawn)
         spec = self.rig.source.spec
-        decision = choose_partition(spec, TOKENS, picture.capabilities, picture.links, PRIMARY)
+        chosen = chooser()(spec, TOKENS, picture.capabilities, picture.links, PRIMARY)
         singles = {d.name: _alone(spec.n_heads, drawn, d.name) for d in drawn}
         allowed = {
             name: predict(spec, one, picture).seconds
@@ -100,22 +100,22 @@ class _Bench:
         }
         quickest = min((n for n in allowed if n != PRIMARY), key=lambda n: allowed[n], default=PRIMARY)
         rivals = {name: singles[name] for name in (PRIMARY, quickest)}
-        plans = {"chosen": decision.partition, **rivals}
+        plans = {"chosen": chosen, **rivals}
         seconds = self._in_turns(plans)
         best = min(rivals, key=lambda name: median(seconds[name]))
-        is_single = len(decision.partition.participants) == 1 or decision.partition in rivals.values()
+        chosen_s = predict(spec, chosen, picture).seconds
         row = {
             "set": number,
             "devices": "; ".join(_said(d) for d in drawn),
-            "chosen": _shares(decision.partition),
-            "predicted [ms]": predict(spec, decision.partition, picture).seconds * 1e3,
+            "chosen": _shares(chosen),
+            "predicted [ms]": chosen_s * 1e3,
             "measured [ms]": median(seconds["chosen"]) * 1e3,
             "best single": best,
             "single, predicted [ms]": allowed[best] * 1e3,
             "single, measured [ms]": median(seconds[best]) * 1e3,
             "chosen / single": median(a / b for a, b in zip(seconds["chosen"], seconds[best], strict=True)),
-            "predicted ratio": decision.seconds / allowed[best],
-            "is that single device": is_single and decision.partition == rivals[best],
+            "predicted ratio": chosen_s / allowed[best],
+            "is that single device": chosen == rivals[best],
         }
         print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)
         self.rig.release()

@@ -215,3 +215,13 @@ def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster
     steps = {(turn.number, i) for turn in led.turns for i in range(len(turn.segment.steps))}
     said = {(ran.segment, ran.step) for spans in led.spans.values() for ran in spans}
     assert said == steps
+
+
+def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> None:
+    """Nobody tells that a penalty is over: a wait that only listens for news would go on to its end."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.monitor.fail("a")
+    start_s = time.monotonic()
+    cluster.primary.wait_for(1, 30.0)
+    assert time.monotonic() - start_s < 15.0

@@ -19,6 +19,9 @@ from pliant.plan.problem import pose
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""
 
+LEAST_GAIN = 0.1
+"""What a split has to save of the best single device's time, by a prediction that is about as exact."""
+
 AnyMode = Literal["auto", "ws", "1d", "2d"]
 """Hepti's modes, or whichever suits the devices."""
 Shares = Literal["best", "equal", "coedge"]
@@ -42,7 +45,7 @@ def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
 def _best(
     spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
 ) -> Partition:
-    return choose_partition(spec, tokens, capabilities, links, primary).partition
+    return choose_partition(spec, tokens, capabilities, links, primary, least_gain=LEAST_GAIN).partition
 
 
 def _coedge(

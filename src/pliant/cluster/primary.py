@@ -47,6 +47,8 @@ from pliant.ir.partition import Partition
 from pliant.models.encoder_source import EncoderSource
 
 N_PINGS = 5
+_LOOK_S = 0.1
+"""How often a wait looks: no news tells that a member's penalty is over."""
 
 
 class NotReady(ClusterError):  # noqa: N818 - it says what is missing
@@ -204,7 +206,7 @@ class Primary:
                 left_s = until_s - self.clock()
                 if left_s <= 0:
                     break
-                self._news.wait(left_s)
+                self._news.wait(min(left_s, _LOOK_S))
         here = [member.name for member in self.monitor.usable()]
         if len(here) < n_workers:
             raise ClusterError(

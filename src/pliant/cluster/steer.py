@@ -228,7 +228,8 @@ class Steering:
                 if seconds > 0
             ]
             self._drifts[name] = refreshed(device, [s for s in seen if s.flops > 0])
-        ratios = self._slower(known[1], notes)
+        ratios = self._slower(known[1], {name: note for name, note in notes.items() if name in now})
+        ratios = {pair: ratio for pair, ratio in ratios.items() if set(pair) <= now.keys()}
         if ratios:
             self._links = refreshed_links(self._links_of(now), ratios)
 
@@ -293,7 +294,11 @@ class Steering:
         if solved.partition == current.partition:
             self._plans[current.number] = current, solved
             return None
-        must = too_large(weight_bytes(spec, current.partition), solved.picture)
+        participants = current.partition.participants
+        if not set(participants) <= solved.picture.capabilities.keys():
+            return None  # somebody left meanwhile: the run notices by itself
+        need = weight_bytes(spec, current.partition)
+        must = too_large({name: need[name] for name in participants}, solved.picture)
         now = predict(spec, current.partition, solved.picture, self._coding)
         x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * max(0, len(solved.partition.participants) - 1)

@@ -19,7 +19,6 @@ from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
 from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
 from pliant.plan.partition_all import MOST_PLANS, all_plans, n_plans
-from pliant.plan.partition_bound import bound_ws
 from pliant.plan.partition_grid import solve_grid
 from pliant.plan.partition_improve import FEW, best, polish, search_heads
 from pliant.plan.partition_linear import fitted
@@ -42,7 +41,7 @@ def choose_partition(
     deadline_s: float | None = None,
     *,
     rule: Rule = "paper",
-    bound: bool = False,
+    least_gain: float = 0.0,
 ) -> Decision:
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
 
@@ -52,8 +51,8 @@ def choose_partition(
     "cost" tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way,
     InputError and ProfileError where the devices are not described.
 
-    With `bound` the decision says what no weight-stationary partition of these (shortlisted) devices beats.
-    In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
+    A split that saves less than `least_gain` of the best single device's time is not taken: that one waits
+    for nobody. In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
     """
     if primary not in capabilities:
         raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
@@ -62,7 +61,11 @@ def choose_partition(
     tried = {mode: solve(p, mode) for mode in modes}
     if rule == "paper" and len(tried) == 1 and not np.isfinite(min(s for _, s in tried.values())):
         tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
-    plan, plan_s = min([best(p, alone(p, "ws")), *tried.values()], key=lambda one: one[1])
+    plan: AnyPlans
+    plan, plan_s = best(p, alone(p, "ws"))
+    split, split_s = min(tried.values(), key=lambda one: one[1], default=(plan, plan_s))
+    if split_s < (1 - least_gain) * plan_s:
+        plan, plan_s = split, split_s
     if not np.isfinite(plan_s):
         raise BudgetError(_too_little_memory(p))
     partition = _with_everybody(as_partition(p, plan), capabilities)
@@ -76,7 +79,6 @@ def choose_partition(
         deadline_s=deadline_s,
         considered=tuple(considered),
         reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
-        bound_s=bound_ws(p) if bound and partition.mode == "ws" else None,
     )
 
 
