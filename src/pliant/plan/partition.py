@@ -61,7 +61,7 @@ def choose_partition(
     tried = {mode: solve(p, mode) for mode in modes}
     if rule == "paper" and len(tried) == 1 and not np.isfinite(min(s for _, s in tried.values())):
         tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
-    plan: AnyPlans
+    plan: Plans | GridPlans
     plan, plan_s = best(p, alone(p, "ws"))
     split, split_s = min(tried.values(), key=lambda one: one[1], default=(plan, plan_s))
     if split_s < (1 - least_gain) * plan_s:
