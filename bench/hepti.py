@@ -15,6 +15,7 @@ import hepti_bytes
 import hepti_compact
 import hepti_faults
 import hepti_modes
+import hepti_never_slower
 import hepti_products
 from hepti_beds import check_bed
 from hepti_items import items
@@ -78,6 +79,7 @@ def _parts(quick: bool) -> dict[str, Callable[[], Any]]:
     parts["products"] = lambda: hepti_products.measure(quick)
     parts["compact"] = lambda: hepti_compact.measure(quick)
     parts["adapt"] = lambda: hepti_adapt.measure(quick)
+    parts["never-slower"] = lambda: hepti_never_slower.measure(quick)
     parts["faults"] = lambda: hepti_faults.measure(quick)
     return parts
 
@@ -111,6 +113,9 @@ def _tables(report: Report, found: Mapping[str, Any]) -> None:
         report.table("Figure 7: segments, between two devices", found["adapt"]["rows"])
         report.table("5.3: below 100 Mbit/s, beside local inference", found["adapt"]["poor"])
         report.claims += hepti_adapt.claims(found["adapt"])
+    if "never-slower" in found:
+        report.table("Chosen plans beside the best single device", found["never-slower"])
+        report.claims += hepti_never_slower.claims(found["never-slower"])
     if "faults" in found:
         report.table("Faults in the middle of runs", hepti_faults.summary(found["faults"]))
         report.claims += hepti_faults.claims(found["faults"])

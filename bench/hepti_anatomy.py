@@ -1,21 +1,28 @@
 """What a layer's time is made of, predicted, measured and at least: compute, exchange. Runs no cluster."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from statistics import mean, median
+from threading import Barrier
 
 from pliant.api import cache_directory
-from pliant.cluster.shard import Shards
-from pliant.ir.cluster import Links
+from pliant.cluster.adapt import Picture
+from pliant.cluster.record import Record
+from pliant.cluster.shard import Shard, Shards
+from pliant.cluster.steer import Solved
+from pliant.ir.cluster import Links, Seen, refreshed, refreshed_links
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
-from pliant.ir.program import Compute, Program, Step, takes_part
+from pliant.ir.program import Compute, Exchange, Program, Step
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.parts import work_flops
 from pliant.plan.split import layer_segment, traffic
 
 
@@ -91,25 +98,93 @@ def computes_alone(
 
     Median of rounds over all layers, weights from memory as in a run; a dilated device rests in between.
     """
+    with _stages(source, partition, slower) as devices:
+        return {
+            name: median([stages.run() for _ in range(rounds + 1)][1:]) for name, stages in devices.items()
+        }
+
+
+def computes_together(
+    source: EncoderSource, partition: Partition, slower: Mapping[str, float], rounds: int
+) -> dict[str, float]:
+    """The same with all devices beginning each layer at once: what sharing this machine's memory adds."""
+    with _stages(source, partition, slower) as devices, ThreadPoolExecutor(len(devices)) as threads:
+        meet = Barrier(len(devices))
+        found: dict[str, list[float]] = {name: [] for name in devices}
+        for _ in range(rounds + 1):
+            running = {name: threads.submit(stages.run, meet) for name, stages in devices.items()}
+            for name, run in running.items():
+                found[name].append(run.result())
+        return {name: median(seconds[1:]) for name, seconds in found.items()}
+
+
+@dataclass(slots=True)
+class _Stages:
+    """One device's stages of all layers."""
+
+    shard: Shard
+    layers: list[list[Compute]]
+    slower: float
+
+    def run(self, meet: Barrier | None = None) -> float:
+        """Seconds of a mean layer."""
+        took_s = 0.0
+        for layer in self.layers:
+            if meet is not None:
+                meet.wait()
+            for work in layer:
+                start_s = time.perf_counter()
+                self.shard.compute(0, work)
+                step_s = time.perf_counter() - start_s
+                took_s += step_s
+                time.sleep((self.slower - 1) * step_s)
+        return took_s * self.slower / len(self.layers)
+
+
+@contextmanager
+def _stages(
+    source: EncoderSource, partition: Partition, slower: Mapping[str, float]
+) -> Iterator[dict[str, _Stages]]:
     library = Library(host_isa(), cache_directory() / "kernels")
-    found = {}
-    for name in partition.participants:
-        with Pool(1, library) as pool:
+    with ExitStack() as ends:
+        devices = {}
+        for name in partition.participants:
+            pool = ends.enter_context(Pool(1, library))
+            layers: list[list[Compute]] = []
+            for layer in range(source.spec.n_layers):
+                works = [step.work for step in layer_segment(source.spec, partition, layer).steps]
+                layers.append([w for w in works if isinstance(w, Compute) and w.device == name])
             shard = Shards(name, source, library, pool).prepare(partition)
-            seconds = []
-            for _ in range(rounds + 1):
-                took_s = 0.0
-                for layer in range(source.spec.n_layers):
-                    for step in layer_segment(source.spec, partition, layer).steps:
-                        if isinstance(step.work, Compute) and takes_part(step, name):
-                            start_s = time.perf_counter()
-                            shard.compute(0, step.work)
-                            step_s = time.perf_counter() - start_s
-                            took_s += step_s
-                            time.sleep((slower[name] - 1) * step_s)
-                seconds.append(took_s * slower[name] / source.spec.n_layers)
-            found[name] = median(seconds[1:])
-    return found
+            devices[name] = _Stages(shard, layers, slower[name])
+        yield devices
+
+
+def seen(picture: Picture, solved: Solved, run: Record, spec: EncoderSpec, partition: Partition) -> Picture:
+    """The picture after a run, by the product's own means: layer by layer, as the primary sees them."""
+    flops = work_flops(spec, partition)
+    devices, links, at = dict(picture.capabilities), picture.links, 0
+    for segment in run.program.segments:
+        end = at + len(segment.steps)
+        stages: dict[str, list[Seen]] = {}
+        times: dict[tuple[str, str], list[float]] = {}
+        for step, measured, planned in zip(
+            segment.steps, run.spans[at:end], solved.spans[at:end], strict=True
+        ):
+            match step.work:
+                case Compute(device=name, kernel=kind) if flops(step.work) > 0:
+                    stages.setdefault(name, []).append(Seen(kind, flops(step.work), measured.seconds))
+                case Exchange(src=src, dst=dst):
+                    pair = times.setdefault((src, dst), [0.0, 0.0])
+                    pair[0] += measured.seconds
+                    pair[1] += planned.seconds
+                case _:
+                    pass
+        devices |= {name: refreshed(devices[name], found) for name, found in stages.items()}
+        ratios = {pair: took / said for pair, (took, said) in times.items() if took > 0}
+        if ratios:
+            links = refreshed_links(links, ratios)
+        at = end
+    return Picture(devices, links)
 
 
 def _exchange_s(steps: Sequence[Step], links: Links) -> float:

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, middle
+from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, computes_together, middle, seen
 from hepti_rig import PRIMARY, SECONDARY, TOKENS, Rig, alone, open_rig, pair, random_model
 from pliant.cluster.adapt import Picture
 from pliant.cluster.record import record
@@ -104,13 +104,15 @@ def _figure(
         solved = predict(spec, partition, Picture(devices, links))
         if partition not in known:
             known[partition] = computes_alone(rig.source, partition, slower, 2)
+        together = computes_together(rig.source, partition, slower, 2) if name != SERIAL else known[partition]
         least = bound(known[partition], spec, partition, links)
-        seen, planned = middle(parts[name]), anatomy(solved.program, solved.spans)
+        taken, planned = middle(parts[name]), anatomy(solved.program, solved.spans)
         modes[name] = {
             "seconds": seconds[name],
-            "measured": _row(seen),
+            "measured": _row(taken),
             "predicted": _row(planned),
             "bound": {"layer": least.layer, "compute": least.compute, "exchange": least.exchange},
+            "together": max(together.values()),
         }
     share = {"chosen": [chosen.mode, mine.heads, mine.rows], "used": [heads, rows]}
     ways = {f"{a} to {b}": links.link(a, b) for a, b in ((PRIMARY, SECONDARY), (SECONDARY, PRIMARY))}
@@ -130,18 +132,22 @@ def _sweep(
             partition = split_of(mode, spec, round(spec.n_heads * fraction), round(TOKENS * fraction))
             solved = predict(spec, partition, Picture(devices, links))
             said = anatomy(solved.program, solved.spans)
+            first = record(rig.run(partition))
+            later = predict(spec, partition, seen(solved.picture, solved, first, spec, partition))
+            again = anatomy(later.program, later.spans)
             found = []
-            for _ in range(runs + 1):
+            for _ in range(runs):
                 run = record(rig.run(partition))
                 found.append(anatomy(run.program, run.spans))
-            seen_s = median(one.layers + one.opening for one in found[1:])
+            took_s = median(one.layers + one.opening for one in found)
             rows.append(
                 {
                     "mode": mode,
                     "Mbit/s": mbit,
                     "share": fraction,
                     "predicted_s": said.layers + said.opening,
-                    "measured_s": seen_s,
+                    "after_a_run_s": again.layers + again.opening,
+                    "measured_s": took_s,
                 }
             )
     return rows

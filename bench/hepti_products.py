@@ -131,7 +131,7 @@ def _answer(
 
 def measure(quick: bool) -> dict[str, Any]:
     """Rows of Figure 3 (a) and (b): medians of all, of each side's compute, and of what is left."""
-    rounds = 2 if quick else 5
+    rounds = 2 if quick else 7
     serial_s = _serial_s()
     second = max(1.0, SERIAL_S / RATIO / serial_s)
     first = RATIO * second
@@ -157,19 +157,25 @@ def measure(quick: bool) -> dict[str, Any]:
             said = json.loads(ends[0].communicate(timeout=300)[0])
             ends[1].communicate(timeout=60)
             at = {"Mbit/s": mbit, "secondary slower": slower}
-            rows += [at | {"figure": "3b" if i < len(ratios) else "3a"} | _row(r) for i, r in enumerate(said)]
+            found = [_row(one) for one in said]
+            away_ms = found[len(ratios) - 1]["communication [ms]"]  # of all rows, when nothing hides it
+            for i, row in enumerate(found):
+                ms = away_ms * row["m"] / ROWS * row["offloaded %"] / 100
+                added = {"computed, then sent [ms]": max(row["primary [ms]"], row["secondary [ms]"]) + ms}
+                rows.append(at | {"figure": "3b" if i < len(ratios) else "3a"} | row | added)
     return {"serial_s": serial_s, "dilations": [first, second], "rows": rows}
 
 
 def claims(found: Mapping[str, Any]) -> list[Claim]:
-    """The least latency lies where the paper's does, within one step of ten percent."""
-    said, holds = [], True
+    """The least latency lies where the paper's does, within one step of ten percent, added up as there."""
+    said, overlapped, holds = [], [], True
     for (mbit, slower), paper in PAPER_BEST.items():
         rows = [
             r for r in found["rows"]
             if r["figure"] == "3b" and (r["Mbit/s"], r["secondary slower"]) == (mbit, slower)
         ]  # fmt: skip
-        best = min(rows, key=lambda r: r["all [ms]"])["offloaded %"]
+        best = min(rows, key=lambda r: r["computed, then sent [ms]"])["offloaded %"]
+        overlapped.append(f"{min(rows, key=lambda r: r['all [ms]'])['offloaded %']:.0f} %")
         holds &= abs(best - paper) <= 10
         said.append(f"{best:.0f} % ({paper} %) at {mbit} Mbit/s, {100 // slower} % CPU")
     return [
@@ -178,6 +184,8 @@ def claims(found: Mapping[str, Any]) -> list[Claim]:
             "; ".join(said),
             "the best offloading ratio within 10 points of the paper's (in brackets)",
             holds,
+            "compute and communication one after the other, as the paper adds them; from end to end, "
+            f"rows travel while the primary computes, and the best are {', '.join(overlapped)}",
         )
     ]
 

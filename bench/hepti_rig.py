@@ -27,6 +27,7 @@ from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Performer
+from pliant.errors import PliantError
 from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_random import random_encoder
@@ -40,6 +41,7 @@ TOKENS = 256
 PRIMARY, SECONDARY = "primary", "secondary"
 SLOWER = 7.0
 """The primary beside its secondary: at 7 the shares that end together are 1/8 and 7/8, the paper's 87.5 %."""
+_TRIES, _PATIENCE_S = 3, 120.0
 _MAIN = "from pliant.cli import main; main()"
 _CONFIGS = ROOT / "src" / "pliant" / "assets" / "encoders"
 
@@ -100,14 +102,24 @@ class Rig:
     _held: dict[tuple[Partition, Coding], Held] = field(default_factory=dict)
 
     def run(self, partition: Partition, coding: Coding = "fp32") -> Led:
-        """One inference by this plan; raises where anything failed on the way."""
+        """One inference by this plan, from its start again where a worker was lost on the way."""
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._run(partition, coding)
+            except PliantError as error:
+                if not left:
+                    raise
+                _say(f"again: {error}")
+                self.leader.primary.wait_for(len(list(self.network)) - 1, _PATIENCE_S)
+                self._held.clear()
+        raise AssertionError("the last try returns or raises")
+
+    def _run(self, partition: Partition, coding: Coding) -> Led:
         key = partition, coding
         if key not in self._held:
             self._held[key], _ = self.leader.primary.prepare(self.source, partition, coding)
         self.fixed.held = self._held[key]
-        led = self.lead.run(self.source, partition.tokens, self.feeds)
-        assert not led.faults, led.faults
-        return led
+        return self.lead.run(self.source, partition.tokens, self.feeds)
 
     def devices(self) -> dict[str, Capability]:
         """What every device measures of itself with this model."""
@@ -166,15 +178,18 @@ def open_rig(
             n_threads=1,
             dilation=first.slower,
             patience=Patience(silence_s=10.0, prepare_s=300.0),
+            on_event=_say,
         )
         leader = ends.enter_context(open_primary(options, address, _unasked))
         own = f"{first.name}/cpu"
         lanes = ends.enter_context(Lanes((), own=own, dilation={own: first.slower}))
-        lead = Lead(leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed)
+        lead = Lead(
+            leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed, n_repeats=0
+        )
         for device in network:
             if device.name != first.name:
                 start_worker(device, address, model, folder, paces)
-        leader.primary.wait_for(len(specs) - 1, 120.0)
+        leader.primary.wait_for(len(specs) - 1, _PATIENCE_S)
         feeds = source.prepare(source.sample(tokens)).feeds
         yield Rig(network, leader, lead, source, fixed, lanes, feeds)
 
@@ -196,6 +211,10 @@ def random_model(config: str, n_layers: int, folder: Path) -> tuple[str, Encoder
 def spread(seconds: Sequence[float]) -> str:
     """Median with the least and the most, in milliseconds."""
     return f"{median(seconds) * 1e3:.0f} ({min(seconds) * 1e3:.0f} to {max(seconds) * 1e3:.0f})"
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _unasked(*_: object) -> Partition:

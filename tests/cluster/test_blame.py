@@ -41,3 +41,8 @@ def test_who_accuses_the_primary_is_left_out() -> None:
 def test_nobody_is_at_fault_where_nothing_was_reported() -> None:
     """The repeat then goes on with everybody."""
     assert judge("p", [], {}) == ()
+
+
+def test_who_said_goodbye_left() -> None:
+    """It was heard this very moment: `not heard for 0.0 s` would puzzle a reader."""
+    assert [v.reason for v in judge("p", (), {"a": 0.0, "b": 1.2})] == ["it left", "not heard for 1.2 s"]

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from pliant.errors import PeerLost, PeerMisbehaved
 
+_A_BEAT_S = 0.1
+"""Who is gone, and was heard more lately than this, said goodbye."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
@@ -51,7 +54,8 @@ def judge(
         elif a.is_misbehaviour:
             found[a.accused] = Verdict(a.accused, True, a.reason)
     for member, for_s in silent.items():
-        found.setdefault(member, Verdict(member, False, f"not heard for {for_s:.1f} s"))
+        reason = "it left" if for_s < _A_BEAT_S else f"not heard for {for_s:.1f} s"
+        found.setdefault(member, Verdict(member, False, reason))
     waiting = [a for a in accusations if a.accused != primary]
     if not found and waiting:
         accusers = {a.accuser for a in waiting}

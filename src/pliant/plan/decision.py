@@ -19,7 +19,8 @@ class Decision:
     """A partition with what it promises.
 
     `seconds` are predicted from input to answer, `weight_bytes` what each device holds. `is_met` says
-    whether that is within `deadline_s` (None: no deadline). `reasons` are sentences for people.
+    whether that is within `deadline_s` (None: no deadline). `reasons` are sentences for people. No partition
+    of the same mode takes less than `bound_s` (None: not asked for, or none is known).
     """
 
     partition: Partition
@@ -28,10 +29,16 @@ class Decision:
     deadline_s: float | None
     considered: tuple[Considered, ...]
     reasons: tuple[str, ...]
+    bound_s: float | None = None
 
     @property
     def mode(self) -> str:
         return self.partition.mode
+
+    @property
+    def gap(self) -> float | None:
+        """The part of `seconds` that a better partition might save at most."""
+        return None if self.bound_s is None else 1 - self.bound_s / self.seconds
 
     @property
     def is_met(self) -> bool:

@@ -19,6 +19,7 @@ from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
 from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
 from pliant.plan.partition_all import MOST_PLANS, all_plans, n_plans
+from pliant.plan.partition_bound import bound_ws
 from pliant.plan.partition_grid import solve_grid
 from pliant.plan.partition_improve import FEW, best, polish, search_heads
 from pliant.plan.partition_linear import fitted
@@ -41,6 +42,7 @@ def choose_partition(
     deadline_s: float | None = None,
     *,
     rule: Rule = "paper",
+    bound: bool = False,
     least_gain: float = 0.0,
 ) -> Decision:
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
@@ -51,6 +53,7 @@ def choose_partition(
     "cost" tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way,
     InputError and ProfileError where the devices are not described.
 
+    With `bound` the decision says what no weight-stationary partition of these (shortlisted) devices beats.
     A split that saves less than `least_gain` of the best single device's time is not taken: that one waits
     for nobody. In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
     """
@@ -79,6 +82,7 @@ def choose_partition(
         deadline_s=deadline_s,
         considered=tuple(considered),
         reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
+        bound_s=bound_ws(p) if bound and partition.mode == "ws" else None,
     )
 
 
