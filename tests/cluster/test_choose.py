@@ -43,3 +43,13 @@ def test_coedges_shares_are_weight_stationary() -> None:
     assert partition.share("a").rows == partition.share("b").rows == TOKENS // 2
     with pytest.raises(InputError, match="weight-stationary"):
         chooser("1d", "coedge")
+
+
+def test_a_mode_asked_for_by_name_is_solved_too() -> None:
+    """The quicker of two devices takes more of the model in every mode."""
+    links = Links({name: Interface(1e9, 1e9) for name in "ab"})
+    devices = {"a": Capability(4.0, 1e9, 1 << 30), "b": DEVICE}
+    for mode in ("ws", "1d", "2d"):
+        partition = chooser(mode)(SPEC, TOKENS, devices, links, "a")
+        assert partition.mode == mode
+        assert partition.share("b").rows > partition.share("a").rows

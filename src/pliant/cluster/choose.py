@@ -29,15 +29,12 @@ Shares = Literal["best", "equal", "coedge"]
 
 
 def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
-    """How partitions are chosen. The 2D-tiled mode, asked for by name, has equal shares.
-
-    Raises InputError for CoEdge's shares in a tiled mode.
-    """
+    """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode."""
     if shares == "coedge":
         if mode not in ("auto", "ws"):
             raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
         return _coedge
-    if shares == "equal" or mode == "2d":
+    if shares == "equal":
         return partial(_equal, "ws" if mode == "auto" else mode)
     return _best if mode == "auto" else partial(_fixed, mode)
 
@@ -55,7 +52,7 @@ def _coedge(
 
 
 def _fixed(
-    mode: Literal["ws", "1d"],
+    mode: Mode,
     spec: EncoderSpec,
     tokens: int,
     capabilities: Mapping[str, Capability],
