@@ -109,8 +109,11 @@ class _Rig:
         reply = self._cluster.run(self._bed.model, self._feeds[which])
         took_s = time.monotonic() - start_s
         timer.join()
+        verdicts = [(v.member, v.reason) for f in reply.faults for v in f.verdicts]
+        verdicts += [
+            (m.name, m.reason) for m in self._cluster.status() if m.name == f"liar{number}" and m.reason
+        ]
         self._mend(fault)
-        verdicts = [v for f in reply.faults for v in f.verdicts]
         difference = float(np.abs(reply.answer - self._answers[which]).max())
         row = {
             "fault": number,
@@ -125,8 +128,8 @@ class _Rig:
             "noticed after [s]": round(max((f.noticed_s for f in reply.faults), default=0.0), 3),
             "planned in [s]": round(sum(f.planned_s for f in reply.faults), 3),
             "repeats": len(reply.faults),
-            "left out": ", ".join(dict.fromkeys(v.member for v in verdicts)),
-            "why": "; ".join(dict.fromkeys(v.reason for v in verdicts)),
+            "left out": ", ".join(dict.fromkeys(member for member, _ in verdicts)),
+            "why": "; ".join(dict.fromkeys(reason for _, reason in verdicts)),
             "all back before it [s]": round(back_s, 3),
         }
         print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)

@@ -69,3 +69,17 @@ def test_a_switch_has_to_pay_within_the_run(
 ) -> None:
     """Loading weights and the switch itself are part of the decision."""
     assert pays(1.0, new_s, n_layers, load_s, switch_s) is is_worth_it
+
+
+def test_a_drift_that_no_layer_feels_is_not_solved_again() -> None:
+    """A stage of microseconds may take twice as long in any run: plans would never stand still."""
+    now = picture(a=slower(3.0))
+    assert reason_to_solve(picture(), now, ("p", "a"), NEED, lambda one: 1.0 + 0.05 * (one is now)) is None
+    said = reason_to_solve(picture(), now, ("p", "a"), NEED, lambda one: 1.0 + 0.5 * (one is now))
+    assert said == "times drifted by 50%"
+
+
+def test_a_plan_that_saves_little_is_not_switched_to() -> None:
+    """What it promises is no more exact, and its weights and stages are made beside the run."""
+    assert not pays(1.0, 0.95, 1000, 0.0, 0.0)
+    assert pays(1.0, 0.85, 1000, 0.0, 0.0)

@@ -4,7 +4,7 @@ A plan is made of a picture of devices and links (Hepti 4.1, Table 1a). Run time
 the two differ by more than a threshold, or in who is there or has memory, the partition is solved again.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -12,6 +12,9 @@ from pliant.ir.cluster import Capability, Links
 
 THRESHOLD = 0.12
 """Drift that is worth a new solution: between noise (a few percent) and what a user would feel."""
+LEAST_GAIN = 0.1
+"""What another plan has to save of a layer: it loads weights and compiles stages beside the run, and what it
+promises is no more exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,16 @@ def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
 
 
 def reason_to_solve(
-    planned: Picture, now: Picture, participants: Collection[str], need: Mapping[str, int]
+    planned: Picture,
+    now: Picture,
+    participants: Collection[str],
+    need: Mapping[str, int],
+    layer_s: Callable[[Picture], float] | None = None,
 ) -> str | None:
-    """Why the partition should be solved again, in words; None where it need not be."""
+    """Why the partition should be solved again, in words; None where it need not be.
+
+    `layer_s` predicts a layer by the plan as it is: what drifted counts where a layer feels it.
+    """
     joined = now.capabilities.keys() - planned.capabilities.keys()
     left = [name for name in participants if name not in now.capabilities]
     if left:
@@ -56,6 +66,9 @@ def reason_to_solve(
     if tight:
         return f"memory of {', '.join(tight)} is short"
     apart = drift(planned, now, [name for name in planned.capabilities if name in now.capabilities])
+    if apart > THRESHOLD and layer_s is not None:
+        before_s, now_s = layer_s(planned), layer_s(now)
+        apart = max(before_s, now_s) / min(before_s, now_s) - 1
     if apart > THRESHOLD:
         return f"times drifted by {apart:.0%}"
     return None
@@ -64,10 +77,11 @@ def reason_to_solve(
 def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
     """Whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
 
-    Its weights load for `load_s` beside the layers that still run by the current plan; the switch itself,
-    at which new members receive the layer's input, costs `switch_s`.
+    A plan that saves less than LEAST_GAIN of a layer does not. Its weights load for `load_s` beside the
+    layers that still run by the current plan; the switch itself, at which new members receive the layer's
+    input, costs `switch_s`.
     """
-    if new_s >= current_s:
+    if new_s > (1 - LEAST_GAIN) * current_s:
         return False
     n_left = n_layers - ceil(load_s / current_s)
     return n_left * (current_s - new_s) > switch_s

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import Picture, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import LEAST_GAIN, Picture, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.held import Held
@@ -31,6 +31,8 @@ UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, 
 """What a device counts as until it was measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
 UNKNOWN_RTT_S = 0.5e-3
+MOST_AT_ONCE = 4.0
+"""How many times slower or faster one layer may show a link to be."""
 _LOAD_BPS = 200e6
 """Loading and packing weights, until a worker has shown how fast it does that."""
 _KEPT = 4
@@ -228,30 +230,25 @@ class Steering:
                 if seconds > 0
             ]
             self._drifts[name] = refreshed(device, [s for s in seen if s.flops > 0])
-        ratios = self._slower(known[1], {name: note for name, note in notes.items() if name in now})
-        ratios = {pair: ratio for pair, ratio in ratios.items() if set(pair) <= now.keys()}
+        offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
+        links = self._links_of(now)
+        ratios = link_ratios(known[1], links, {n: note for n, note in notes.items() if n in now}, offsets_s)
         if ratios:
-            self._links = refreshed_links(self._links_of(now), ratios)
-
-    def _slower(self, solved: Solved, notes: Mapping[str, Note]) -> dict[tuple[str, str], float]:
-        """How many times longer than predicted the bytes of each pair took, in the last segment."""
-        members = {m.name: m.offset_s for m in self._primary.monitor.members} | {self._primary.name: 0.0}
-        found = {}
-        for dst, note in notes.items():
-            for src, (n_bytes, seconds) in note.arrived.items():
-                predicted_s = n_bytes * solved.byte_s.get((src, dst), 0.0)
-                took_s = seconds - members.get(dst, 0.0) + members.get(src, 0.0)
-                if predicted_s > 0 and took_s > 0:
-                    found[src, dst] = took_s / predicted_s
-        return found
+            self._links = refreshed_links(links, ratios)
 
     def _reason(self, current: Held) -> str | None:
         known = self._plans.get(current.number)
         if known is None:
             return None
         need = weight_bytes(current.source.spec, current.partition)
-        now = self.picture(self._without)
-        return reason_to_solve(known[1].picture, now, current.partition.participants, need)
+        now, spec, partition = self.picture(self._without), current.source.spec, current.partition
+        return reason_to_solve(
+            known[1].picture,
+            now,
+            partition.participants,
+            need,
+            lambda picture: layer_seconds(spec, partition, picture, self._coding),
+        )
 
     # Plans.
 
@@ -268,7 +265,7 @@ class Steering:
                     return None
                 now = predict(source.spec, held.partition, anew.picture, self._coding)
                 tight = too_large(weight_bytes(source.spec, held.partition), anew.picture)
-                if not tight and now.layer_s <= anew.layer_s * 1.05:
+                if not tight and now.layer_s * (1 - LEAST_GAIN) <= anew.layer_s:
                     self._plans[held.number] = held, now
                     return held
                 return None
@@ -354,11 +351,43 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     program = split(spec, partition)
     program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
     spans = simulate(program, cost)
-    steps = as_coded(layer_segment(spec, partition, 0), coding).steps
-    layer = Program((Segment(steps),), (), ())
+    layer = _layer(spec, partition, coding)
     layer_spans = simulate(layer, cost)
     byte_s = _byte_s(layer, layer_spans)
     return Solved(partition, picture, program, spans, latency(layer_spans), cost, byte_s)
+
+
+def layer_seconds(
+    spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32"
+) -> float:
+    """What one layer of a partition should take; `predict` says the same and more, for longer."""
+    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
+    return latency(simulate(_layer(spec, partition, coding), cost))
+
+
+def link_ratios(
+    solved: Solved, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
+) -> dict[tuple[str, str], float]:
+    """How many times longer than by `links`, as they are known now, the bytes of each pair took.
+
+    `solved` says what a byte should have taken when links were as they were for it, `offsets_s` what each
+    member's clock is ahead. One observation counts for MOST_AT_ONCE at most: a stall is no slow link.
+    """
+    then, found = solved.picture.links, {}
+    for dst, note in notes.items():
+        for src, (n_bytes, seconds) in note.arrived.items():
+            if src not in links.interfaces or (src, dst) not in solved.byte_s:
+                continue
+            moved = then.link(src, dst).bandwidth_Bps / links.link(src, dst).bandwidth_Bps
+            predicted_s = n_bytes * solved.byte_s[src, dst] * moved
+            took_s = seconds - offsets_s.get(dst, 0.0) + offsets_s.get(src, 0.0)
+            if predicted_s > 0 and took_s > 0:
+                found[src, dst] = min(max(took_s / predicted_s, 1 / MOST_AT_ONCE), MOST_AT_ONCE)
+    return found
+
+
+def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
+    return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
 
 
 def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:
