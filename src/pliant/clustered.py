@@ -18,8 +18,9 @@ from pliant.api import cache_directory, default_threads, is_store, model_directo
 from pliant.cluster.choose import AnyMode, Shares, chooser
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, default_path, read_key
-from pliant.cluster.launch import Engine, Leader, MemberOptions, open_primary
+from pliant.cluster.launch import Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Fault, Led
+from pliant.cluster.meet import Engine
 from pliant.cluster.patience import Patience
 from pliant.cluster.record import record
 from pliant.cluster.steer import Solved, Switch
@@ -99,8 +100,9 @@ class Cluster:
 
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
-    mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel. Devices and links
-    are measured before their first plan unless `measure` is off, which it is for equal shares. Raises
+    mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel; with `engine` gloo,
+    which workers must be given too, they travel through torch.distributed, unencrypted. Devices and links are
+    measured before their first plan unless `measure` is off, which it is for equal shares. Raises
     ClusterError: see errors.py for which.
     """
 
@@ -123,8 +125,6 @@ class Cluster:
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        if engine != "zmq":
-            raise InputError(f"engine {engine!r} cannot lead a cluster yet; take zmq.")
         self._cache = cache or cache_directory()
         options = MemberOptions(
             name=name,
@@ -134,6 +134,7 @@ class Cluster:
             n_threads=threads or default_threads(),
             free_bytes=memory_source(memory),
             dilation=dilation,
+            engine=engine,
             patience=patience,
             on_event=on_event,
         )

@@ -195,9 +195,14 @@ class FakeHold:
 
     def __init__(self, name: str, before: Before) -> None:
         self.name, self.before = name, before
+        self.n_replaced = 0
 
     def prepare(self, source: EncoderSource, partition: Partition) -> FakeHolder:
         return FakeHolder(self.name, source.spec, partition, self.before)
+
+    def replace(self, source: EncoderSource, partition: Partition) -> FakeHolder:
+        self.n_replaced += 1
+        return self.prepare(source, partition)
 
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
         return Capability(1.0, 1e9, 10**9)
@@ -233,20 +238,23 @@ class Spreader:
     seed: int = 0
     switches: dict[int, Held] = field(default_factory=dict)
     layer_s: float | None = 0.1
+    pauses: Collection[int] = ()
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         left_out = set(without)
         while True:
             here = [m.name for m in self.primary.monitor.usable() if m.name not in left_out]
             self.seed += 1
             partition = spread(source.spec, tokens, self.primary.name, here, self.seed)
             try:
-                return self.primary.prepare(source, partition, self.coding)[0]
+                return self.primary.prepare(
+                    source, partition, self.coding, is_in_place=number in self.pauses
+                )[0]
             except NotReady as error:
                 left_out |= set(error.reasons)
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
-        return self.switches.get(number, current)
+    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
+        return None if number in self.pauses else self.switches.get(number, current)
 
     def predicted_s(self, held: Held) -> float | None:
         return self.layer_s

@@ -225,3 +225,20 @@ def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> No
     start_s = time.monotonic()
     cluster.primary.wait_for(1, 30.0)
     assert time.monotonic() - start_s < 15.0
+
+
+def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_current_one(
+    cluster: FakeCluster,
+) -> None:
+    """Weights are replaced in place, between two layers; nothing is repeated and nobody is at fault."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    cluster.steer.pauses = (3,)
+    led = check(cluster)
+    assert not led.faults
+    before, after = led.turns[2], led.turns[3]
+    assert after.epoch > before.epoch
+    assert led.plans[2] is not led.plans[3]
+    exchanged = [step.work for step in after.segment.steps if isinstance(step.work, Exchange)]
+    assert {work.dst for work in exchanged if work.tensor == "x.2"} == {"a", "b", "c"}

@@ -42,7 +42,7 @@ CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (Curve("attend", ((1e6, 0.1),)),)
     [
         Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",)),
         Measured(2, CAPABILITY, (MeasuredLink("a", "b", 1e-3, 1e8),)),
-        Prepare(3, "abc", TILED, "int8", {"a": "tcp://127.0.0.1:5"}),
+        Prepare(3, "abc", TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),
         Go(1, 2, 3, ("b",), 1.5),
         Failed(1, 2, None, False, "no memory"),
         Report(4, (Ran(4, 1, 2, 0.5, 0.75),)),
@@ -68,7 +68,7 @@ def test_no_bytes_do_anything_but_decode_or_name_their_sender(data: bytes) -> No
         (b"", "0 bytes"),
         (bytes(LIMIT_BYTES + 1), "bytes"),
         (bytes((PROTOCOL + 1,)) + encode(Bye())[1:], "install the same pliant"),
-        (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Prepare", 1, "m", NOBODY, "fp32", {}]), "none of"),
+        (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Prepare", 1, "m", NOBODY, "fp32", [], {}]), "none of"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Nonsense"]), "no message"),
         (bytes((PROTOCOL,)) + b"\x91" * 100_000, "no message"),
     ],

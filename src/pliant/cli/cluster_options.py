@@ -13,7 +13,7 @@ import typer
 from pliant.cli.options import Threads
 from pliant.cluster.choose import AnyMode, Shares
 from pliant.cluster.coding import Coding
-from pliant.cluster.launch import Engine
+from pliant.cluster.meet import Engine
 from pliant.clustered import PORT, Cluster
 
 KeyFile = Annotated[
@@ -39,6 +39,10 @@ Slower = Annotated[
     float, typer.Option(help="Emulate a device that computes this many times slower.", min=1.0)
 ]
 
+DataEngine = Annotated[
+    Engine, typer.Option(help="What carries activations; gloo needs torch and is not encrypted.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Led:
@@ -54,7 +58,7 @@ class Led:
     mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
     partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
-    engine: Annotated[Engine, typer.Option(help="What carries activations.")] = "zmq"
+    engine: DataEngine = "zmq"
     adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
         True
     )

@@ -10,7 +10,7 @@ import typer
 
 from pliant import __version__
 from pliant.api import cache_directory, default_threads
-from pliant.cli.cluster_options import KeyFile, Memory, say
+from pliant.cli.cluster_options import DataEngine, KeyFile, Memory, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
 from pliant.cluster.launch import MemberOptions, open_worker
@@ -30,6 +30,7 @@ def worker(
         typer.Option(help="A model that this device holds: directory, store, name, random:CONFIG[:SEED]."),
     ] = None,
     key: KeyFile = None,
+    engine: DataEngine = "zmq",
     memory: Memory = None,
     threads: Threads = None,
     dilate_compute: Annotated[
@@ -55,6 +56,7 @@ def worker(
         n_threads=threads or default_threads(),
         free_bytes=memory_source(memory),
         dilation=pace_source(dilate_compute),
+        engine=engine,
         on_event=report,
     )
     ended = Event()

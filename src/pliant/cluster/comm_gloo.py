@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing import Pipe
 from threading import Event, Lock, Semaphore, Thread
@@ -39,27 +39,51 @@ assert _HEAD.size + NOTE_LIMIT_BYTES <= _HEAD_BYTES
 class GlooComm(Mailed):
     """A `Comm` on torch.distributed; `form` makes the group, and a new one after any fault.
 
-    Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload; what lies in
-    shared memory each way is at most twice that.
+    Each group costs a process on every member that imports torch before it meets the others: a second or
+    several, and about 200 MB. The group before stays until the next one but one, for a run that has not
+    ended yet. Raises ClusterError if torch is not installed. `max_message_bytes` bounds a payload; what lies
+    in shared memory each way is at most twice that. `interface` is the network's, by name; without it, Gloo
+    takes the one of the host's own name.
     """
 
-    def __init__(self, name: str, *, max_message_bytes: int = 64 << 20, send_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_message_bytes: int = 64 << 20,
+        send_timeout_s: float = 10.0,
+        interface: str | None = None,
+    ) -> None:
         check_name(name)
         if importlib.util.find_spec("torch") is None:
             raise ClusterError("this engine needs torch: pip install 'pliant[train]', or use ZeroMQ.")
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self._send_timeout_s = send_timeout_s
+        self._interface = interface
         self._lock = Lock()
         self._group: _Group | None = None
+        self._before: _Group | None = None
+        self._lost: set[str] = set()
         self._is_closed = False
 
-    def form(self, members: Sequence[str], rendezvous: str, timeout_s: float = 60.0) -> None:
-        """Leave the group this member was in and form that of `members`, the same sequence on all of them.
+    def reaches(self, members: Sequence[str]) -> bool:
+        """Whether the group that was formed last holds all of `members`, and has lost none of its own."""
+        with self._lock:
+            return self._group is not None and not self._lost and set(members) <= self._group.ranks.keys()
+
+    def form(
+        self,
+        members: Sequence[str],
+        rendezvous: str,
+        timeout_s: float = 60.0,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Form the group of `members`, the same sequence on all of them; what is sent from then on is in it.
 
         `rendezvous` is torch's init method, new for each group: `tcp://HOST:PORT` on the first of
         `members`, or `file://PATH` that all see. Returns once all have met; raises ClusterError if
-        they do not within `timeout_s`.
+        they do not within `timeout_s`, or `is_wanted` says no meanwhile: the group before stands then.
         """
         if self.name not in members or len(set(members)) != len(members):
             raise ClusterError(
@@ -68,28 +92,44 @@ class GlooComm(Mailed):
         with self._lock:
             if self._is_closed:
                 raise ClusterError(f"{self.name} has closed its connections.")
-            old, self._group = self._group, None
-            if old is not None:
-                old.close()
+            group = _Group(
+                self.name,
+                tuple(members),
+                rendezvous,
+                self._mailbox,
+                self._max_message_bytes,
+                self._interface,
+                self._lose,
+            )
+        group.wait_ready(timeout_s, is_wanted)
+        with self._lock:
+            old, self._before, self._group = self._before, self._group, group
+            self._lost.clear()
             for peer in members:
                 self._mailbox.regain(peer)
-            self._group = _Group(
-                self.name, tuple(members), rendezvous, self._mailbox, self._max_message_bytes
-            )
-            group = self._group
-        try:
-            group.wait_ready(timeout_s)
-        except ClusterError:
-            with self._lock:
-                self._group = None
-            raise
+            is_closed = self._is_closed
+        for one in (old, self._before, group) if is_closed else (old,):
+            if one is not None:
+                one.close()
+        for peer, error in group.begin():
+            self._lose(group, peer, error)
+
+    def _lose(self, group: "_Group", peer: str, error: ClusterError) -> None:
+        """`group` has lost `peer`, which matters unless a newer group has it."""
+        with self._lock:
+            if group is self._group:
+                self._lost.add(peer)
+            elif self._group is not None and peer in self._group.ranks:
+                return
+        self._mailbox.lose(peer, error)
 
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         check_note(note)
         self._mailbox.check(dst, tag.epoch)
-        group = self._group
-        if group is None or dst not in group.ranks or dst == self.name:
-            names = ", ".join(group.ranks) if group is not None else "nobody yet: form a group first"
+        groups = [one for one in (self._group, self._before) if one is not None]
+        group = next((one for one in groups if dst in one.ranks), None)
+        if group is None or dst == self.name:
+            names = ", ".join(groups[0].ranks) if groups else "nobody yet: form a group first"
             raise ClusterError(f"there is no member {dst} in the group of {self.name}; there are {names}.")
         data = payload_bytes(payload)
         if data.nbytes > self._max_message_bytes:
@@ -104,26 +144,38 @@ class GlooComm(Mailed):
         self._mailbox.close()
         with self._lock:
             self._is_closed = True
-            group, self._group = self._group, None
-        if group is not None:
-            group.close()
+            groups = self._group, self._before
+            self._group = self._before = None
+        for group in groups:
+            if group is not None:
+                group.close()
 
 
 class _Group:
     """One child process: its pipe, its shared memory, and the thread that listens to it."""
 
     def __init__(
-        self, name: str, members: tuple[str, ...], rendezvous: str, mailbox: Mailbox, max_message_bytes: int
+        self,
+        name: str,
+        members: tuple[str, ...],
+        rendezvous: str,
+        mailbox: Mailbox,
+        max_message_bytes: int,
+        interface: str | None,
+        on_lost: "Callable[[_Group, str, ClusterError], None]",
     ) -> None:
         self.ranks = {member: rank for rank, member in enumerate(members)}
         self._name = name
         self._members = members
         self._mailbox = mailbox
+        self._on_lost = on_lost
+        self._early: list[tuple[str, ClusterError]] | None = []  # losses before this is the newest group
         self._is_left = False
         self._is_formed = False
         self._answered = Event()
         self._rooms = {member: Semaphore(_QUEUED) for member in members}
         self._lock = Lock()  # one writer of the pipe at a time
+        self._early_lock = Lock()
         self._pipe, theirs = Pipe()
         region_bytes = 2 * max_message_bytes
         out_fd, in_fd = shared_file(region_bytes), shared_file(region_bytes)
@@ -142,6 +194,7 @@ class _Group:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pliant.cluster.gloo_child", json.dumps(options)],
             pass_fds=(theirs.fileno(), out_fd, in_fd),
+            env=None if interface is None else {**os.environ, "GLOO_SOCKET_IFNAME": interface},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._words,
@@ -153,14 +206,27 @@ class _Group:
         self._listener = Thread(target=self._listen, name=f"pliant-gloo-{name}", daemon=True)
         self._listener.start()
 
-    def wait_ready(self, timeout_s: float) -> None:
+    def wait_ready(self, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
         """Return once the group has formed. Raises ClusterError if it does not; it is closed then."""
-        self._answered.wait(timeout_s)
+        until_s = monotonic() + timeout_s
+        while not self._answered.wait(_LOOK_S) and monotonic() < until_s and is_wanted():
+            pass
         if self._is_formed:
             return
-        why = self._why() if self._answered.is_set() else f"not all came within {timeout_s:.3g} s"
+        if self._answered.is_set():
+            why = self._why()
+        elif monotonic() >= until_s:
+            why = f"not all came within {timeout_s:.3g} s"
+        else:
+            why = "it is not wanted any more"
         self.close()
         raise ClusterError(f"{self._name} could not form a group of {', '.join(self._members)}: {why}.")
+
+    def begin(self) -> list[tuple[str, ClusterError]]:
+        """From now on losses are told as they are seen; returns those that were seen before."""
+        with self._early_lock:
+            early, self._early = self._early or [], None
+        return early
 
     def send(self, dst: str, tag: Tag, data: np.ndarray, note: bytes, timeout_s: float) -> None:
         until_s = monotonic() + timeout_s
@@ -215,12 +281,12 @@ class _Group:
                 self._out.give(*more)
                 self._rooms[peer].release()
             elif not self._is_left:
-                self._mailbox.lose(peer, _fault(what, peer, self._name, *more))
+                self._lose(peer, _fault(what, peer, self._name, *more))
         code = self._process.wait()
         self._answered.set()
         for peer in self._members if not self._is_left else ():
             why = f"the process of torch.distributed that {self._name} ran ended ({code})"
-            self._mailbox.lose(peer, PeerLost(f"{peer} cannot be reached: {why}. Form a new group.", peer))
+            self._lose(peer, PeerLost(f"{peer} cannot be reached: {why}. Form a new group.", peer))
 
     def _deliver(self, peer: str, head: bytes, offset: int, n_bytes: int) -> None:
         payload = bytes(self._in.view(offset, n_bytes))
@@ -231,9 +297,16 @@ class _Group:
             note = head[_HEAD.size : _HEAD.size + n_note]
             check_note(note)
         except ValueError as error:
-            self._mailbox.lose(peer, _fault("lied", peer, self._name, str(error)))
+            self._lose(peer, _fault("lied", peer, self._name, str(error)))
             return
         self._mailbox.deliver(peer, tag, Message((payload,) if payload else (), n_bytes, note))
+
+    def _lose(self, peer: str, error: ClusterError) -> None:
+        with self._early_lock:
+            if self._early is not None:
+                self._early.append((peer, error))
+                return
+        self._on_lost(self, peer, error)
 
     def _why(self) -> str:
         """The last words of a child that ended."""

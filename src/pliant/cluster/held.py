@@ -19,6 +19,12 @@ class Hold(Protocol):
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
         """The member's stages of `partition`; takes as long as loading weights and compiling do."""
 
+    def replace(self, source: EncoderSource, partition: Partition) -> Holder:
+        """The same, once all holders before are given up, which must not run any more.
+
+        What they held and the new one does not need is let go of before anything is loaded.
+        """
+
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
         """What this device can do with a model, from the stages it would run."""
 

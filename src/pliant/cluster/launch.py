@@ -4,46 +4,43 @@ The environment is not read here: keys, addresses and folders are given.
 """
 
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, final
+from typing import assert_never, final
 
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.comm import Comm
+from pliant.cluster.comm_gloo import GlooComm
 from pliant.cluster.comm_zmq import ZmqComm
+from pliant.cluster.holding import Holding
 from pliant.cluster.key import Key
 from pliant.cluster.lead import Lead
-from pliant.cluster.measure import measure_device
+from pliant.cluster.meet import ByAddress, Engine, InGroups, Meet, interface_of
 from pliant.cluster.messages import Note
 from pliant.cluster.messenger import Messenger
 from pliant.cluster.patience import Patience
-from pliant.cluster.perform import Holder, Performer
+from pliant.cluster.perform import Performer
 from pliant.cluster.primary import Primary
-from pliant.cluster.shard import Shard, Shards
 from pliant.cluster.steer import Steering
 from pliant.cluster.wire import host_and_port
 from pliant.cluster.worker import Offer, OnEvent, Worker
 from pliant.errors import ClusterError
-from pliant.ir.cluster import Capability
-from pliant.ir.partition import Partition
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_source import EncoderSource
-from pliant.profile.memory import free_memory_bytes
 from pliant.run.execute import Lanes
-
-Engine = Literal["zmq", "gloo"]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
     """What any member is given. `free_bytes` says what memory its model may take, when asked.
 
-    `dilation` makes it compute that many times slower: an emulated device, whose pace may change.
+    `dilation` makes it compute that many times slower: an emulated device, whose pace may change. `engine`
+    carries its data, and is the same on all members.
     """
 
     name: str
@@ -53,40 +50,9 @@ class MemberOptions:
     n_threads: int
     free_bytes: Callable[[], int] | None = None
     dilation: float | Callable[[], float] = 1.0
+    engine: Engine = "zmq"
     patience: Patience = Patience()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
-
-
-@final
-class Holding:
-    """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
-
-    def __init__(
-        self, device: str, library: Library, pool: Pool, dilation: Callable[[], float] = lambda: 1.0
-    ) -> None:
-        self._device, self._library, self._pool = device, library, pool
-        self._dilation = dilation
-        self.free_bytes = free_for_model(self)
-        self._shards: dict[str, Shards] = {}
-
-    def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
-        if source.identity not in self._shards:
-            self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)
-        return self._shards[source.identity].prepare(partition)
-
-    def measure(self, source: EncoderSource, tokens: int) -> Capability:
-        return measure_device(
-            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
-        )
-
-    def keep(self, holders: Collection[Holder]) -> None:
-        used = [holder for holder in holders if isinstance(holder, Shard)]
-        for shards in self._shards.values():
-            shards.keep(*used)
-
-    @property
-    def weight_bytes(self) -> int:
-        return sum(shards.weight_bytes for shards in self._shards.values())
 
 
 @dataclass(slots=True)
@@ -137,6 +103,20 @@ class _Paced(Mapping[str, float]):
 
 
 @contextmanager
+def _connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, Meet]]:
+    """What carries data between this member, whose address is `host`, and the others."""
+    match options.engine:
+        case "zmq":
+            with ZmqComm(options.name, options.key, f"{host}:0") as zmq:
+                yield zmq, ByAddress(zmq)
+        case "gloo":
+            with GlooComm(options.name, interface=interface_of(host)) as gloo:
+                yield gloo, InGroups(gloo, host)
+        case _:
+            assert_never(options.engine)
+
+
+@contextmanager
 def open_worker(
     options: MemberOptions, join: Sequence[str], sources: Sequence[EncoderSource]
 ) -> Iterator[Worker]:
@@ -150,7 +130,7 @@ def open_worker(
     later = _Later()
     with (
         _machine(options) as machine,
-        ZmqComm(options.name, options.key, f"{host}:0") as comm,
+        _connections(options, host) as (comm, meet),
         Messenger(
             options.name,
             options.key,
@@ -164,7 +144,7 @@ def open_worker(
             sources={source.identity: source for source in sources},
             free_bytes=machine.holding.free_bytes,
             n_threads=options.n_threads,
-            data_address=comm.address,
+            engine=options.engine,
         )
         with Worker(
             options.name,
@@ -173,7 +153,7 @@ def open_worker(
             machine.lanes,
             offer,
             machine.holding,
-            introduce=introducing(options.name, comm),
+            meet=meet,
             on_event=options.on_event,
         ) as worker:
             later.begin(worker.hear, worker.lose)
@@ -209,7 +189,7 @@ def open_primary(
     host = listen.rpartition(":")[0]
     with (
         _machine(options) as machine,
-        ZmqComm(options.name, options.key, f"{host}:0") as comm,
+        _connections(options, host) as (comm, meet),
         Messenger(
             options.name,
             options.key,
@@ -224,9 +204,9 @@ def open_primary(
             comm,
             machine.holding,
             version=options.version,
-            data_address=comm.address,
+            engine=options.engine,
+            meet=meet,
             patience=options.patience,
-            introduce=introducing(options.name, comm),
             on_event=options.on_event,
         ) as primary,
     ):
@@ -248,22 +228,6 @@ def open_primary(
             leads.append(Lead(primary, performer, steering))
             later.begin(primary.hear, primary.lose)
             yield Leader(primary, leads[0], steering, comm, messenger)
-
-
-def free_for_model(holding: Holding) -> Callable[[], int]:
-    """Memory that a model may take here: what is free, and what models hold already."""
-    return lambda: free_memory_bytes() + holding.weight_bytes
-
-
-def introducing(name: str, comm: ZmqComm) -> Callable[[Mapping[str, str]], None]:
-    """Connects `name`'s data connections to whoever it is told of."""
-
-    def introduce(addresses: Mapping[str, str]) -> None:
-        for peer, address in addresses.items():
-            if peer != name:
-                comm.connect(peer, address)
-
-    return introduce
 
 
 def address_towards(address: str) -> str:

@@ -22,11 +22,17 @@ from pliant.models.encoder_source import EncoderSource
 class Steer(Protocol):
     """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
-        """A plan that everybody in it holds ready, of all members that can be used but `without`."""
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+        """A plan that everybody in it holds ready, of all members that can be used but `without`.
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
-        """The plan of segment `number`, which was not announced yet; `notes` are of the last that ran."""
+        It is for segments from `number` on, before which nothing runs.
+        """
+
+    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
+        """The plan of segment `number`, which was not announced yet; `notes` are of the last that ran.
+
+        None where it cannot be held beside the current one: the run stops there, and `begin` is asked.
+        """
 
     def predicted_s(self, held: Held) -> float | None:
         """Seconds of one layer by this plan, where that is known."""
@@ -76,6 +82,10 @@ class _Run:
     began_s: float = 0.0
 
 
+class _Paused(Exception):  # noqa: N818 - no error: the coming segment has no plan yet
+    """Leaves a run's epoch at a boundary."""
+
+
 @final
 class Lead:
     """Leads runs, one at a time; any thread may ask for one.
@@ -114,12 +124,16 @@ class Lead:
                 try:
                     self._attempt(run, feeds)
                     break
+                except _Paused:
+                    self._stop(run)
+                    run.held = self._steer.begin(source, tokens, others, run.number)
+                    continue
                 except (LaneError, ClusterError) as error:
                     if len(run.faults) >= self._n_repeats:
                         raise
                     without = self._judge(run, error)
                 noticed_s = self._primary.clock()
-                run.held = self._steer.begin(source, tokens, others)
+                run.held = self._steer.begin(source, tokens, others, run.number)
                 planned_s = self._primary.clock() - noticed_s
                 run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
             answer = run.held.holder.answer()
@@ -150,6 +164,8 @@ class Lead:
         run.number += 1
         run.began_s = self._primary.clock()
         run.x = before.held.holder.state(run.number - 1).copy()
+        if run.number not in run.announced:
+            raise _Paused
         coming = run.announced[run.number]
         if run.number < before.held.n_segments - 1 and self._primary.is_disturbed:
             raise ClusterError("a member failed, though not here.")
@@ -159,7 +175,9 @@ class Lead:
         if run.number + 1 < coming.held.n_segments:
             notes = {**self._notes, self._primary.name: self._performer.note()}
             held = self._steer.following(run.number + 1, coming.held, notes)
-            lacking = self._others(held) if held is not coming.held else ()
+            if held is None:
+                return coming.turn
+            lacking = [name for name in self._others(held) if name not in coming.held.partition.participants]
             if held is not coming.held:
                 run.members.update(lacking)
                 self._primary.watch(run.epoch, {*self._others(coming.held), *lacking})

@@ -31,7 +31,7 @@ Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 48)]
 
 
 class Hello(Message, frozen=True):
-    """A worker offers itself, and its models by identity."""
+    """A worker offers itself, and its models by identity; `engine` carries its data."""
 
     version: str
     data_address: str
@@ -39,6 +39,7 @@ class Hello(Message, frozen=True):
     free_bytes: int
     models: tuple[str, ...]
     last_epoch: Epoch = -1
+    engine: str = "zmq"
 
 
 class Welcome(Message, frozen=True):
@@ -54,13 +55,20 @@ class Refused(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
-    """Hold ready: plan number `plan` of a model, and where the other members' data goes."""
+    """Hold ready: plan number `plan` of a model, and where the other members' data goes.
+
+    Members meet at `place` in the order of `members`, where that is given. With `is_in_place`, all other
+    plans are given up first, once nothing runs: there is no memory for both.
+    """
 
     plan: int
     model: str
     partition: Partition
     coding: Coding
+    members: tuple[str, ...]
     addresses: dict[str, str]
+    place: str = ""
+    is_in_place: bool = False
 
 
 class Ready(Message, frozen=True):
@@ -82,6 +90,7 @@ class Unable(Message, frozen=True):
 class Measure(Message, frozen=True):
     """Measure: this device with a model of so many tokens, or, without a model, links among `members`.
 
+    Those meet at `place` in this order, where that is given.
     All measure links at once, by tags of `epoch`; devices one after another, as some may share a core.
     """
 
@@ -90,6 +99,7 @@ class Measure(Message, frozen=True):
     tokens: int
     members: tuple[str, ...]
     addresses: dict[str, str]
+    place: str = ""
 
 
 class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):

@@ -6,6 +6,7 @@ The primary and the workers run this same code; only who says which segment come
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from threading import Lock
 from typing import Protocol, final
 
@@ -66,7 +67,8 @@ class _Ended(Exception):  # noqa: N818 - no error: a run that goes on without th
 class Performer:
     """Runs turns on `lanes` for the member `name`; one run at a time.
 
-    `free_bytes` is asked before each send. `on_note` hears what came with each message, on lane threads.
+    `free_bytes` is asked once a segment, at its first send. `on_note` hears what came with each message, on
+    lane threads.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Performer:
     _compute_s: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _free_bytes: int | None = None
     _ran: list[Ran] = field(default_factory=list)
 
     def run(self, first: Turn, following: Following, n_turns: int) -> None:
@@ -104,6 +107,11 @@ class Performer:
             return
 
     @property
+    def turn(self) -> Turn | None:
+        """The turn that runs, or ran last."""
+        return self._turn
+
+    @property
     def epoch(self) -> int | None:
         """The epoch that runs, or ran last; None before the first."""
         return None if self._turn is None else self._turn.epoch
@@ -115,7 +123,9 @@ class Performer:
 
     def note(self) -> Note:
         """What this member says of the segment that runs, or ran last."""
-        return Note(self.clock(), self.free_bytes(), dict(self._compute_s), dict(self._arrived))
+        if self._free_bytes is None:
+            self._free_bytes = self.free_bytes()
+        return Note(self.clock(), self._free_bytes, dict(self._compute_s), dict(self._arrived))
 
     def take_spans(self) -> tuple[Ran, ...]:
         """Every step that ran since the last call, on this member's clock."""
@@ -126,7 +136,7 @@ class Performer:
     def _begin(self, turn: Turn) -> Segment:
         self._first += self._n_steps
         self._n_steps = len(turn.numbers)
-        self._compute_s, self._arrived = {}, {}
+        self._compute_s, self._arrived, self._free_bytes = {}, {}, None
         self._turn = turn
         return turn.own
 
@@ -159,15 +169,20 @@ class Performer:
 
     def _receive(self, turn: Turn, tag: Tag, work: Exchange) -> None:
         into = turn.holder.view(work)
-        data = np.empty(coded_bytes((into.shape[0], into.shape[1]), turn.coding), np.uint8)
-        note = self.comm.receive(work.src, tag, data, turn.patience_s)
-        end_s = self.clock()
-        decode(data, turn.coding, into)
-        if not np.isfinite(into.sum()):
+        if turn.coding == "fp32" and into.flags.c_contiguous:
+            note, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes
+            end_s = self.clock()
+        else:
+            n_bytes = coded_bytes((into.shape[0], into.shape[1]), turn.coding)
+            data = np.empty(n_bytes, np.uint8)
+            note = self.comm.receive(work.src, tag, data, turn.patience_s)
+            end_s = self.clock()
+            decode(data, turn.coding, into)
+        if not isfinite(into.sum()):
             raise PeerMisbehaved(f"{work.src} sent numbers that are not finite as {work}.", work.src)
         said = decode_note(note, work.src)
-        n_bytes, seconds = self._arrived.get(work.src, (0, 0.0))
-        self._arrived[work.src] = n_bytes + data.nbytes, seconds + end_s - said.sent_s
+        before, seconds = self._arrived.get(work.src, (0, 0.0))
+        self._arrived[work.src] = before + n_bytes, seconds + end_s - said.sent_s
         self.on_note(work.src, said)
 
     @property

@@ -14,14 +14,13 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.comm import Comm
 from pliant.cluster.control import Control
 from pliant.cluster.held import Held, Hold
-from pliant.cluster.measure_links import measure_links
+from pliant.cluster.meet import Engine, Meet, NoMeeting
 from pliant.cluster.messages import (
     AnyMessage,
     Bye,
     Failed,
     Forget,
     Hello,
-    Measure,
     Measured,
     Ping,
     Pong,
@@ -39,10 +38,9 @@ from pliant.cluster.messages import (
 )
 from pliant.cluster.monitor import Monitor
 from pliant.cluster.patience import Patience
-from pliant.cluster.worker import Introduce, OnEvent
+from pliant.cluster.replies import Replies
+from pliant.cluster.worker import OnEvent
 from pliant.errors import ClusterError, PeerMisbehaved
-from pliant.ir.cluster import Capability
-from pliant.ir.cost import Link
 from pliant.ir.partition import Partition
 from pliant.models.encoder_source import EncoderSource
 
@@ -74,22 +72,22 @@ class Primary:
         hold: Hold,
         *,
         version: str,
-        data_address: str = "",
+        engine: Engine = "zmq",
+        meet: Meet = NoMeeting(),  # noqa: B008 - without state
         patience: Patience = Patience(),  # noqa: B008 - frozen
-        introduce: Introduce = lambda addresses: None,
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name, self.comm, self.patience, self.clock = name, comm, patience, clock
         self.monitor = Monitor(clock)
-        self._control, self._hold, self._introduce, self._on_event = control, hold, introduce, on_event
-        self._version, self._data_address = version, data_address
+        self.hold, self.meet, self.on_event = hold, meet, on_event
+        self._control, self._version, self._engine = control, version, engine
         self._news = Condition()
-        self._answers: dict[int, dict[str, Ready | Unable]] = {}
-        self._reports: dict[int, dict[str, tuple[Ran, ...]]] = {}
+        self._answers: Replies[Ready | Unable] = Replies(self._news, clock)
+        self._reports: Replies[tuple[Ran, ...]] = Replies(self._news, clock)
+        self._measured: Replies[Measured] = Replies(self._news, clock)
         self._accusations: list[Accusation] = []
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._measured: dict[int, dict[str, Measured]] = {}
         self._plan = self._epoch = 0
         self._is_closed = False
 
@@ -130,20 +128,14 @@ class Primary:
                     self.send(peer, Who())
                 self.monitor.has_memory(peer, free_bytes)
             case Ready(plan=plan) | Unable(plan=plan):
-                with self._news:
-                    self._answers.setdefault(plan, {})[peer] = message
-                    self._news.notify_all()
+                self._answers.put(plan, peer, message)
             case Measured(epoch=epoch):
-                with self._news:
-                    self._measured.setdefault(epoch, {})[peer] = message
-                    self._news.notify_all()
+                self._measured.put(epoch, peer, message)
             case Failed(epoch=epoch):
                 accused = message.peer or peer
                 self.accuse(epoch, Accusation(peer, accused, message.is_misbehaviour, message.reason))
             case Report(epoch=epoch, spans=spans):
-                with self._news:
-                    self._reports.setdefault(epoch, {})[peer] = spans
-                    self._news.notify_all()
+                self._reports.put(epoch, peer, spans)
             case Pong(sent_s=sent_s, clock_s=clock_s):
                 now_s = self.clock()
                 self.monitor.has_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
@@ -155,7 +147,7 @@ class Primary:
     def lose(self, peer: str) -> None:
         """`peer` is silent or has left."""
         if self.monitor.leave(peer):
-            self._on_event(f"lost {peer}")
+            self.on_event(f"lost {peer}")
         self._disturb(peer)
 
     def _greet(self, peer: str, hello: Hello) -> None:
@@ -169,9 +161,15 @@ class Primary:
                 Refused(f"it runs pliant {hello.version}, the primary {self._version}: install the same."),
             )
             return
+        if hello.engine != self._engine:
+            reason = (
+                f"it sends by {hello.engine}, the primary by {self._engine}: give both the same --engine."
+            )
+            self.send(peer, Refused(reason))
+            return
         self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
-            self._on_event(f"{peer} joined")
+            self.on_event(f"{peer} joined")
         elif known.hello.data_address != hello.data_address:
             self._disturb(peer)  # it started anew before its silence was noticed
         self.monitor.greet(peer, hello, self._plan + 1)
@@ -184,7 +182,7 @@ class Primary:
     def _refuse(self, peer: str, reason: str) -> None:
         """Never again: it lied."""
         self.monitor.refuse(peer, reason)
-        self._on_event(f"refused {peer}: {reason}")
+        self.on_event(f"refused {peer}: {reason}")
         self.send(peer, Refused(reason))
         self._disturb(peer)
 
@@ -215,8 +213,6 @@ class Primary:
                 "holding the same key."
             )
 
-    # Measuring.
-
     def next_epoch(self) -> int:
         """A number that no exchange has used, as far as the workers know: not for another primary either."""
         with self._news:
@@ -227,53 +223,9 @@ class Primary:
         with self._news:
             self._epoch = max(self._epoch, epoch)
 
-    def measure_devices(
-        self, source: EncoderSource, tokens: int, names: Collection[str]
-    ) -> dict[str, Capability]:
-        """What each of `names` can do with a model, one after another; who fails is left out.
-
-        Raises what goes wrong on this device.
-        """
-        found = {}
-        for name in names:
-            if name == self.name:
-                found[name] = self._hold.measure(source, tokens)
-                continue
-            epoch = self.next_epoch()
-            self.send(name, Measure(epoch, source.identity, tokens, (name,), {}))
-            said = self._await_measured(epoch, (name,)).get(name)
-            if said is not None and said.capability is not None:
-                found[name] = said.capability
-            else:
-                self._on_event(f"{name} was not measured: {_reason(said)}")
-        return found
-
-    def measure_links(self, names: Collection[str]) -> dict[tuple[str, str], Link]:
-        """Both directions of every pair of `names`, this member among them; those that failed are missing."""
-        epoch, members = self.next_epoch(), tuple(sorted(names))
-        others = [name for name in members if name != self.name]
-        addresses = self._addresses(others)
-        self._introduce(addresses)
-        for name in others:
-            self.send(name, Measure(epoch, None, 0, members, addresses))
-        found: dict[tuple[str, str], Link] = {}
-        try:
-            found.update(measure_links(self.comm, members, epoch))
-        except ClusterError as error:
-            self._on_event(f"links were not measured: {error}")
-            self.comm.drop(epoch)
-        for said in self._await_measured(epoch, others).values():
-            found |= {(k.src, k.dst): Link(k.rtt_s, k.bandwidth_Bps) for k in said.links}
-        return found
-
-    def _await_measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
-        until_s = self.clock() + self.patience.prepare_s
-        with self._news:
-            while (left_s := until_s - self.clock()) > 0 and any(
-                name not in self._measured.get(epoch, {}) and self._is_here(name) for name in names
-            ):
-                self._news.wait(left_s)
-            return self._measured.pop(epoch, {})
+    def measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
+        """What `names` say of the measurement `epoch`, once they are done or it took too long."""
+        return self._measured.take(epoch, names, self.is_here, self.patience.prepare_s)
 
     # Plans.
 
@@ -283,25 +235,34 @@ class Primary:
         """Have `partition` held ready by everybody in it, here too.
 
         Raises NotReady naming those who cannot, or said nothing for too long; they are not asked again
-        for a while. `is_in_place` lets workers give up all other plans first.
+        for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
+        nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
         """
         with self._news:
             self._plan += 1
             plan = self._plan
-        others = [d for d in partition.participants if d != self.name]
-        addresses = self._addresses(others)
+        others = tuple(d for d in partition.participants if d != self.name)
+        members, addresses = (self.name, *others), self.addresses(others)
+        place = self.meet.place(members)
+        order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
         for name in others:
-            if is_in_place:
-                self.send(name, Forget(()))
-            self.send(name, Prepare(plan, source.identity, partition, coding, addresses))
-        self._introduce(addresses)
-        holder = self._hold.prepare(source, partition)
-        answers = self._await_ready(plan, others)
+            self.send(name, order)
+        holder = (self.hold.replace if is_in_place else self.hold.prepare)(source, partition)
+        failure: ClusterError | None = None
+        try:
+            self.meet.join(members, addresses, place, lambda: self._may_begin(plan, others))
+        except ClusterError as error:
+            failure = error
+        answers = self._await_ready(plan, others, failure)
         return Held(plan, source, partition, coding, holder), answers
 
-    def _addresses(self, others: Collection[str]) -> dict[str, str]:
+    def _may_begin(self, plan: int, others: Collection[str]) -> bool:
+        is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))
+        return not is_refused and all(map(self.is_here, others))
+
+    def addresses(self, others: Collection[str]) -> dict[str, str]:
         """Where data of this member and the others goes."""
-        addresses = {self.name: self._data_address} if self._data_address else {}
+        addresses = {self.name: self.meet.address} if self.meet.address else {}
         for name in others:
             member = self.monitor.get(name)
             if member is not None and member.hello.data_address:
@@ -315,35 +276,35 @@ class Primary:
 
     def forget(self, keep: Collection[Held]) -> None:
         """Tell everybody which plans are still needed, and keep no other here."""
-        self._hold.keep([held.holder for held in keep])
+        self.hold.keep([held.holder for held in keep])
         for member in self.monitor.members:
             if member.is_here:
                 self.send(member.name, Forget(tuple(held.number for held in keep)))
 
-    def _await_ready(self, plan: int, others: Collection[str]) -> Mapping[str, Ready]:
-        until_s = self.clock() + self.patience.prepare_s
-        with self._news:
-            while True:
-                answers = self._answers.get(plan, {})
-                waiting = [name for name in others if name not in answers and self._is_here(name)]
-                left_s = until_s - self.clock()
-                if not waiting or left_s <= 0:
-                    break
-                self._news.wait(left_s)
-            self._answers.pop(plan, None)
+    def _await_ready(
+        self, plan: int, others: Collection[str], failure: ClusterError | None
+    ) -> Mapping[str, Ready]:
+        """The answers of all; those that are missing are not waited for where a `failure` was seen here."""
+        timeout_s = self.patience.prepare_s if failure is None else self.patience.grace_s
+        answers = self._answers.take(plan, others, self.is_here, timeout_s)
         ready = {name: a for name, a in answers.items() if isinstance(a, Ready)}
         reasons = {name: a.reason for name, a in answers.items() if isinstance(a, Unable)}
         for name in others:
-            if name not in answers:
-                reasons[name] = "did not get ready in time" if self._is_here(name) else "left"
+            if name not in answers and not self.is_here(name):
+                reasons[name] = "left"
+            elif name not in answers and failure is None:
+                reasons[name] = "did not get ready in time"
         for name, reason in reasons.items():
-            self._on_event(f"{name} is left out: {reason}")
+            self.on_event(f"{name} is left out: {reason}")
             self.monitor.fail(name)
         if reasons:
             raise NotReady(reasons)
+        if failure is not None:
+            raise failure
         return ready
 
-    def _is_here(self, name: str) -> bool:
+    def is_here(self, name: str) -> bool:
+        """Whether it has joined, was not refused, and is heard."""
         member = self.monitor.get(name)
         return member is not None and member.is_here and member.refused is None
 
@@ -355,7 +316,7 @@ class Primary:
             if self._watched[0] != epoch:
                 self._accusations.clear()
             self._watched = (epoch, frozenset(members))
-        if any(not self._is_here(name) for name in members):
+        if any(not self.is_here(name) for name in members):
             self.comm.drop(epoch)
 
     def accuse(self, epoch: int, accusation: Accusation) -> None:
@@ -371,7 +332,7 @@ class Primary:
     def is_disturbed(self) -> bool:
         """Whether the epoch that is watched has failed, though perhaps not here."""
         _, members = self._watched
-        return bool(self._accusations) or any(not self._is_here(name) for name in members)
+        return bool(self._accusations) or any(not self.is_here(name) for name in members)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """Who was at fault in the watched epoch, once reports of it had time to come; they are left out."""
@@ -387,7 +348,7 @@ class Primary:
                 self._refuse(verdict.member, verdict.reason)
             else:
                 self.monitor.fail(verdict.member)
-                self._on_event(f"{verdict.member} is left out: {verdict.reason}")
+                self.on_event(f"{verdict.member} is left out: {verdict.reason}")
         return found
 
     def _silent(self, members: Collection[str]) -> dict[str, float]:
@@ -399,20 +360,10 @@ class Primary:
 
     def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[Ran, ...]]:
         """What `names` ran in `epoch`, on this member's clock, as far as they say so in time."""
-        until_s = self.clock() + self.patience.report_s
-        with self._news:
-            while (
-                not set(names) <= set(self._reports.get(epoch, {})) and (left_s := until_s - self.clock()) > 0
-            ):
-                self._news.wait(left_s)
-            found = self._reports.pop(epoch, {})
+        found = self._reports.take(epoch, names, self.is_here, self.patience.report_s)
         return {name: self._on_our_clock(name, spans) for name, spans in found.items()}
 
     def _on_our_clock(self, name: str, spans: tuple[Ran, ...]) -> tuple[Ran, ...]:
         member = self.monitor.get(name)
         by_s = 0.0 if member is None else member.offset_s
         return tuple(Ran(s.epoch, s.segment, s.step, s.start_s - by_s, s.end_s - by_s) for s in spans)
-
-
-def _reason(said: Measured | None) -> str:
-    return "it said nothing" if said is None else said.reason or "it said nothing of itself"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import final
+from weakref import WeakSet
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Shards:
         self._library, self._pool = library, pool
         self._forms = Forms(source, library, pool)
         self._ends: dict[tuple[str, int], CompiledSession] = {}
+        self._made: WeakSet[Shard] = WeakSet()
 
     @property
     def weight_bytes(self) -> int:
@@ -48,11 +50,30 @@ class Shards:
 
         Raises InputError where the partition does not fit the model or does not know this device.
         """
+        return self._prepare(partition, first, is_alone=False)
+
+    def _prepare(self, partition: Partition, first: int, *, is_alone: bool) -> "Shard":
         partition.share(self.device)
         ends = {}
         if partition.primary == self.device:
             ends = {kernel: self._end(kernel, partition.tokens) for kernel in (INPUT, HEAD)}
-        return Shard(self.device, partition, first, self._forms, self._pool, ends)
+        shard = Shard(self.device, partition, first, self._forms, self._pool, ends, is_alone=is_alone)
+        self._made.add(shard)
+        return shard
+
+    def replace(self, partition: Partition) -> "Shard":
+        """The same where there is no memory for both: no shard before may run any more.
+
+        What they read and this one does not is let go of before anything is read or packed.
+        """
+        self.release()
+        return self._prepare(partition, 0, is_alone=True)
+
+    def release(self) -> None:
+        """No shard that was made here will run again."""
+        for shard in list(self._made):
+            shard.release()
+        self._made.clear()
 
     def keep(self, *used: "Shard") -> None:
         """Let go of the weights that none of `used` reads; other shards must not run any more."""
@@ -79,8 +100,11 @@ class Shard:
         forms: Forms,
         pool: Pool,
         ends: Mapping[str, CompiledSession],
+        *,
+        is_alone: bool = False,
     ) -> None:
         self.device, self.partition = device, partition
+        self.model = forms.source.identity
         self._pool, self._ends = pool, ends
         self._feeds: Mapping[str, np.ndarray] = {}
         self._answer: np.ndarray | None = None
@@ -92,6 +116,9 @@ class Shard:
         self._arena.resize(max((c.form.image.arena_bytes for c in compiled.values()), default=0))
         self._weights: dict[WeightKey, np.ndarray] = {}
         self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[Fill, ...]]] = {}
+        if is_alone:
+            layers = range(first, spec.n_layers)
+            forms.keep({k for i in layers for s in mine[i % 2] for k in compiled[s.kernel].keys(i).values()})
         before = forms.weight_bytes
         for layer in range(first, spec.n_layers):
             for stage in mine[layer % 2]:
@@ -116,6 +143,11 @@ class Shard:
     def arena_bytes(self) -> int:
         """Of everything that lives for a run: tensors between stages and inside of them."""
         return self._arena.n_bytes + self._buffers.n_bytes
+
+    def release(self) -> None:
+        """Let go of the weights, whoever still holds this object: it runs no more."""
+        self._stages.clear()
+        self._weights.clear()
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
         """The primary's: what the input stage of the coming run reads."""

@@ -16,6 +16,7 @@ from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.monitor import Member
 from pliant.cluster.primary import NotReady, Primary
+from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
 from pliant.ir.cluster import Capability, ClusterCost, Interface, Links, Seen, refreshed, refreshed_links
@@ -117,10 +118,11 @@ class Steering:
 
     # What Lead asks.
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         self._await_pending()
-        self.switches.clear()
+        if number == 0:
+            self.switches.clear()
         self._forget()
         self._without = frozenset(without)
         self.measure(source, tokens)
@@ -193,13 +195,13 @@ class Steering:
         new = sorted(here - measured.keys())
         if new:
             self._on_event(f"measuring {', '.join(new)}")
-            found = self._primary.measure_devices(source, tokens, new)
+            found = survey_devices(self._primary, source, tokens, new)
             measured.update(found)
             for name in found:
                 self._drifts.pop(name, None)
         known = set() if self._links is None else self._links.interfaces.keys()
         if len(here) > 1 and not here <= known:
-            links = self._primary.measure_links(here)
+            links = survey_links(self._primary, here)
             if links:
                 self._links = links_of(links)
 
@@ -298,7 +300,7 @@ class Steering:
         must = too_large({name: need[name] for name in participants}, solved.picture)
         now = predict(spec, current.partition, solved.picture, self._coding)
         x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
-            4 * tokens * spec.hidden * max(0, len(solved.partition.participants) - 1)
+            4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
         if not must and not pays(now.layer_s, solved.layer_s, n_layers, self._load_s(spec, solved), x_s):
             self._plans[current.number] = current, now

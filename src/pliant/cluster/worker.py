@@ -16,6 +16,7 @@ from pliant.cluster.comm import Comm
 from pliant.cluster.control import Control
 from pliant.cluster.held import Held, Hold
 from pliant.cluster.measure_links import measure_links
+from pliant.cluster.meet import Engine, Meet, NoMeeting
 from pliant.cluster.messages import (
     AnyMessage,
     Bye,
@@ -40,7 +41,7 @@ from pliant.cluster.messages import (
     decode,
     encode,
 )
-from pliant.cluster.perform import Performer, Turn
+from pliant.cluster.perform import Holder, Performer, Turn
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved, PliantError
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.parts import weight_bytes
@@ -51,17 +52,15 @@ KNOCK_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a worker brings: its models by identity, its machine, and where its data connections listen."""
+    """What a worker brings: its models by identity, its machine, and what carries its data."""
 
     version: str
     sources: Mapping[str, EncoderSource]
     free_bytes: Callable[[], int]
     n_threads: int
-    data_address: str = ""
+    engine: Engine = "zmq"
 
 
-Introduce = Callable[[Mapping[str, str]], None]
-"""Tells the data connections where other members listen."""
 OnEvent = Callable[[str], None]
 """Hears, in a sentence, what a user may want to know."""
 
@@ -82,19 +81,20 @@ class Worker:
         offer: Offer,
         hold: Hold,
         *,
-        introduce: Introduce = lambda addresses: None,
+        meet: Meet = NoMeeting(),  # noqa: B008 - without state
         on_event: OnEvent = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.name = name
         self._control, self._comm, self._offer, self._hold = control, comm, offer, hold
-        self._introduce, self._on_event, self._clock = introduce, on_event, clock
+        self._meet, self._on_event, self._clock = meet, on_event, clock
         self._performer = Performer(name, comm, lanes, offer.free_bytes, clock=clock)
         self._welcome: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._serving: str | None = None
         self._plans: dict[int, Held] = {}
         self._lock = Lock()
+        self._running = Lock()  # held while stages may run
         # The last epochs that were ended, that ended here, and that measured; of all primaries there were.
         self._stopped = self._over = self._measured = -1
         self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
@@ -202,11 +202,12 @@ class Worker:
         offer = self._offer
         return Hello(
             version=offer.version,
-            data_address=offer.data_address,
+            data_address=self._meet.address,
             n_threads=offer.n_threads,
             free_bytes=offer.free_bytes(),
             models=tuple(offer.sources),
             last_epoch=self._last_epoch,
+            engine=offer.engine,
         )
 
     @property
@@ -236,9 +237,12 @@ class Worker:
             if self._serving not in (None, peer):
                 raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
             source = self._source(wanted.model)
-            self._introduce(wanted.addresses)
-            holder = self._hold.prepare(source, wanted.partition)
+            if wanted.is_in_place:
+                holder = self._replace(source, wanted)
+            else:
+                holder = self._hold.prepare(source, wanted.partition)
             n_bytes = weight_bytes(source.spec, wanted.partition)[self.name]
+            self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
         except (PliantError, MemoryError, OSError) as error:
             self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))
             return
@@ -246,6 +250,13 @@ class Worker:
             self._serving = peer
             self._plans[wanted.plan] = Held(wanted.plan, source, wanted.partition, wanted.coding, holder)
         self._send(peer, Ready(wanted.plan, self._clock() - start_s, n_bytes, self._offer.free_bytes()))
+
+    def _replace(self, source: EncoderSource, wanted: Prepare) -> Holder:
+        """Give up every plan, once no run uses one, before the wanted one is loaded."""
+        with self._running:
+            with self._lock:
+                self._plans.clear()
+            return self._hold.replace(source, wanted.partition)
 
     def _measure(self, peer: str, wanted: Measure) -> None:
         capability, found, reason = None, {}, None
@@ -255,7 +266,7 @@ class Worker:
             if wanted.model is not None:
                 capability = self._hold.measure(self._source(wanted.model), wanted.tokens)
             else:
-                self._introduce(wanted.addresses)
+                self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
                 self._measured = wanted.epoch
                 found = measure_links(self._comm, wanted.members, wanted.epoch)
         except (PliantError, MemoryError, OSError) as error:
@@ -277,7 +288,6 @@ class Worker:
         if first.epoch <= max(self._stopped, self._over):
             return self._turns.get()
         after: list[Go | Stop | None] = []
-
         last = self._last(first.plan)
 
         def following() -> Turn | None:
@@ -287,14 +297,14 @@ class Worker:
             while isinstance(message, Stop) and message.epoch < first.epoch:
                 message = self._turns.get()
             if isinstance(message, Go) and message.epoch == first.epoch:
-                return self._turn(message)
+                return self._turn(message, self._performer.turn)
             after.append(message)
             return None
 
         segment = first.segment
         try:
-            turn = self._turn(first)
-            self._performer.run(turn, following, last + 1 - first.segment)
+            with self._running:
+                self._performer.run(self._turn(first), following, last + 1 - first.segment)
         except LaneError as error:
             segment = self._performer.number
             self._complain(first.epoch, segment, error)
@@ -312,11 +322,14 @@ class Worker:
             held = self._plans.get(plan)
         return 0 if held is None else held.n_segments - 2
 
-    def _turn(self, go: Go) -> Turn:
+    def _turn(self, go: Go, before: Turn | None = None) -> Turn:
         with self._lock:
             held = self._plans.get(go.plan)
         if held is None:
             raise ClusterError(f"{self.name} was told to run plan {go.plan}, which it does not hold.")
+        if before is not None and before.holder is not held.holder and self.name not in go.entrants:
+            layer = go.segment - 1
+            held.holder.state(layer)[...] = before.holder.state(layer)
         return held.turn(self.name, go.epoch, go.segment, go.entrants, go.patience_s)
 
     def _complain(self, epoch: int, segment: int, error: PliantError) -> None:
