@@ -38,7 +38,7 @@ System = Literal["hepti", "coedge"]
 
 def measure(quick: bool) -> dict[str, Any]:
     """Series of layers of both systems, what each change cost, and the poor link beside local inference."""
-    hidden, runs = (256, 2) if quick else (512, 4)
+    hidden, runs = (256, 2) if quick else (512, 3)
     with TemporaryDirectory() as name:
         folder = Path(name)
         model = random_bert(folder, LAYERS, hidden, HEADS, 4 * hidden, TOKENS)

@@ -10,9 +10,9 @@ from threading import Barrier
 
 from pliant.api import cache_directory
 from pliant.cluster.adapt import Picture
+from pliant.cluster.predict import Solved
 from pliant.cluster.record import Record
 from pliant.cluster.shard import Shard, Shards
-from pliant.cluster.steer import Solved
 from pliant.ir.cluster import Links, Seen, refreshed, refreshed_links
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition

@@ -13,8 +13,8 @@ from typing import Any
 from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, computes_together, middle, seen
 from hepti_rig import PRIMARY, SECONDARY, TOKENS, Rig, alone, open_rig, pair, random_model
 from pliant.cluster.adapt import Picture
+from pliant.cluster.predict import predict
 from pliant.cluster.record import record
-from pliant.cluster.steer import predict
 from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec

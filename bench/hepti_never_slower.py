@@ -18,9 +18,10 @@ from typing import Any
 
 from hepti_beds import DeviceSpec, check_bed, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
+from pliant.cluster.adapt import Picture
 from pliant.cluster.choose import chooser
 from pliant.cluster.measure_links import links_of
-from pliant.cluster.steer import Picture, predict
+from pliant.cluster.predict import predict
 from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_random import random_encoder
@@ -74,7 +75,7 @@ def measure(quick: bool, first: int = 0, count: int | None = None) -> list[dict[
             (paces / worker).write_text("1")
         specs = [DeviceSpec(n, bandwidth_Bps=rate("940Mbit"), delay_s=0.0) for n in (PRIMARY, *WORKERS)]
         with open_rig(specs, model, source, folder / "rig", TOKENS, paces=paces) as rig:
-            bench = _Bench(rig, paces, rig.devices(), 2 if quick else 5)
+            bench = _Bench(rig, paces, rig.devices(), 2 if quick else 4)
             return [bench.row(number) for number in range(first, first + count)]
 
 

@@ -22,8 +22,9 @@ from pliant.cluster.launch import Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Fault, Led
 from pliant.cluster.meet import Engine
 from pliant.cluster.patience import Patience
+from pliant.cluster.predict import Solved
 from pliant.cluster.record import record
-from pliant.cluster.steer import Solved, Switch
+from pliant.cluster.steer import Switch
 from pliant.errors import InputError
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Mode, Partition

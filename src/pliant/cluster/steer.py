@@ -3,58 +3,37 @@
 Decides by `adapt`; solves by a function it is given; asks `Primary` to have plans held ready.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import final
 
 from pliant.cluster.adapt import LEAST_GAIN, Picture, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
-from pliant.cluster.coding import Coding, as_coded
+from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.monitor import Member
+from pliant.cluster.predict import Solved, layer_seconds, link_ratios, predict
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
-from pliant.ir.cluster import Capability, ClusterCost, Interface, Links, Seen, refreshed, refreshed_links
-from pliant.ir.cost import Span, latency, simulate
-from pliant.ir.partition import Partition
-from pliant.ir.program import Compute, Exchange, Program, Segment, value
+from pliant.ir.cluster import Capability, Interface, Links, Seen, refreshed, refreshed_links
+from pliant.ir.program import Compute
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes, work_flops
-from pliant.plan.split import layer_segment, split
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
 """What a device counts as until it was measured: about 20 GFLOP/s."""
 UNKNOWN_LINK = Interface(100e6, 100e6)
 UNKNOWN_RTT_S = 0.5e-3
-MOST_AT_ONCE = 4.0
-"""How many times slower or faster one layer may show a link to be."""
 _LOAD_BPS = 200e6
 """Loading and packing weights, until a worker has shown how fast it does that."""
 _KEPT = 4
 """Plans that members hold ready at a time, of other lengths or models too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """A partition, what it was made of, and what it should take: all segments, and one layer."""
-
-    partition: Partition
-    picture: Picture
-    program: Program
-    spans: tuple[Span, ...]
-    layer_s: float
-    cost: ClusterCost
-    byte_s: Mapping[tuple[str, str], float]
-
-    @property
-    def seconds(self) -> float:
-        return latency(self.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,59 +324,3 @@ class Steering:
         except PliantError as error:
             self._on_event(f"no new plan: {error}")
             return None
-
-
-def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32") -> Solved:
-    """What a partition should take, by the one cost model, with activations that travel as `coding`."""
-    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
-    program = split(spec, partition)
-    program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
-    spans = simulate(program, cost)
-    layer = _layer(spec, partition, coding)
-    layer_spans = simulate(layer, cost)
-    byte_s = _byte_s(layer, layer_spans)
-    return Solved(partition, picture, program, spans, latency(layer_spans), cost, byte_s)
-
-
-def layer_seconds(
-    spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32"
-) -> float:
-    """What one layer of a partition should take; `predict` says the same and more, for longer."""
-    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
-    return latency(simulate(_layer(spec, partition, coding), cost))
-
-
-def link_ratios(
-    solved: Solved, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
-) -> dict[tuple[str, str], float]:
-    """How many times longer than by `links`, as they are known now, the bytes of each pair took.
-
-    `solved` says what a byte should have taken when links were as they were for it, `offsets_s` what each
-    member's clock is ahead. One observation counts for MOST_AT_ONCE at most: a stall is no slow link.
-    """
-    then, found = solved.picture.links, {}
-    for dst, note in notes.items():
-        for src, (n_bytes, seconds) in note.arrived.items():
-            if src not in links.interfaces or (src, dst) not in solved.byte_s:
-                continue
-            moved = then.link(src, dst).bandwidth_Bps / links.link(src, dst).bandwidth_Bps
-            predicted_s = n_bytes * solved.byte_s[src, dst] * moved
-            took_s = seconds - offsets_s.get(dst, 0.0) + offsets_s.get(src, 0.0)
-            if predicted_s > 0 and took_s > 0:
-                found[src, dst] = min(max(took_s / predicted_s, 1 / MOST_AT_ONCE), MOST_AT_ONCE)
-    return found
-
-
-def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
-    return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
-
-
-def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:
-    """Seconds a byte of each pair in a layer, with all that goes on beside it."""
-    totals: dict[tuple[str, str], tuple[int, float]] = {}
-    for step, span in zip(layer.steps, spans, strict=True):
-        if isinstance(step.work, Exchange):
-            pair = step.work.src, step.work.dst
-            n_bytes, seconds = totals.get(pair, (0, 0.0))
-            totals[pair] = n_bytes + value(step.work.n_bytes, {}), seconds + span.seconds
-    return {pair: seconds / n_bytes for pair, (n_bytes, seconds) in totals.items() if n_bytes}

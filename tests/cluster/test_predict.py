@@ -1,10 +1,10 @@
-"""What run time shows of links."""
+"""What run time shows of links, beside what was predicted."""
 
 import pytest
 
 from pliant.cluster.adapt import Picture
 from pliant.cluster.messages import Note
-from pliant.cluster.steer import MOST_AT_ONCE, Solved, link_ratios, predict
+from pliant.cluster.predict import MOST_AT_ONCE, Solved, link_ratios, predict
 from pliant.ir.cluster import Capability, Interface, Links, refreshed_links
 from pliant.ir.partition import Partition, Share
 from tests.plan.splits import bert
