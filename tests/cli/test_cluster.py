@@ -58,6 +58,8 @@ def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None
             out, _ = primary.communicate(timeout=90)
     finally:
         primary.kill()
+        if primary.stdout is not None:
+            primary.stdout.close()
     assert primary.returncode == 0, said.read_text()
     reply = json.loads(out)
     assert reply["participants"] == ["primary", "w"]
@@ -71,7 +73,7 @@ def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
     """Where it listens, once it says so."""
     until_s = time.monotonic() + 60.0
     while time.monotonic() < until_s and primary.poll() is None:
-        found = re.search(r"at tcp://(\S+)", said.read_text())
+        found = re.search(r"worker at (\S+)", said.read_text())
         if found:
             return found[1]
         time.sleep(0.05)
