@@ -22,6 +22,7 @@ from pliant.cluster.adapt import Picture
 from pliant.cluster.choose import chooser
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.predict import predict
+from pliant.cluster.survey import survey_links
 from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_random import random_encoder
@@ -30,7 +31,7 @@ from report import Claim, Report, options
 
 N_SETS, BAR = 50, 1.05
 TOKENS = 256
-LAYERS, HIDDEN, HEADS = 4, 256, 8
+LAYERS, HIDDEN, HEADS = 4, 512, 16
 WORKERS = ("a", "b", "c", "d")
 
 
@@ -131,7 +132,7 @@ class _Bench:
         self.rig.lanes.dilation = {self.rig.lanes.own: drawn[0].slower}
 
     def _picture(self, drawn: Sequence[Drawn]) -> Picture:
-        links = self.rig.leader.primary.measure_links([d.name for d in drawn])
+        links = survey_links(self.rig.leader.primary, [d.name for d in drawn])
         assert links, "links were not measured"
         spec = self.rig.source.spec
         whole = weight_bytes(spec, _alone(spec.n_heads, drawn, PRIMARY))[PRIMARY]

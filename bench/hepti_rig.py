@@ -27,6 +27,7 @@ from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Performer
+from pliant.cluster.survey import survey_devices, survey_links
 from pliant.errors import PliantError
 from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Partition, Share
@@ -124,13 +125,13 @@ class Rig:
     def devices(self) -> dict[str, Capability]:
         """What every device measures of itself with this model."""
         names = [device.name for device in self.network]
-        found = self.leader.primary.measure_devices(self.source, TOKENS, names)
+        found = survey_devices(self.leader.primary, self.source, TOKENS, names)
         assert len(found) == len(names), found.keys()
         return found
 
     def links(self) -> Links:
         """What the members measure of the links between them, over the connections that runs use."""
-        found = self.leader.primary.measure_links([device.name for device in self.network])
+        found = survey_links(self.leader.primary, [device.name for device in self.network])
         assert found, "links were not measured"
         return links_of(found)
 
