@@ -20,6 +20,7 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, default_path, read_key
 from pliant.cluster.launch import Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Fault, Led
+from pliant.cluster.meet import PORT as PORT
 from pliant.cluster.meet import Engine
 from pliant.cluster.patience import Patience
 from pliant.cluster.predict import Solved
@@ -35,7 +36,6 @@ from pliant.plan.parts import weight_bytes
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.store.encoder import open_encoder
 
-PORT = 29500
 Model = str | os.PathLike[str] | Encoder
 T = TypeVar("T")
 
@@ -102,9 +102,10 @@ class Cluster:
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
     mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel; with `engine` gloo,
-    which workers must be given too, they travel through torch.distributed, unencrypted. Devices and links are
-    measured before their first plan unless `measure` is off, which it is for equal shares. Raises
-    ClusterError: see errors.py for which.
+    which workers must be given too, they travel through torch.distributed, unencrypted; with zmq they come in
+    at `data_port`, or the first free one of a range such as `29501-29510`. Devices and links are measured
+    before their first plan unless `measure` is off, which it is for equal shares. Raises ClusterError: see
+    errors.py for which.
     """
 
     def __init__(
@@ -119,6 +120,7 @@ class Cluster:
         shares: Shares = "best",
         exchange: Coding = "fp32",
         engine: Engine = "zmq",
+        data_port: str | int | None = None,
         adapt: bool = True,
         measure: bool | None = None,
         dilation: float | Callable[[], float] = 1.0,
@@ -136,6 +138,7 @@ class Cluster:
             free_bytes=memory_source(memory),
             dilation=dilation,
             engine=engine,
+            data_ports=data_ports(data_port),
             patience=patience,
             on_event=on_event,
         )
@@ -279,6 +282,19 @@ def memory_source(memory: str | int | None) -> Callable[[], int] | None:
         return _Watched(Path(memory[1:]), parse_bytes, "a size such as 1GB")
     n_bytes = parse_bytes(memory)
     return lambda: n_bytes
+
+
+def data_ports(asked: str | int | None) -> Sequence[int]:
+    """Where tensors may come in: any free port (None), one, or those of a range such as `29501-29510`."""
+    if asked is None:
+        return (0,)
+    first, dash, last = str(asked).partition("-")
+    ends = [int(end) if end.isascii() and end.isdigit() else 0 for end in (first, last if dash else first)]
+    if not 0 < ends[0] <= ends[1] < 1 << 16:
+        raise InputError(
+            f"{asked!r} is no port for tensors: give one of 1 to 65535, or a range such as 29501-29510."
+        )
+    return range(ends[0], ends[1] + 1)
 
 
 def pace_source(dilation: str) -> Callable[[], float]:

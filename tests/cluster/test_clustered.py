@@ -1,16 +1,20 @@
 """A cluster of real processes on loopback, from Python: the answer is the primary's own, whatever happens."""
 
+import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster, memory_source, pace_source
+from pliant.clustered import Cluster, data_ports, memory_source, pace_source
 from pliant.errors import ClusterError, InputError
 from tests.cluster.processes import WorkerProcess, small_model, workers
 
@@ -243,3 +247,46 @@ def test_a_pace_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
     for wrong in ("0.9", "nan", "slow"):
         with pytest.raises(InputError, match="1 or more times slower"):
             pace_source(wrong)
+
+
+def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, folder: Path) -> None:
+    """A firewall opens what it is told. Ports are free ones of this moment, so nobody else's."""
+    with ExitStack() as held:
+        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        mine, theirs = (probe.getsockname()[1] for probe in probes)
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", data_port=mine) as cluster,
+        workers(cluster.address, key, model, folder, "p", "--data-port", str(theirs)) as found,
+    ):
+        cluster.wait(1, 60.0)
+        listening = {
+            c.laddr.port: c.pid for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN
+        }
+        assert listening.get(mine) == os.getpid()
+        assert listening.get(theirs) == found["p"].process.pid
+        assert set(cluster.run(model, cluster.sample(model, TOKENS)).partitions[0].participants) == {
+            "primary",
+            "p",
+        }
+
+
+def test_a_range_of_ports_is_tried_from_its_start(key: Path) -> None:
+    """Several members on one device share one rule of the firewall."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = taken.getsockname()[1]
+        with Cluster("127.0.0.1:0", key=key, threads=1, data_port=f"{first}-{first + 3}"):
+            pass
+        with pytest.raises(ClusterError, match=rf"--data-port {first}\).*already in use"):
+            Cluster("127.0.0.1:0", key=key, threads=1, data_port=first)
+
+
+def test_what_is_no_port_for_tensors_is_refused(key: Path) -> None:
+    """Before anything listens."""
+    for wrong in ("0", "70000", "29510-29501", "http", "29501-", "-5"):
+        with pytest.raises(InputError, match="is no port for tensors"):
+            data_ports(wrong)
+    assert list(data_ports("29501-29503")) == [29501, 29502, 29503]
+    with pytest.raises(ClusterError, match="workers join at port 29500"):
+        Cluster("127.0.0.1:29500", key=key, data_port="29500-29510")
+    with pytest.raises(ClusterError, match="gloo chooses its ports itself"):
+        Cluster("127.0.0.1:0", key=key, engine="gloo", data_port=29501)

@@ -104,5 +104,5 @@ def test_the_cost_judges_all_modes_and_none_loses_to_one_device(seed: int) -> No
 def test_too_little_memory_for_any_tile_is_refused() -> None:
     """Sixteen devices without memory are told so."""
     devices, links = cluster(0, 16, free_bytes=100)
-    with pytest.raises(BudgetError, match="MB free in all"):
+    with pytest.raises(BudgetError, match="free in all"):
         choose_partition(SPEC, 24, devices, links, "d0")

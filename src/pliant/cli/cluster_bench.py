@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -11,9 +11,11 @@ from rich.table import Table
 from pliant.cli.cluster_options import Led, ModelName, Tokens, leading
 from pliant.cli.options import Json
 from pliant.cli.show import console, print_json
-from pliant.clustered import ClusterReply
 from pliant.ir.partition import Mode
 from pliant.quantities import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from pliant.clustered import ClusterReply
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ def bench(
     typer.echo(f"{runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
 
 
-def _measured(replies: list[ClusterReply], alone: ClusterReply) -> Measured:
+def _measured(replies: "list[ClusterReply]", alone: "ClusterReply") -> Measured:
     times = [reply.seconds for reply in replies]
     last = replies[-1]
     return Measured(

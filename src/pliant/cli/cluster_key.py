@@ -8,7 +8,6 @@ import typer
 
 from pliant.cli.options import Json
 from pliant.cli.show import print_json
-from pliant.cluster.key import default_path, make_key
 
 
 def key(
@@ -19,6 +18,8 @@ def key(
     json: Json = False,
 ) -> None:
     """Make a new key; copy the file to every device that shall join, over a channel nobody else reads."""
+    from pliant.cluster.key import default_path, make_key
+
     where = path or default_path(os.environ, Path.home())
     make_key(where)
     if json:

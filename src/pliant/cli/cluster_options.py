@@ -6,15 +6,17 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pliant.cli.options import Threads
 from pliant.cluster.choose import AnyMode, Shares
 from pliant.cluster.coding import Coding
-from pliant.cluster.meet import Engine
-from pliant.clustered import PORT, Cluster
+from pliant.cluster.meet import PORT, Engine
+
+if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
+    from pliant.clustered import Cluster
 
 KeyFile = Annotated[
     Path | None,
@@ -42,6 +44,13 @@ Slower = Annotated[
 DataEngine = Annotated[
     Engine, typer.Option(help="What carries activations; gloo needs torch and is not encrypted.")
 ]
+DataPort = Annotated[
+    str | None,
+    typer.Option(
+        help="Where tensors come in: a port, or a range such as 29501-29510, whose first free one is taken.",
+        show_default="any free port",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,7 @@ class Led:
     partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
     engine: DataEngine = "zmq"
+    data_port: DataPort = None
     adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
         True
     )
@@ -67,11 +77,13 @@ class Led:
     dilate_compute: Slower = 1.0
 
     @contextmanager
-    def open(self, model: str | None = None) -> Iterator[Cluster]:
+    def open(self, model: str | None = None) -> "Iterator[Cluster]":
         """The cluster, once its workers joined; what happens to them is said on stderr.
 
         `model` is opened first: nobody waits for workers to learn that it cannot be read.
         """
+        from pliant.clustered import Cluster
+
         with Cluster(
             self.listen,
             key=self.key,
@@ -82,6 +94,7 @@ class Led:
             shares=self.partition,
             exchange=self.exchange,
             engine=self.engine,
+            data_port=self.data_port,
             adapt=self.adapt,
             dilation=self.dilate_compute,
             on_event=say,

@@ -1,7 +1,7 @@
 """`pliant cluster run`: answer with a model split over the cluster."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -10,9 +10,11 @@ from pliant.cli.cluster_options import Led, ModelName, leading
 from pliant.cli.cluster_show import reply_values, show_reply, show_timeline
 from pliant.cli.options import Json
 from pliant.cli.show import print_json
-from pliant.clustered import Cluster, ClusterReply
+from pliant.cli.trace import Trace, keep_trace
 from pliant.errors import InputError
-from pliant.run.trace import write_trace
+
+if TYPE_CHECKING:
+    from pliant.clustered import Cluster, ClusterReply
 
 
 @leading
@@ -24,9 +26,7 @@ def run(
     input: Annotated[Path | None, typer.Option(help="Feeds as .npz: ids and types, pixels, or mel.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Random feeds of so many rows.", min=1)] = None,
     repeat: Annotated[int, typer.Option(help="Answer so many times.", min=1)] = 1,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write the last run as a Chrome trace (ui.perfetto.dev opens it).")
-    ] = None,
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Answer with a model split over the cluster; with --json, one line of JSON a run."""
@@ -42,15 +42,12 @@ def run(
     if not json and repeat == 1:
         show_timeline(reply)
     if trace is not None:
-        try:
-            write_trace(trace, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
-        except OSError as error:
-            raise InputError(f"the trace cannot be written to {trace}: {error.strerror}.") from error
+        keep_trace(trace, reply.program, reply.predicted_spans, reply.spans)
 
 
 def _answer(
-    cluster: Cluster, model: str, text: str | None, pair: str | None, input: Path | None, tokens: int | None
-) -> ClusterReply:
+    cluster: "Cluster", model: str, text: str | None, pair: str | None, input: Path | None, tokens: int | None
+) -> "ClusterReply":
     if text is not None:
         return cluster.run(model, text, pair)
     if input is not None:

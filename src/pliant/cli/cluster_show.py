@@ -1,19 +1,21 @@
 """Plans and replies of a cluster on the terminal and as JSON. Knows not how they are made."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 
 from pliant.cli.show import console
 from pliant.cluster.lead import Fault
-from pliant.clustered import ClusterPlan, ClusterReply
 from pliant.ir.partition import Partition
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.trace import timeline_text
 
+if TYPE_CHECKING:
+    from pliant.clustered import ClusterPlan, ClusterReply
 
-def show_plan(plan: ClusterPlan) -> None:
+
+def show_plan(plan: "ClusterPlan") -> None:
     """Shares, weights and the predicted timeline."""
     console().print(_shares(plan.partition, plan.weight_bytes))
     met = "" if plan.met is None else f", deadline {format_seconds(plan.deadline_s or 0.0)}: {_met(plan.met)}"
@@ -25,7 +27,7 @@ def show_plan(plan: ClusterPlan) -> None:
     typer.echo(timeline_text(plan.program, plan.spans), nl=False)
 
 
-def show_reply(reply: ClusterReply) -> None:
+def show_reply(reply: "ClusterReply") -> None:
     """The answer, its time beside the prediction, and what happened on the way."""
     if reply.label is not None:
         typer.echo(f"{reply.label}")
@@ -44,7 +46,7 @@ def show_reply(reply: ClusterReply) -> None:
         typer.echo(f"  {fault_text(fault)}")
 
 
-def show_timeline(reply: ClusterReply) -> None:
+def show_timeline(reply: "ClusterReply") -> None:
     """When every device computed and sent, predicted and measured."""
     typer.echo("predicted timeline:")
     typer.echo(timeline_text(reply.program, reply.predicted_spans), nl=False)
@@ -61,7 +63,7 @@ def fault_text(fault: Fault) -> str:
     )
 
 
-def plan_values(plan: ClusterPlan) -> dict[str, Any]:
+def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
     """A plan for machines."""
     return {
         "mode": plan.mode,
@@ -74,7 +76,7 @@ def plan_values(plan: ClusterPlan) -> dict[str, Any]:
     }
 
 
-def reply_values(reply: ClusterReply) -> dict[str, Any]:
+def reply_values(reply: "ClusterReply") -> dict[str, Any]:
     """A reply for machines."""
     return {
         "answer": reply.answer.tolist(),

@@ -1,13 +1,17 @@
 """`pliant cluster status`: who joined, and what they bring."""
 
+from typing import TYPE_CHECKING
+
 import typer
 from rich.table import Table
 
 from pliant.cli.cluster_options import Led, leading
 from pliant.cli.options import Json
 from pliant.cli.show import console, print_json
-from pliant.clustered import MemberStatus
 from pliant.quantities import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from pliant.clustered import MemberStatus
 
 
 @leading
@@ -24,7 +28,7 @@ def status(led: Led, json: Json = False) -> None:
     console().print(_table(members))
 
 
-def _table(members: tuple[MemberStatus, ...]) -> Table:
+def _table(members: "tuple[MemberStatus, ...]") -> Table:
     table = Table("worker", "state", "heard", "free for models", "threads", "models", "faults")
     for m in members:
         table.add_row(

@@ -7,8 +7,8 @@ import typer
 
 from pliant.cli.options import Asked, Json, asking, text_lines
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
+from pliant.cli.trace import Trace, keep_trace
 from pliant.errors import InputError
-from pliant.run.trace import write_trace
 
 
 @asking
@@ -17,9 +17,7 @@ def run(
     text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
     input: Annotated[Path | None, typer.Option(help="A file with one text a line.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write the last run as a Chrome trace (ui.perfetto.dev opens it).")
-    ] = None,
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Answer text within the target; with --json, one line of JSON a text."""
@@ -38,7 +36,4 @@ def run(
     if not json and len(texts) == 1:
         show_steps(reply)
     if trace is not None:
-        try:
-            write_trace(trace, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
-        except OSError as error:
-            raise InputError(f"the trace cannot be written to {trace}: {error.strerror}.") from error
+        keep_trace(trace, reply.program, reply.predicted_spans, reply.spans)

@@ -10,11 +10,9 @@ import typer
 
 from pliant import __version__
 from pliant.api import cache_directory, default_threads
-from pliant.cli.cluster_options import DataEngine, KeyFile, Memory, say
+from pliant.cli.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
-from pliant.cluster.launch import MemberOptions, open_worker
-from pliant.clustered import cluster_key, memory_source, open_model, pace_source
 
 PROBLEM_S = 2.0
 """A problem that lasts as long is said."""
@@ -31,6 +29,7 @@ def worker(
     ] = None,
     key: KeyFile = None,
     engine: DataEngine = "zmq",
+    data_port: DataPort = None,
     memory: Memory = None,
     threads: Threads = None,
     dilate_compute: Annotated[
@@ -39,6 +38,9 @@ def worker(
     json: Json = False,
 ) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
+    from pliant.cluster.launch import MemberOptions, open_worker
+    from pliant.clustered import cluster_key, data_ports, memory_source, open_model, pace_source
+
     cache = cache_directory()
     sources = [open_model(one, cache) for one in model or ("sst2",)]
 
@@ -57,6 +59,7 @@ def worker(
         free_bytes=memory_source(memory),
         dilation=pace_source(dilate_compute),
         engine=engine,
+        data_ports=data_ports(data_port),
         on_event=report,
     )
     ended = Event()

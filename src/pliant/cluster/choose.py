@@ -15,6 +15,7 @@ from pliant.plan.pace import as_partition
 from pliant.plan.partition import choose_partition, solve
 from pliant.plan.partition_baseline import coedge
 from pliant.plan.problem import pose
+from pliant.quantities import format_bytes
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""
@@ -62,7 +63,10 @@ def _fixed(
     problem = pose(spec, tokens, capabilities, links, primary)
     plan, seconds = solve(problem, mode)
     if not np.isfinite(seconds):
-        raise BudgetError(f"no split of mode {mode} fits in the memory of {sorted(capabilities)}: free some.")
+        free = ", ".join(f"{n} ({format_bytes(c.free_bytes)})" for n, c in sorted(capabilities.items()))
+        raise BudgetError(
+            f"no split of mode {mode} fits in the free memory of {free}: free some, or add one."
+        )
     return as_partition(problem, plan)
 
 

@@ -5,7 +5,7 @@ The environment is not read here: keys, addresses and folders are given.
 
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never, final
@@ -40,7 +40,8 @@ class MemberOptions:
     """What any member is given. `free_bytes` says what memory its model may take, when asked.
 
     `dilation` makes it compute that many times slower: an emulated device, whose pace may change. `engine`
-    carries its data, and is the same on all members.
+    carries its data, and is the same on all members; with ZeroMQ, data comes in at the first of `data_ports`
+    that is free, and 0 is one that the system chooses.
     """
 
     name: str
@@ -51,6 +52,7 @@ class MemberOptions:
     free_bytes: Callable[[], int] | None = None
     dilation: float | Callable[[], float] = 1.0
     engine: Engine = "zmq"
+    data_ports: Sequence[int] = (0,)
     patience: Patience = Patience()  # noqa: RUF009 - frozen
     on_event: OnEvent = lambda text: None
 
@@ -107,13 +109,29 @@ def _connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, Meet
     """What carries data between this member, whose address is `host`, and the others."""
     match options.engine:
         case "zmq":
-            with ZmqComm(options.name, options.key, f"{host}:0") as zmq:
+            with _listening(options, host) as zmq:
                 yield zmq, ByAddress(zmq)
         case "gloo":
+            if any(options.data_ports):
+                raise ClusterError(
+                    "gloo chooses its ports itself: leave out --data-port, or exchange by zmq."
+                )
             with GlooComm(options.name, interface=interface_of(host)) as gloo:
                 yield gloo, InGroups(gloo, host)
         case _:
             assert_never(options.engine)
+
+
+def _listening(options: MemberOptions, host: str) -> ZmqComm:
+    *first, last = options.data_ports
+    for port in first:
+        with suppress(ClusterError):
+            return ZmqComm(options.name, options.key, f"{host}:{port}")
+    try:
+        return ZmqComm(options.name, options.key, f"{host}:{last}")
+    except ClusterError as error:
+        ports = f"{first[0]}-{last}" if first else f"{last}"
+        raise ClusterError(f"no port for tensors (--data-port {ports}): {error}") from error
 
 
 @contextmanager
@@ -185,7 +203,9 @@ def open_primary(
 ) -> Iterator[Leader]:
     """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
     later = _Later()
-    host_and_port(listen)
+    _, port = host_and_port(listen)
+    if port and port in options.data_ports:
+        raise ClusterError(f"workers join at port {port}: give tensors another with --data-port.")
     host = listen.rpartition(":")[0]
     with (
         _machine(options) as machine,

@@ -3,14 +3,18 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, final
+from typing import TYPE_CHECKING, Literal, Protocol, final
 
 import psutil
 
-from pliant.cluster.comm_gloo import GlooComm
-from pliant.cluster.comm_zmq import ZmqComm
 from pliant.errors import ClusterError
 
+if TYPE_CHECKING:  # a verb's help must not need what an engine needs
+    from pliant.cluster.comm_gloo import GlooComm
+    from pliant.cluster.comm_zmq import ZmqComm
+
+PORT = 29500
+"""Where workers join, unless told otherwise."""
 Engine = Literal["zmq", "gloo"]
 """What carries activations."""
 FORM_S = 60.0
@@ -62,7 +66,7 @@ class NoMeeting:
 class ByAddress:
     """ZeroMQ: each connects to where it is told that the others listen."""
 
-    def __init__(self, comm: ZmqComm) -> None:
+    def __init__(self, comm: "ZmqComm") -> None:
         self._comm = comm
 
     @property
@@ -92,7 +96,7 @@ class InGroups:
     imports torch before it meets the others, a second or several. `host` is this member's address.
     """
 
-    def __init__(self, comm: GlooComm, host: str) -> None:
+    def __init__(self, comm: "GlooComm", host: str) -> None:
         self._comm, self._host = comm, host.strip("[]")
 
     @property

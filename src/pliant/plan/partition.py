@@ -26,6 +26,7 @@ from pliant.plan.partition_linear import fitted
 from pliant.plan.partition_start import alone, starts
 from pliant.plan.problem import Problem, pose
 from pliant.plan.shortlist import shortlist
+from pliant.quantities import format_bytes
 
 Rule = Literal["paper", "cost"]
 MANY = 16
@@ -135,8 +136,8 @@ def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], st
     if rule == "cost":
         return ("ws", *TILED), "All modes were tried, and the cost model judged."
     if not short:
-        return ("ws",), f"Weight-stationary: every device has memory for all weights ({whole / 1e6:.0f} MB)."
-    cannot = f"{_some(short)} cannot hold all weights ({whole / 1e6:.0f} MB)"
+        return ("ws",), f"Weight-stationary: every device has memory for all weights ({format_bytes(whole)})."
+    cannot = f"{_some(short)} cannot hold all weights ({format_bytes(whole)})"
     if n_devices < MANY:
         return ("1d",), f"1D-tiled: {cannot}."
     return ("2d",), f"2D-tiled: {cannot}, and there are {MANY} devices or more."
@@ -181,6 +182,6 @@ def _too_little_memory(p: Problem) -> str:
     s = p.sizes
     whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
     return (
-        f"the layers' weights take {whole / 1e6:.0f} MB, and the {p.n} devices have "
-        f"{p.memory.sum() / 1e6:.0f} MB free in all, unevenly: free some, or add a device."
+        f"the layers' weights take {format_bytes(whole)}, and the {p.n} devices have "
+        f"{format_bytes(p.memory.sum())} free in all, unevenly: free some, or add a device."
     )

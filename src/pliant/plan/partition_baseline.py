@@ -9,6 +9,7 @@ from pliant.ir.partition import Partition
 from pliant.plan.pace import FlatMode, Plans, as_partition, plan_of, seconds, weights
 from pliant.plan.partition_start import proportional
 from pliant.plan.problem import Problem
+from pliant.quantities import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ def check_memory(p: Problem, partition: Partition) -> None:
     for name, need, free in zip(p.names, weights(p, plan_of(p, partition))[0], p.memory, strict=True):
         if need > free:
             raise BudgetError(
-                f"{name} needs {need / 1e6:.0f} MB for its share of weights and has {free / 1e6:.0f} free: "
-                "a partition that is fixed stops here; choose a new one."
+                f"{name} needs {format_bytes(need)} for its share of weights and has {format_bytes(free)} "
+                "free: a partition that is fixed stops here; choose a new one."
             )
 
 
