@@ -10,9 +10,12 @@ PliantError
 ├── ProfileError      a device cannot be measured
 ├── KernelError       no kernel can be generated or loaded for this CPU
 ├── LaneError         a step of a running program failed
-└── ClusterError      devices cannot work together: a key, an address, a message, an epoch that ended
-    ├── PeerLost      a peer is gone, frozen or cut off
-    └── PeerMisbehaved a peer sent what was not agreed
+├── ClusterError      devices cannot work together: a key, an address, a message, an epoch that ended
+│   ├── PeerLost      a peer is gone, frozen or cut off
+│   └── PeerMisbehaved a peer sent what was not agreed
+├── RouteError        no device may answer a request, or what nodes tell each other cannot be read
+│   └── PeerCurveError a node sent a time curve that cannot be
+└── NodeError         a node cannot serve: a model, an option, an address
 """
 
 
@@ -78,3 +81,15 @@ class PeerMisbehaved(ClusterError):  # noqa: N818
     def __init__(self, message: str, peer: str) -> None:
         super().__init__(message)
         self.peer = peer
+
+
+class RouteError(PliantError):
+    """No device may answer a request, or what nodes tell each other cannot be read."""
+
+
+class PeerCurveError(RouteError):
+    """A node sent a time curve that cannot be: unsorted, not finite, negative, or too long."""
+
+
+class NodeError(PliantError):
+    """A node cannot serve what it was asked to: a model, an option, an address."""

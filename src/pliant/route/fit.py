@@ -1,0 +1,262 @@
+"""A device's own time against length, from what its latest inferences took (CRIME 4.1, 4.3.2).
+
+Knows no clock: it is told (length, seconds) one by one. The paper's plain least squares over a sliding
+window is kept (`FitSettings(is_robust=False)`); what stands beside it survives outliers, follows a change
+of load within a few inferences, and says something before it has seen much.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pliant.arrays import Float64
+from pliant.errors import RouteError
+from pliant.route.curve import TimeCurve, line
+from pliant.route.pieces import Quadratic, piecewise
+
+_ENOUGH = 8
+"""Samples that a fit of one's own takes; fewer scale what was known before."""
+_GROUP = 6
+_SHIFTED = 5
+"""So many samples in a row on one side, by more than `_SHIFT`, are another load, not outliers."""
+_SHIFTED_LATE = 2
+_SHIFT = 1.25
+_NEAR = 3.5
+_LEAST_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """A window of `window` samples, refitted every `refit_every` (M_l); `degree` 2 for attention models."""
+
+    window: int = 64
+    refit_every: int = 16
+    degree: int = 1
+    is_robust: bool = True
+
+    def __post_init__(self) -> None:
+        if self.window < 2 or self.refit_every < 1 or self.degree not in (1, 2):
+            raise RouteError(
+                f"a fit of degree {self.degree} over {self.window} samples, every {self.refit_every}, cannot "
+                "be: give degree 1 or 2, a window of 2 or more, and 1 or more."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How much a curve is worth: its samples, and their typical relative distance from it (None: unknown)."""
+
+    n_samples: int
+    relative_error: float | None
+
+
+def least_squares(
+    lengths: Sequence[float] | Float64[np.ndarray, " m"],
+    seconds: Sequence[float] | Float64[np.ndarray, " m"],
+    degree: int = 1,
+) -> Quadratic:
+    """The paper's fit: ordinary least squares of `degree` 1 or 2; flat where all lengths are the same."""
+    n, t = np.asarray(lengths, np.float64), np.asarray(seconds, np.float64)
+    return _solve(n, t, np.ones_like(n), degree, is_signed=True)
+
+
+def robust(
+    lengths: Sequence[float] | Float64[np.ndarray, " m"],
+    seconds: Sequence[float] | Float64[np.ndarray, " m"],
+    degree: int = 1,
+) -> tuple[Quadratic, float]:
+    """(a fit that outliers do not move, the typical relative distance of the samples from it).
+
+    Start: least squares through the medians of groups of neighbouring lengths, which hold while under half
+    of a group is off. Then least squares of the *relative* error (times vary in proportion) over the samples
+    within 3.5 robust deviations of that, twice. No coefficient is negative: no input takes less for being
+    longer.
+    """
+    n, t = np.asarray(lengths, np.float64), np.maximum(np.asarray(seconds, np.float64), _LEAST_S)
+    order = np.argsort(n, kind="stable")
+    n, t = n[order], t[order]
+    groups = max(len(n) // _GROUP, degree + 1)
+    edges = [len(n) * i // groups for i in range(groups + 1)]
+    spans = [(a, b) for a, b in pairwise(edges) if b > a]
+    middles = [(a + b) // 2 for a, b in spans]
+    medians = [float(np.sort(t[a:b])[(b - a) // 2]) for a, b in spans]
+    start = np.asarray(medians)
+    fit = _solve(n[middles], start, 1.0 / start**2, degree)
+    spread = 0.0
+    for _ in range(2):
+        expected = np.maximum(_values(fit, n), _LEAST_S)
+        off = np.abs(t / expected - 1.0)
+        spread = 1.4826 * float(np.sort(off)[len(off) // 2])
+        near = off <= _NEAR * max(spread, 1e-6)
+        fit = _solve(n[near], t[near], 1.0 / expected[near] ** 2, degree)
+    return fit, spread
+
+
+class LocalTimes:
+    """T_l(n) of one device, kept up to date (CRIME 4.3.2).
+
+    `prior` is what is known before the first inference; it keeps its shape and is scaled by the median of
+    what came, until there are samples of enough different lengths. Without a prior, few samples mean the
+    most a time with no negative coefficient can be: level below the length seen, in proportion above it.
+
+    Robust, five inferences in a row that are all off by a quarter (or 2.5 times the usual distance) on the
+    same side mean another load: what came before is forgotten, and the curve is scaled at once. Least
+    squares over a window would follow a window later, and a robust fit alone even later than that.
+    """
+
+    def __init__(self, settings: FitSettings, max_n: int, prior: TimeCurve | None = None) -> None:
+        self._settings = settings
+        self._max_n = max_n
+        self._n = np.zeros(settings.window)
+        self._s = np.zeros(settings.window)
+        self._count = 0
+        self._since_fit = 0
+        self._run = 0
+        self._patience = _SHIFTED
+        self._base = prior
+        self._spread: float | None = None
+        self.curve: TimeCurve | None = prior
+
+    @property
+    def confidence(self) -> Confidence:
+        return Confidence(min(self._count, self._settings.window), self._spread)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the latest inferences were off, and there were too few of them to be believed."""
+        return self._run != 0 and self._patience < _SHIFTED
+
+    def doubt(self) -> None:
+        """What came before is long ago: fewer inferences replace it."""
+        self._patience = _SHIFTED_LATE
+
+    def add(self, n: int, seconds: float) -> bool:
+        """One more inference, of length n >= 0; whether `curve` is another now."""
+        if not 0.0 <= seconds < float("inf") or n < 0:
+            raise RouteError(f"an inference of length {n} took {seconds} s; give a length and time >= 0.")
+        at = self._count % self._settings.window
+        self._n[at], self._s[at] = n, seconds
+        self._count += 1
+        self._since_fit += 1
+        if self._settings.is_robust and self._has_shifted(n, seconds):
+            self._forget_all_but(self._patience)
+            return self._refit()
+        # while there is little, every sample counts
+        if self._since_fit >= self._settings.refit_every or (
+            self._count <= _ENOUGH and self._settings.is_robust
+        ):
+            return self._refit()
+        return self.curve is None and self._refit()
+
+    def _has_shifted(self, n: int, seconds: float) -> bool:
+        """Whether the last samples lie all above, or all below, the curve, by more than they vary."""
+        if self.curve is None or self._count < _ENOUGH:
+            return False
+        shift = max(_SHIFT, 1.0 + 2.5 * (self._spread or 0.0))
+        ratio = seconds / max(self.curve.at(n), _LEAST_S)
+        if ratio > shift:
+            self._run = max(self._run, 0) + 1
+        elif ratio * shift < 1.0:
+            self._run = min(self._run, 0) - 1
+        else:
+            self._run, self._patience = 0, _SHIFTED
+        return abs(self._run) >= self._patience
+
+    def _forget_all_but(self, kept: int) -> None:
+        window = self._settings.window
+        last = [(self._count - kept + i) % window for i in range(min(kept, window))]
+        n, s = self._n[last], self._s[last]
+        self._n[: len(last)], self._s[: len(last)] = n, s
+        self._count, self._run, self._base = len(last), 0, self.curve
+        self._patience = _SHIFTED
+
+    def _refit(self) -> bool:
+        before, self._since_fit = self.curve, 0
+        held = min(self._count, self._settings.window)
+        n, s = self._n[:held], self._s[:held]
+        degree = self._settings.degree
+        if not self._settings.is_robust:
+            self.curve = self._drawn(least_squares(n, s, degree))
+        elif held >= _ENOUGH and _is_spread(n, degree):
+            fit, self._spread = robust(n, s, degree)
+            self.curve = self._drawn(fit)
+        else:
+            self.curve = self._scaled(n, s)
+        return self.curve != before
+
+    def _drawn(self, fit: Quadratic) -> TimeCurve:
+        if self._settings.degree == 1 or fit.square_s == 0.0:
+            return line(fit.constant_s, fit.linear_s, self._max_n)
+        return piecewise(fit, self._max_n)
+
+    def _scaled(self, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> TimeCurve:
+        if self._base is None:
+            at, middle = int(n[0]), float(np.median(s))
+            if at < 1 or at >= self._max_n:
+                return line(middle, 0.0, self._max_n)
+            return TimeCurve(((at, middle), (self._max_n, middle * self._max_n / at)))
+        ratios = [t / max(self._base.at(m), _LEAST_S) for m, t in zip(n.tolist(), s.tolist(), strict=True)]
+        ratio = float(np.median(ratios))
+        return TimeCurve(tuple((m, t * ratio) for m, t in self._base.points))
+
+
+def _is_spread(n: Float64[np.ndarray, " m"], degree: int) -> bool:
+    """Whether lengths differ enough to tell a coefficient per degree apart."""
+    low, high = float(n.min()), float(n.max())
+    return high >= 1.25 * low + 1.0 and len(np.unique(n)) > degree + 1
+
+
+def _values(fit: Quadratic, n: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
+    return fit.constant_s + n * (fit.linear_s + n * fit.square_s)
+
+
+def _solve(
+    n: Float64[np.ndarray, " m"],
+    t: Float64[np.ndarray, " m"],
+    weights: Float64[np.ndarray, " m"],
+    degree: int,
+    is_signed: bool = False,
+) -> Quadratic:
+    """Weighted least squares by normal equations on lengths scaled to 0..1; coefficients >= 0 unless signed.
+
+    Where one would be negative, the best of the fits that leave some out, as there are at most three.
+    """
+    scale = float(n.max()) or 1.0
+    u = n / scale
+    powers = [weights]
+    for _ in range(2 * degree):
+        powers.append(powers[-1] * u)
+    moments = [float(p.sum()) for p in powers]
+    right = [float(p @ t) for p in powers[: degree + 1]]
+    columns = tuple(range(degree + 1))
+    solved = _normal(moments, right, columns)
+    if not is_signed and min(solved) < 0.0:
+        subsets = ((0, 1), (0, 2), (1, 2), (0,), (1,), (2,)) if degree == 2 else ((0,), (1,))
+        fits = [_normal(moments, right, subset) for subset in subsets]
+        allowed = [f for f in fits if min(f) >= 0.0]
+        # the sum of squares less a constant: -b'x for a least-squares x
+        solved = min(allowed, key=lambda f: -sum(a * b for a, b in zip(f, right, strict=True)))
+    constant, linear, square = (*solved, 0.0)[:3]
+    return Quadratic(constant, linear / scale, square / scale**2)
+
+
+def _normal(moments: list[float], right: list[float], columns: tuple[int, ...]) -> list[float]:
+    """Gaussian elimination of the normal equations of `columns`; columns that add nothing get 0."""
+    rows = [[moments[i + j] for j in columns] + [right[i]] for i in columns]
+    size = len(rows)
+    found = [0.0] * len(right)
+    live: list[int] = []
+    for k in range(size):
+        pivot = rows[k][k]
+        if pivot <= 1e-12 * moments[2 * columns[k]]:
+            continue
+        live.append(k)
+        for i in range(k + 1, size):
+            part = rows[i][k] / pivot
+            rows[i] = [a - part * b for a, b in zip(rows[i], rows[k], strict=True)]
+    for k in reversed(live):
+        rest = sum(rows[k][j] * found[columns[j]] for j in live if j > k)
+        found[columns[k]] = (rows[k][size] - rest) / rows[k][k]
+    return found

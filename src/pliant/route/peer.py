@@ -1,0 +1,181 @@
+"""What a router knows of one successor: its link, its word, and whether to believe it. Chooses nothing."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.ir.cost import Link
+from pliant.route.curve import TimeCurve
+from pliant.route.settings import RouterSettings
+from pliant.route.tell import Told
+from pliant.route.transfer import TransferTimes
+
+_LIE = 3.0
+"""A peer that takes so many times what it told, and a millisecond more, has told something else."""
+_LIE_S = 1e-3
+_STRIKES = 3
+_HONEST = 16
+_CONFIRM_S = 1.0
+_RARELY = 8.0
+
+State = Literal["ready", "unknown", "down", "aside", "circle"]
+
+
+@dataclass(frozen=True, slots=True)
+class PeerState:
+    """A successor as it stands: `ready` ones are candidates; the others say why they are none."""
+
+    name: str
+    node: str | None
+    state: State
+    rtt_s: float
+    bandwidth_Bps: float
+    curve: TimeCurve | None
+    contact_s: float | None
+
+
+class Successor:
+    """One upstream. It is a candidate once it has told a curve, while it answers, and unless it lied.
+
+    Nothing becomes usable by time alone: whoever was down or set aside is pinged when its time is over, and
+    is back with the answer.
+    """
+
+    def __init__(self, name: str, prior: Link, settings: RouterSettings, me: str) -> None:
+        self.name = name
+        self.transfer = TransferTimes(prior, settings.transfer)
+        self.told: Told | None = None
+        self.ping_at_s = float("-inf")
+        self.contact_s: float | None = None
+        self._settings = settings
+        self._me = me
+        self._interval_s = settings.ping_after_s
+        self._failures = 0
+        self._aside_until_s = float("-inf")
+        self._asides = 0
+        self._strikes = 0
+        self._honest = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests may go there."""
+        return self.told is not None and not self._failures and self._me not in self.told.through
+
+    def answered(
+        self,
+        n: int,
+        sent_bytes: int,
+        received_bytes: int,
+        away_s: float,
+        spent_s: float,
+        told: Told | None,
+        now_s: float,
+    ) -> bool:
+        """An answer; whether that changes anything for a choice."""
+        link, was_ready, before = self.transfer, self.is_ready, self.told
+        was = link.fixed_s, link.per_item_s
+        is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
+        is_believed = self._judge(n, spent_s, now_s)
+        self._heard(is_surprise, now_s)
+        if is_believed and told is not None:
+            self.tell(told, now_s, in_order=True)
+        return (
+            is_surprise
+            or self.told is not before
+            or was_ready is not self.is_ready
+            or was != (link.fixed_s, link.per_item_s)
+        )
+
+    def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
+        is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
+        self._heard(is_surprise, now_s)
+        self.tell(told, now_s, in_order=True)
+
+    def tell(self, told: Told, now_s: float, in_order: bool = False) -> bool:
+        """Its word came; not `in_order` (a broadcast), an older word than the present one is dropped.
+
+        Whether that changes anything. Who is down and sends a broadcast is pinged now.
+        """
+        if now_s < self._aside_until_s or told is self.told or told == self.told:
+            return False
+        if self.told is not None and not in_order and told.is_older_than(self.told):
+            return False
+        self.told = told
+        if self._failures:
+            self.ping_at_s = min(self.ping_at_s, now_s)
+        return True
+
+    def failed(self, now_s: float) -> None:
+        """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later."""
+        self._failures += 1
+        wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
+        self.ping_at_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
+
+    def set_aside(self, now_s: float) -> None:
+        """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
+        wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
+        self._asides += 1
+        self._strikes = self._honest = 0
+        self._aside_until_s = self.ping_at_s = now_s + wait_s
+        self.told = None
+
+    def asked(self, now_s: float) -> None:
+        """A ping is on its way; the next one is due an interval later, whatever comes of it."""
+        self.ping_at_s = now_s + max(self._interval_s, self._settings.retry_s)
+
+    def postpone(self, now_s: float) -> None:
+        """No ping now, as nothing depends on it."""
+        self.ping_at_s = now_s + self._settings.ping_after_s
+
+    def is_overdue(self, now_s: float) -> bool:
+        """Whether it is pinged even if nothing seems to depend on it."""
+        if not self.is_ready or self.contact_s is None or self._interval_s < self._settings.ping_after_s:
+            return True
+        return now_s - self.contact_s >= _RARELY * self._settings.ping_after_s
+
+    def state(self, now_s: float) -> PeerState:
+        """For people and metrics."""
+        state: State = "ready"
+        if now_s < self._aside_until_s:
+            state = "aside"
+        elif self._failures:
+            state = "down"
+        elif self.told is None:
+            state = "unknown"
+        elif not self.is_ready:
+            state = "circle"
+        told, link = self.told, self.transfer
+        return PeerState(
+            self.name,
+            told.node if told else None,
+            state,
+            link.rtt_s,
+            link.bandwidth_Bps,
+            told.curve if told else None,
+            self.contact_s,
+        )
+
+    def _heard(self, is_surprise: bool, now_s: float) -> None:
+        self._failures = 0
+        self.contact_s = now_s
+        usual_s = self._settings.ping_after_s
+        if self._settings.adapts_pings:
+            doubled_s = min(2.0 * self._interval_s, usual_s)
+            self._interval_s = min(_CONFIRM_S, usual_s) if is_surprise else doubled_s
+        self.ping_at_s = max(now_s + self._interval_s, self._aside_until_s)
+
+    def _judge(self, n: int, spent_s: float, now_s: float) -> bool:
+        """Whether it keeps its word about as well as can be asked."""
+        if self.told is None:
+            return now_s >= self._aside_until_s
+        if spent_s <= _LIE * self.told.curve.at(n) + _LIE_S:
+            self._strikes = 0
+            self._honest += 1
+            if self._honest >= _HONEST:
+                self._asides = 0
+            return True
+        self._strikes += 1
+        self._honest = 0
+        if self._strikes >= (_STRIKES if not self._asides else 1):
+            self.set_aside(now_s)
+            return False
+        return True

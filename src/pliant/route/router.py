@@ -1,0 +1,426 @@
+"""One node's decisions for one model, from what happens to it (CRIME 4). Knows no clock, network or thread.
+
+The same object runs in a node and in the simulator: it is told of every event with the time of it
+(`now_s`, monotonic seconds), and says where an input goes (`choose`), what a predecessor is told (`tell`)
+and what else is to be done (`due`).
+
+No circles, and no counting to infinity. A node's word carries the set of nodes that its curve depends on
+(`Told.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends on this
+node is no candidate, and a predecessor is told a curve without those successors whose curves depend on that
+predecessor. A time that once went through this node therefore never comes back as news, however late it
+arrives, so no two nodes can raise each other's curves step by step. Requests carry their path and a hop
+limit as well (`Trail`), which holds while words are under way.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from pliant.errors import RouteError
+from pliant.ir.cost import Link
+from pliant.route.choose import LOCAL, TIME, Candidate, Choice, Objective, choose
+from pliant.route.curve import MAX_POINTS, TimeCurve, exceeds_by, minimum, thinned
+from pliant.route.energy import local_candidate, remote_candidate
+from pliant.route.fit import Confidence, LocalTimes
+from pliant.route.peer import PeerState, Successor
+from pliant.route.settings import RouterSettings
+from pliant.route.tell import Told, Trail, checked_name
+
+_UNKNOWN = TimeCurve(((0, 0.0),))
+"""What takes nobody knows how long is tried first."""
+_MAX_PREDECESSORS = 256
+_OPTIMISM = 0.8
+_CONFIRM_S = 1.0
+_SLOWED = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask `successor` for its curve, with no payload; report `pinged` or `failed`."""
+
+    successor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Tell `predecessors` (names) this node's word now, as it has moved past T_th (CRIME 4.3.3)."""
+
+    predecessors: tuple[str, ...]
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Answer an input of `length` here, of no one's, when the device is idle; report `answered_here`."""
+
+    length: int
+
+
+Due = Ping | Broadcast | Probe
+
+
+@dataclass(slots=True)
+class _Predecessor:
+    address: str | None
+    heard_s: float
+    told: Told | None = None
+
+
+class Router:
+    """A node's whole decision state for one model.
+
+    `prior` is what is known of this device before its first inference; without it the first input is
+    answered here. `started` tells this run of the node from the one before (milliseconds of any clock).
+    """
+
+    def __init__(
+        self, name: str, settings: RouterSettings, prior: TimeCurve | None = None, started: int = 0
+    ) -> None:
+        self.name = checked_name(name)
+        self.settings = settings
+        self._local = LocalTimes(settings.fit, settings.max_n, prior)
+        self._successors: dict[str, Successor] = {}
+        self._predecessors: dict[str, _Predecessor] = {}
+        self._candidates: list[Candidate] = []
+        self._started, self._n_words = started, 0
+        self._wait_s = self._usual_wait_s = 0.0
+        self._wait_at_s = float("-inf")
+        self._longest = 0
+        self._last_n = 1
+        self._best: TimeCurve | None = prior
+        self._here_s = float("-inf")
+        self._probe_every_s = settings.probe_after_s or float("inf")
+        self._probe_at_s = self._probe_every_s
+        self._words: dict[str | None, Told] = {}
+        self._is_stale = True
+        self._is_checked = False
+        self._next_due_s = float("-inf")
+
+    # -- decisions
+
+    def choose(
+        self,
+        n: int,
+        now_s: float,
+        objective: Objective | None = None,
+        exclude: Collection[str] = (),
+        trail: Trail | None = None,
+    ) -> Choice:
+        """Where an input of length n goes: `LOCAL` or a successor (eq. 5, 6).
+
+        `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
+        all of them once it may make no further hop. Raises RouteError if nothing is left.
+        """
+        if self._is_stale:
+            self._refresh()
+        if n > self._longest:
+            self._longest = n
+        self._last_n = n
+        candidates = self._candidates
+        if exclude or trail is not None:
+            candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
+        return choose(n, candidates, TIME if objective is None else objective)
+
+    def tell(self, now_s: float, predecessor: str | None = None) -> Told:
+        """This node's word, and for a `predecessor` (a node's name) that it has been told."""
+        word = self._word(predecessor)
+        known = self._predecessors.get(predecessor) if predecessor is not None else None
+        if known is not None:
+            known.told = word
+        return word
+
+    def curve(self, now_s: float) -> TimeCurve:
+        """The least of local and remote times at every length (CRIME 4.2)."""
+        return self._word(None).curve
+
+    def due(self, now_s: float) -> tuple[Due, ...]:
+        """What is to be done now; each thing is said once."""
+        if now_s < self._next_due_s and self._is_checked:
+            return ()
+        for name in [p for p, known in self._predecessors.items() if self._has_expired(known, now_s)]:
+            del self._predecessors[name]
+        pings = [Ping(s.name) for s in self._successors.values() if self._asks(s, now_s)]
+        found: tuple[Due, ...] = (*pings, *self._broadcasts(), *self._probe(now_s))
+        self._is_checked = True
+        self._next_due_s = self._earliest()
+        return found
+
+    def next_due_s(self, now_s: float) -> float:
+        """When `due` is to be asked next, if nothing happens before; infinity if never."""
+        return self._next_due_s if self._is_checked else now_s
+
+    # -- successors
+
+    def successor(self, name: str, prior: Link) -> None:
+        """An upstream appears; it is pinged at once, and a candidate when it has answered."""
+        if name in self._successors or name == LOCAL:
+            raise RouteError(f"{name!r} is an upstream already, or no name; give each upstream its own.")
+        self._successors[name] = Successor(name, prior, self.settings, self.name)
+        self._changed()
+
+    def remove(self, name: str) -> None:
+        """An upstream is no longer used."""
+        if self._successors.pop(name, None) is not None:
+            self._changed()
+
+    def answered_by(
+        self,
+        successor: str,
+        n: int,
+        sent_bytes: int,
+        received_bytes: int,
+        away_s: float,
+        spent_s: float,
+        told: Told | None,
+        now_s: float,
+    ) -> None:
+        """`successor` answered an input: away for `away_s`, of which it spent `spent_s` by its own clock."""
+        peer = self._successors.get(successor)
+        if peer is not None and peer.answered(n, sent_bytes, received_bytes, away_s, spent_s, told, now_s):
+            self._changed()
+
+    def pinged(self, successor: str, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
+        """A ping came back from `successor`."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.pinged(away_s, spent_s, told, now_s)
+            self._changed()
+
+    def told(self, successor: str, told: Told, now_s: float) -> None:
+        """A broadcast of `successor` came in. It says nothing about the way there."""
+        peer = self._successors.get(successor)
+        if peer is not None and peer.tell(told, now_s):
+            self._changed()
+
+    def failed(self, successor: str, now_s: float) -> None:
+        """`successor` could not be reached, or answered with an error of its own."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.failed(now_s)
+            self._changed()
+
+    def misbehaved(self, successor: str, now_s: float) -> None:
+        """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.set_aside(now_s)
+            self._changed()
+
+    # -- this device
+
+    def answered_here(self, n: int, seconds: float, now_s: float) -> None:
+        """An input was answered here in `seconds` of work, its waiting left out."""
+        if now_s - self._here_s > self._probe_every_s:
+            self._local.doubt()
+        self._here_s = now_s
+        is_new = self._local.add(n, seconds)
+        self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_every_s)
+        if is_new:
+            curve = self._local.curve
+            assert curve is not None
+            if self._best is None or curve.at(self._last_n) < self._best.at(self._last_n):
+                self._best = curve
+            self._changed()
+
+    def waits(self, wait_s: float, now_s: float) -> None:
+        """An input that came now would wait `wait_s` before its work here starts.
+
+        The next choice here takes that as it is; predecessors are told the average of the last
+        `wait_memory_s`: all of them following one moment's queue would fill and empty it in turns.
+        """
+        if wait_s == self._wait_s == self._usual_wait_s:
+            return
+        gone_s = now_s - self._wait_at_s
+        keep = (
+            2.0 ** (-gone_s / self.settings.wait_memory_s)
+            if gone_s < 64 * self.settings.wait_memory_s
+            else 0.0
+        )
+        self._usual_wait_s = self._wait_s + (self._usual_wait_s - self._wait_s) * keep
+        self._wait_s, self._wait_at_s = wait_s, now_s
+        self._changed()
+
+    # -- predecessors
+
+    def heard_of(self, predecessor: str, address: str | None, now_s: float) -> None:
+        """A request or ping of `predecessor` came; broadcasts reach it at `address`, until it expires."""
+        known = self._predecessors.get(predecessor)
+        if known is not None:
+            known.heard_s = now_s
+            known.address = address or known.address
+            return
+        if len(self._predecessors) >= _MAX_PREDECESSORS:
+            oldest = min(self._predecessors, key=lambda name: self._predecessors[name].heard_s)
+            del self._predecessors[oldest]
+        self._predecessors[predecessor] = _Predecessor(address, now_s)
+        self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
+
+    def forget(self, predecessor: str) -> None:
+        """A broadcast did not reach `predecessor`; its next request or ping registers it again."""
+        self._predecessors.pop(predecessor, None)
+
+    def address_of(self, predecessor: str) -> str | None:
+        """Where `predecessor` listens for broadcasts."""
+        known = self._predecessors.get(predecessor)
+        return known.address if known is not None else None
+
+    # -- to look at
+
+    @property
+    def predecessors(self) -> tuple[str, ...]:
+        return tuple(self._predecessors)
+
+    @property
+    def local_curve(self) -> TimeCurve | None:
+        """T_l(n), without waiting; None before anything is known."""
+        return self._local.curve
+
+    @property
+    def confidence(self) -> Confidence:
+        return self._local.confidence
+
+    def states(self, now_s: float) -> tuple[PeerState, ...]:
+        """Every successor as it stands."""
+        return tuple(s.state(now_s) for s in self._successors.values())
+
+    # -- below
+
+    def _changed(self) -> None:
+        self._is_stale = True
+        self._is_checked = False
+
+    def _refresh(self) -> None:
+        """Candidates and words from what is known now."""
+        power, radio = self.settings.power, self.settings.radio
+        candidates = [local_candidate(self._local.curve or _UNKNOWN, self._wait_s, power)]
+        for s in self._successors.values():
+            if not s.is_ready:
+                continue
+            assert s.told is not None
+            link = s.transfer
+            candidates.append(
+                remote_candidate(
+                    s.name,
+                    s.told.curve,
+                    (link.fixed_s, link.per_item_s),
+                    (link.sent.fixed, link.sent.per_item),
+                    (link.received.fixed, link.received.per_item),
+                    radio,
+                )
+            )
+        self._candidates = candidates
+        self._words = {}
+        self._is_stale = False
+
+    def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
+        if name in exclude:
+            return False
+        if trail is None or name == LOCAL:
+            return True
+        told = self._successors[name].told
+        return (
+            trail.hops_left > 0 and name not in trail.path and (told is None or told.node not in trail.path)
+        )
+
+    def _word(self, predecessor: str | None) -> Told:
+        if self._is_stale:
+            self._refresh()
+        word = self._words.get(None)
+        if word is None:
+            word = self._words[None] = self._made(self._candidates)
+        if predecessor is None or predecessor not in word.through:
+            return word
+        special = self._words.get(predecessor)
+        if special is None:
+            apart = [c for c in self._candidates if not self._depends(c.name, predecessor)]
+            special = self._words[predecessor] = self._made(apart)
+        return special
+
+    def _depends(self, name: str, node: str) -> bool:
+        if name == LOCAL:
+            return False
+        told = self._successors[name].told
+        return told is not None and node in told.through
+
+    def _made(self, candidates: Iterable[Candidate]) -> Told:
+        """A word from `candidates`: their minimum, and the nodes behind those that are least anywhere."""
+        curves = {
+            c.name: c.curve.plus(self._usual_wait_s if c.name == LOCAL else c.fixed_s, c.per_item_s)
+            for c in candidates
+        }
+        least = minimum(tuple(curves.values()), self.settings.max_n)
+        through = {self.name}
+        for name, curve in curves.items():
+            if name != LOCAL and any(curve.at(n) <= t * (1.0 + 1e-9) for n, t in least.points):
+                told = self._successors[name].told
+                assert told is not None
+                through |= told.through
+        self._n_words += 1
+        curve = thinned(least, MAX_POINTS)
+        return Told(self.name, curve, frozenset(through), (self._started, self._n_words))
+
+    def _broadcasts(self) -> tuple[Broadcast, ...]:
+        threshold_s, ratio = self.settings.threshold_s, self.settings.threshold_ratio
+        groups: dict[int, tuple[Told, list[str]]] = {}
+        for name, known in self._predecessors.items():
+            if known.address is None:
+                continue
+            word = self._word(name)
+            if known.told is word or known.told is None:  # one that was never told has an answer coming
+                continue
+            if exceeds_by(known.told.curve, word.curve, self.settings.max_n, ratio) > threshold_s:
+                groups.setdefault(id(word), (word, []))[1].append(name)
+                known.told = word
+        return tuple(Broadcast(tuple(names), word) for word, names in groups.values())
+
+    def _has_expired(self, known: _Predecessor, now_s: float) -> bool:
+        return now_s - known.heard_s >= self.settings.expire_after_s
+
+    def _asks(self, peer: Successor, now_s: float) -> bool:
+        """Whether `peer` is pinged now; where nothing depends on it, the ping is put off."""
+        if now_s < peer.ping_at_s:
+            return False
+        if self.settings.adapts_pings and not peer.is_overdue(now_s) and not self._could_win(peer):
+            peer.postpone(now_s)
+            return False
+        peer.asked(now_s)
+        return True
+
+    def _could_win(self, peer: Successor) -> bool:
+        """Whether `peer`, by the best way there of the last half hour, would be least for some length.
+
+        For lengths up to the longest seen; with predecessors, whose lengths are theirs, up to the longest.
+        """
+        if self._is_stale:
+            self._refresh()
+        others = [c for c in self._candidates if c.name != peer.name]
+        if peer.told is None or not others:
+            return True
+        top = self.settings.max_n if self._predecessors else self._longest
+        link = peer.transfer
+        fixed_s = link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s
+        hopeful = peer.told.curve.plus(max(fixed_s, 0.0), link.per_item_s)
+        rest = minimum([c.curve.plus(c.fixed_s, c.per_item_s) for c in others], top)
+        lengths = {0, top, *(n for curve in (hopeful, rest) for n in curve.lengths if n < top)}
+        return any(hopeful.at(n) < rest.at(n) for n in lengths)
+
+    def _probe(self, now_s: float) -> tuple[Probe, ...]:
+        """A probe, where this device looks slower than it was and would be chosen if it had recovered.
+
+        Nothing else would show that: inputs go elsewhere.
+        """
+        if now_s < self._probe_at_s:
+            return ()
+        self._probe_at_s = now_s + self._probe_every_s
+        curve, best, n = self._local.curve, self._best, self._last_n
+        if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
+            return ()
+        if not self._local.is_in_doubt:
+            others = [c.seconds(n) for c in self._candidates if c.name != LOCAL]
+            if best.at(n) > min(others, default=0.0):
+                return ()
+        return (Probe(n),)
+
+    def _earliest(self) -> float:
+        times = [self._probe_at_s, *(s.ping_at_s for s in self._successors.values())]
+        times += [p.heard_s + self.settings.expire_after_s for p in self._predecessors.values()]
+        return min(times)

@@ -1,0 +1,89 @@
+"""What a router is told once: windows, thresholds, waits. `paper` gives CRIME's own. Decides nothing."""
+
+from dataclasses import dataclass
+
+from pliant.errors import RouteError
+from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.fit import FitSettings
+from pliant.route.transfer import TransferSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """One model's routing on one node; lengths are 0..`max_n`.
+
+    Local times are fitted over `window` samples every `refit_every` (M_l), with `degree` 2 for attention
+    models. Predecessors are told where the curve has moved by more than `threshold_s` (T_th) plus
+    `threshold_ratio` of it. A successor that was not asked for `ping_after_s` (T_ping) is pinged; with
+    `adapts_pings` at once where a round trip was a surprise, and eight times later where it could not win.
+    Where this device looks slower than it was, and nothing came here for `probe_after_s`, it is probed.
+    """
+
+    max_n: int
+    window: int = 64
+    refit_every: int = 16
+    degree: int = 1
+    is_robust: bool = True
+    threshold_s: float = 1e-3
+    threshold_ratio: float = 0.05
+    ping_after_s: float = 60.0
+    adapts_pings: bool = True
+    probe_after_s: float | None = 30.0
+    expire_after_s: float = 1500.0
+    rtt_samples: int = 3
+    rtt_fresh_s: float = 10.0
+    retry_s: float = 1.0
+    retry_limit_s: float = 60.0
+    aside_s: float = 10.0
+    aside_limit_s: float = 600.0
+    wait_memory_s: float = 2.0
+    power: PowerModel | None = None
+    radio: RadioModel | None = None
+
+    def __post_init__(self) -> None:
+        times = (self.ping_after_s, self.expire_after_s, self.retry_s, self.aside_s, self.wait_memory_s)
+        if self.max_n < 1 or not all(t > 0 for t in times):
+            raise RouteError(
+                f"lengths up to {self.max_n} and waits of {times} s cannot be: give a length of 1 or more, "
+                "and times above 0."
+            )
+        if not (self.threshold_s >= 0 and self.threshold_ratio >= 0):
+            raise RouteError(
+                f"a threshold of {self.threshold_s} s and {self.threshold_ratio} of a curve cannot be: give "
+                "0 or more of both."
+            )
+        _ = self.fit, self.transfer  # which check the rest
+
+    @property
+    def fit(self) -> FitSettings:
+        return FitSettings(self.window, self.refit_every, self.degree, self.is_robust)
+
+    @property
+    def transfer(self) -> TransferSettings:
+        return TransferSettings(self.rtt_samples, self.rtt_fresh_s)
+
+
+def paper(
+    max_n: int,
+    window: int = 100,
+    refit_every: int = 10,
+    threshold_s: float = 1e-3,
+    ping_after_s: float = 60.0,
+    power: PowerModel | None = None,
+    radio: RadioModel | None = None,
+) -> RouterSettings:
+    """CRIME as published: plain least squares, the last round trip, fixed thresholds and pings, no probes."""
+    return RouterSettings(
+        max_n,
+        window,
+        refit_every,
+        is_robust=False,
+        threshold_s=threshold_s,
+        threshold_ratio=0.0,
+        ping_after_s=ping_after_s,
+        adapts_pings=False,
+        probe_after_s=None,
+        rtt_samples=1,
+        power=power,
+        radio=radio,
+    )

@@ -1,0 +1,129 @@
+"""What nodes say to each other, as text in headers and bodies, and Figure 7's bytes. Sends nothing.
+
+Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
+ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
+`Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's word
+and how long it spent on the request. Decoders accept nothing else, and raise RouteError or PeerCurveError.
+"""
+
+import struct
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from pliant.errors import PeerCurveError, RouteError
+from pliant.route.choose import Objective
+from pliant.route.curve import MAX_POINTS, TimeCurve, validated
+from pliant.route.tell import NAME, Told, Trail
+
+ROUTE_HEADER = "Pliant-Route"
+CURVE_HEADER = "Pliant-Curve"
+LIMIT_BYTES = 8192
+"""The longest header or body; a curve of 64 points takes under 2,000."""
+_MAX_PATH = 64
+_MAX_THROUGH = 128
+
+Name = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{NAME.pattern})\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+M = TypeVar("M")
+
+
+class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A request's trail; who sends it, and where that node listens for broadcasts, if it does."""
+
+    path: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_PATH)] = ()
+    hops_left: Annotated[int, msgspec.Meta(ge=0, le=_MAX_PATH)] = 0
+    sender: Name | None = None
+    address: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    objective: tuple[Weight, Weight] | None = None
+
+    @property
+    def trail(self) -> Trail:
+        return Trail(self.path, self.hops_left)
+
+    @property
+    def wanted(self) -> Objective | None:
+        return None if self.objective is None else Objective(*self.objective)
+
+
+class CurveMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A node's word on the wire; `spent_s` from the request's arrival to its answer, by the node's clock."""
+
+    node: Name
+    points: msgspec.Raw
+    through: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_THROUGH)]
+    stamp: tuple[Count, Count] = (0, 0)
+    spent_s: Weight | None = None
+
+
+def encode_route(message: RouteMessage) -> str:
+    """`Pliant-Route`'s value."""
+    return msgspec.json.encode(message).decode("ascii")
+
+
+def decode_route(text: str | bytes) -> RouteMessage:
+    """Raises RouteError if `text` is no route."""
+    message = _decode(text, _ROUTE, ROUTE_HEADER)
+    if len(set(message.path)) != len(message.path):
+        raise RouteError(f"{ROUTE_HEADER} names a node twice in {' -> '.join(message.path)}.")
+    return message
+
+
+def encode_told(told: Told, spent_s: float | None = None) -> str:
+    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
+    points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
+    message = CurveMessage(
+        told.node,
+        msgspec.Raw(msgspec.json.encode(points)),
+        tuple(sorted(told.through)),
+        told.stamp,
+        None if spent_s is None else float(f"{spent_s:.9g}"),
+    )
+    return msgspec.json.encode(message).decode("ascii")
+
+
+def decode_told(text: str | bytes) -> tuple[Told, float | None]:
+    """(the sender's word, the seconds it spent). Raises PeerCurveError if either cannot be."""
+    try:
+        message = _decode(text, _CURVE, CURVE_HEADER)
+        points = msgspec.json.decode(message.points)
+    except (RouteError, msgspec.DecodeError) as error:
+        raise PeerCurveError(str(error)) from error
+    curve = validated(points, MAX_POINTS)
+    through = frozenset((*message.through, message.node))
+    return Told(message.node, curve, through, message.stamp), message.spent_s
+
+
+def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:
+    """Figure 7's response: the payload, 8 bytes of whole seconds and 4 of their fraction, 8 bytes a point."""
+    whole = int(received_s // 1)
+    head = struct.pack("!qf", whole, received_s - whole)
+    return payload + head + b"".join(struct.pack("!if", n, t) for n, t in curve.points)
+
+
+def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, TimeCurve]:
+    """(payload, time of reception, curve) of Figure 7. Raises PeerCurveError if the rest is not that."""
+    rest = packet[payload_bytes:]
+    if payload_bytes < 0 or len(packet) < payload_bytes + 12 or (len(rest) - 12) % 8:
+        raise PeerCurveError(
+            f"a response of {len(packet)} bytes is no payload of {payload_bytes}, 12 bytes of time and pairs "
+            "of 8."
+        )
+    whole, fraction = struct.unpack_from("!qf", rest)
+    points = [struct.unpack_from("!if", rest, at) for at in range(12, len(rest), 8)]
+    return packet[:payload_bytes], whole + fraction, validated(points, MAX_POINTS)
+
+
+_ROUTE = msgspec.json.Decoder(RouteMessage)
+_CURVE = msgspec.json.Decoder(CurveMessage)
+
+
+def _decode(text: str | bytes, decoder: "msgspec.json.Decoder[M]", what: str) -> M:
+    size = len(text)
+    if size > LIMIT_BYTES:
+        raise RouteError(f"{what} has {size} bytes; at most {LIMIT_BYTES} are read.")
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RouteError(f"{what} cannot be read: {error}") from error

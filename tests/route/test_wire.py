@@ -1,0 +1,144 @@
+"""What is encoded is decoded; anything else is refused by name."""
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.errors import PeerCurveError, RouteError
+from pliant.route.choose import Objective
+from pliant.route.curve import MAX_POINTS, TimeCurve
+from pliant.route.tell import Told, Trail
+from pliant.route.wire import (
+    LIMIT_BYTES,
+    RouteMessage,
+    decode_packet,
+    decode_route,
+    decode_told,
+    encode_packet,
+    encode_route,
+    encode_told,
+)
+from tests.route.test_curve import curves
+
+GOOD = {"node": "a", "points": [[0, 0.5], [9, 1]], "through": ["b"], "stamp": [7, 1], "spent_s": 0.25}
+
+
+def changed(**changes: object) -> str:
+    return json.dumps({**GOOD, **changes})
+
+
+@given(curves(), st.floats(0, 100))
+def test_a_word_comes_back_to_seven_digits(curve: TimeCurve, spent_s: float) -> None:
+    """A float of Figure 7 has no more."""
+    told = Told("gw:8080", curve, frozenset({"gw:8080", "cloud"}), (3, 4))
+    back, spent = decode_told(encode_told(told, spent_s))
+    assert (back.node, back.through, back.stamp) == (told.node, told.through, told.stamp)
+    assert [n for n, _ in back.curve.points] == [n for n, _ in curve.points]
+    assert [t for _, t in back.curve.points] == pytest.approx([t for _, t in curve.points], rel=1e-6)
+    assert spent == pytest.approx(spent_s, rel=1e-8)
+
+
+def test_a_word_without_a_request_says_no_time_spent() -> None:
+    """A broadcast answers nothing."""
+    assert decode_told(encode_told(Told("a", TimeCurve(((0, 1.0),)), frozenset({"a"}))))[1] is None
+
+
+def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
+    """Whether it says so or not."""
+    assert decode_told(changed())[0].through == {"a", "b"}
+
+
+def test_the_longest_word_fits_a_header() -> None:
+    """64 points, 8 names."""
+    curve = TimeCurve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
+    text = encode_told(Told("n" * 64, curve, frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)), 1 / 3)
+    assert len(text) < LIMIT_BYTES / 2
+    assert text.isascii()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "\x00",
+        "[" * 5000,
+        "x" * (LIMIT_BYTES + 1),
+        b"\xff\xfe",
+        changed(node=""),
+        changed(node="a b"),
+        changed(node="a" * 65),
+        changed(node=3),
+        changed(points=[]),
+        changed(points=[[0, -1]]),
+        changed(points=[[2, 1], [1, 1]]),
+        changed(points=[[0, float("nan")]]),
+        changed(points=[[0, 1e999]]),
+        changed(points=[[n, 1] for n in range(MAX_POINTS + 1)]),
+        changed(points={"0": 1}),
+        changed(through=["a\n"]),
+        changed(through=["a"] * 1000),
+        changed(stamp=[-1, 0]),
+        changed(stamp=[1]),
+        changed(spent_s=-1),
+        changed(spent_s="1"),
+        changed(more=1),
+    ],
+)
+def test_a_word_that_cannot_be_is_refused(text: str | bytes) -> None:
+    """From a peer that lies, or is of another version: one error, never another."""
+    with pytest.raises(PeerCurveError):
+        decode_told(text)
+
+
+def test_a_route_comes_back() -> None:
+    """All of it, and what is left out is absent."""
+    full = RouteMessage(("a", "b"), 3, "b", "http://b:8080", (1.0, 0.5))
+    assert decode_route(encode_route(full)) == full
+    assert full.trail == Trail(("a", "b"), 3)
+    assert full.wanted == Objective(1.0, 0.5)
+    assert decode_route("{}") == RouteMessage()
+    assert RouteMessage().wanted is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"path":["a","a"]}',
+        '{"path":["a b"]}',
+        '{"hops_left":-1}',
+        '{"hops_left":1000}',
+        '{"objective":[1]}',
+        '{"objective":[-1,1]}',
+        '{"sender":""}',
+        '{"address":5}',
+        '{"unknown":5}',
+        json.dumps({"path": [f"n{i}" for i in range(65)]}),
+    ],
+)
+def test_a_route_that_cannot_be_is_refused(text: str) -> None:
+    """It came in a header that anybody may send."""
+    with pytest.raises(RouteError):
+        decode_route(text)
+
+
+@given(st.binary(max_size=40), st.floats(0, 2e9), curves())
+def test_figure_7s_bytes_come_back(payload: bytes, received_s: float, curve: TimeCurve) -> None:
+    """8 + 4 bytes of time, 8 for each point: the sizes that the paper gives."""
+    packet = encode_packet(payload, received_s, curve)
+    assert len(packet) == len(payload) + 12 + 8 * len(curve.points)
+    back, at_s, points = decode_packet(packet, len(payload))
+    assert back == payload
+    assert at_s == pytest.approx(received_s, abs=1e-6)
+    assert [t for _, t in points.points] == pytest.approx([t for _, t in curve.points], rel=1e-6)
+
+
+@given(st.binary(max_size=64), st.integers(-3, 70))
+def test_bytes_that_are_no_packet_are_refused_or_read(packet: bytes, size: int) -> None:
+    """Never a crash."""
+    with suppress(PeerCurveError):
+        decode_packet(packet, size)
