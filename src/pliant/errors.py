@@ -15,7 +15,7 @@ PliantError
 │   └── PeerMisbehaved a peer sent what was not agreed
 ├── RouteError        no device may answer a request, or what nodes tell each other cannot be read
 │   └── PeerCurveError a node sent a time curve that cannot be
-└── NodeError         a node cannot serve: a model, an option, an address
+└── NodeError         a node cannot listen, or says no to a request
 """
 
 
@@ -92,4 +92,9 @@ class PeerCurveError(RouteError):
 
 
 class NodeError(PliantError):
-    """A node cannot serve what it was asked to: a model, an option, an address."""
+    """A node cannot be set up, or says no to a request with `status` of HTTP; it may be asked again later."""
+
+    def __init__(self, message: str, status: int = 400, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.retry_after_s = retry_after_s

@@ -30,6 +30,7 @@ _VERBS = {
         "cluster_bench:bench",
         "Time a split model beside its prediction and this device alone.",
     ),
+    "node": ("node:node", "Answer requests over HTTP (extra `node`)."),
     "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
 }
 """By name, after its group where it has one: where the verb is, below pliant.cli, and what it does."""

@@ -1,0 +1,74 @@
+"""`pliant node`: answer requests over HTTP."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pliant import __version__
+from pliant.cli.cluster_options import Slower, say
+from pliant.cli.options import Json, Threads
+from pliant.cli.show import print_json
+from pliant.serve.security import Tls, parse_address, read_tokens
+from pliant.serve.served import open_served
+
+
+def node(
+    model: Annotated[
+        str, typer.Argument(help="A model that ships with pliant, a store, a directory, or an ONNX file.")
+    ],
+    listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
+        "127.0.0.1:8080"
+    ),
+    token_file: Annotated[
+        Path | None, typer.Option(help="Bearer tokens, one a line, that requests must bring one of.")
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
+    ] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="What upstreams' certificates are held against.", show_default="system"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What this node is called.", show_default="its address")
+    ] = None,
+    latency: Annotated[str, typer.Option(help="Target of a session, such as 50ms.")] = "50ms",
+    preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB",
+    threads: Threads = None,
+    queue: Annotated[
+        int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
+    ] = 64,
+    dilate: Slower = 1.0,
+    json: Json = False,
+) -> None:
+    """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
+    from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
+
+    options = NodeOptions(
+        listen=parse_address(listen),
+        version=__version__,
+        name=name,
+        tokens=() if token_file is None else read_tokens(token_file),
+        tls=Tls(tls_cert, tls_key, ca),
+        is_insecure=insecure,
+        queue=queue,
+        dilation=dilate,
+    )
+    served = open_served(model, latency=latency, preload=preload, threads=threads)
+
+    def report(event: str, **more: object) -> None:
+        if json:
+            print_json({"event": event, **more})
+        else:
+            say(" ".join([event, *map(str, more.values())]))
+
+    def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
+        report("serves", model=served.signature.name, url=url, name=node.name)
+
+    asyncio.run(serve(options, served, on_start))
+    report("has left")

@@ -1,0 +1,82 @@
+"""What a node counts and measures, for Prometheus. Knows names and labels, not what happens."""
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+LOCAL = "local"
+"""The label of this node among the targets of requests."""
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+States = Callable[[], Iterator[tuple[str, str, str, str, float]]]
+"""What is read when asked for: name, help, label, its value, number."""
+
+
+@final
+class Metrics:
+    """Counters and histograms of one node, in a registry of their own: several nodes fit in a process."""
+
+    def __init__(self, queue_length: Callable[[], float], states: States) -> None:
+        self.registry = here = CollectorRegistry()
+        self.requests = Counter(
+            "pliant_requests",
+            "Requests, by who answered and how it ended.",
+            ("target", "outcome"),
+            registry=here,
+        )
+        self.request_seconds = Histogram(
+            "pliant_request_seconds",
+            "From a request read to its answer.",
+            ("target",),
+            buckets=_BUCKETS,
+            registry=here,
+        )
+        self.compute_seconds = Histogram(
+            "pliant_compute_seconds", "Answers computed here, waiting apart.", buckets=_BUCKETS, registry=here
+        )
+        self.waiting_seconds = Histogram(
+            "pliant_waiting_seconds",
+            "How long requests waited for the local model.",
+            buckets=_BUCKETS,
+            registry=here,
+        )
+        self.refused = Counter(
+            "pliant_refused", "Requests that were not taken, by status.", ("status",), registry=here
+        )
+        self.fallbacks = Counter(
+            "pliant_fallbacks",
+            "Requests whose chosen upstream failed, by upstream.",
+            ("upstream",),
+            registry=here,
+        )
+        self.refits = Counter("pliant_refits", "Times the local curve was fitted anew.", registry=here)
+        self.broadcasts = Counter(
+            "pliant_broadcasts", "Curves told to predecessors, by outcome.", ("outcome",), registry=here
+        )
+        self.pings = Counter(
+            "pliant_pings", "Pings sent, by upstream and outcome.", ("upstream", "outcome"), registry=here
+        )
+        queue = Gauge("pliant_queue_length", "Requests that wait for the local model.", registry=here)
+        queue.set_function(queue_length)
+        self.registry.register(_States(states))
+
+    def text(self) -> bytes:
+        """In the format that Prometheus reads."""
+        return generate_latest(self.registry)
+
+
+class _States(Collector):
+    def __init__(self, states: States) -> None:
+        self._states = states
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        families: dict[str, GaugeMetricFamily] = {}
+        for name, about, label, value, number in self._states():
+            if name not in families:
+                families[name] = GaugeMetricFamily(name, about, labels=(label,))
+            families[name].add_metric((value,), number)
+        yield from families.values()

@@ -1,0 +1,189 @@
+"""The OpenAPI document of a node and its model. Knows how requests look, not how they are answered."""
+
+from typing import Any
+
+from pliant.ir.port import Port
+from pliant.serve.inference import Signature, shown_shape
+from pliant.serve.tensors import DATATYPES
+
+_Json = dict[str, Any]
+_ERROR = {
+    "description": "No, and why.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+
+
+def document(model: Signature, version: str, has_tokens: bool) -> _Json:
+    """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form."""
+    base = f"/v2/models/{model.name}"
+    paths: _Json = {
+        "/v2/health/live": _get("Whether the node runs.", _empty("It runs."), is_open=True),
+        "/v2/health/ready": _get(
+            "Whether the node takes requests.",
+            {**_empty("It takes requests."), "503": {"description": "It does not, or no longer."}},
+            is_open=True,
+        ),
+        "/v2": _get("The node and its extensions.", _json("Server")),
+        base: _get("The model's inputs and outputs.", _json("Model")),
+        f"{base}/ready": _get(
+            "Whether the model takes requests.",
+            {**_empty("It does."), "503": {"description": "It does not."}},
+        ),
+        f"{base}/infer": {"post": _infer()},
+        "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
+        "/metrics": _get(
+            "Counters for Prometheus.",
+            {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+        ),
+    }
+    components: _Json = {"schemas": _schemas(model)}
+    about: _Json = {
+        "openapi": "3.1.0",
+        "info": {"title": f"pliant node: {model.name}", "version": version},
+        "paths": paths,
+        "components": components,
+    }
+    if has_tokens:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        about["security"] = [{"token": []}]
+        for path in paths.values():
+            for operation in path.values():
+                if "security" not in operation:
+                    operation["responses"]["401"] = _ERROR
+    return about
+
+
+def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
+    operation: _Json = {"summary": summary, "responses": responses}
+    return {"get": {**operation, "security": []} if is_open else operation}
+
+
+def _empty(description: str) -> _Json:
+    return {"200": {"description": description}}
+
+
+def _json(schema: str) -> _Json:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"200": {"description": "As it is.", "content": content}}
+
+
+def _infer() -> _Json:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
+    no = {str(status): _ERROR for status in (400, 408, 413, 415, 431, 500, 502, 503, 504, 508)}
+    return {
+        "summary": "An answer to one input.",
+        "requestBody": {"required": True, "content": body},
+        "responses": {**_json("InferResponse"), **no},
+    }
+
+
+def _schemas(model: Signature) -> _Json:
+    inputs = {port.name: _input(port) for port in model.inputs}
+    ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
+    parameters = {"type": "object", "properties": {"binary_data_output": {"const": False}}}
+    return {
+        "Any": {"type": "object"},
+        "Error": _object({"error": {"type": "string"}}),
+        "Server": _object(
+            {
+                "name": {"type": "string"},
+                "version": {"type": "string"},
+                "extensions": {"type": "array", "items": {"type": "string"}},
+            }
+        ),
+        "Model": _object(
+            {
+                "name": {"const": model.name},
+                "platform": {"type": "string"},
+                "inputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
+                "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
+            }
+        ),
+        "Port": _object(
+            {
+                "name": {"type": "string"},
+                "datatype": {"enum": sorted(DATATYPES.values())},
+                "shape": {"type": "array", "items": {"type": "integer", "minimum": -1}},
+            }
+        ),
+        "InferRequest": {
+            "type": "object",
+            "required": ["inputs"],
+            "properties": {
+                "id": {"type": "string", "maxLength": 64},
+                "parameters": parameters,
+                "inputs": {"oneOf": [_sequence(way) for way in ways]},
+                "outputs": {
+                    "type": "array",
+                    "maxItems": 1,
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": {"enum": [port.name for port in model.outputs]}},
+                        "additionalProperties": False,
+                    },
+                },
+            },
+            "additionalProperties": False,
+        },
+        "InferResponse": {
+            "type": "object",
+            "required": ["model_name", "outputs"],
+            "properties": {
+                "model_name": {"const": model.name},
+                "id": {"type": "string"},
+                "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
+            },
+        },
+        "Tensor": {
+            "type": "object",
+            "required": ["name", "datatype", "shape", "data"],
+            "properties": {
+                "name": {"enum": [port.name for port in model.outputs]},
+                "datatype": {"enum": sorted(DATATYPES.values())},
+                "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                "data": {"type": "array"},
+            },
+        },
+    }
+
+
+def _sequence(items: list[_Json]) -> _Json:
+    n = len(items)
+    return {"type": "array", "prefixItems": items, "items": False, "minItems": n, "maxItems": n}
+
+
+def _input(port: Port) -> _Json:
+    """An input as JSON; where dimensions are open, one of the shapes it may have."""
+    shape = [1 if d < 0 else d for d in shown_shape(port)]
+    n = 1
+    for d in shape:
+        n *= d
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype", "data"],
+        "properties": {
+            "name": {"const": port.name},
+            "shape": {"const": shape},
+            "datatype": {"const": DATATYPES[port.dtype]},
+            "data": {"type": "array", "items": _element(port.dtype), "minItems": n, "maxItems": n},
+        },
+        "additionalProperties": False,
+    }
+
+
+def _element(dtype: str) -> _Json:
+    if dtype == "bytes":
+        return {"type": "string", "pattern": "^[a-z]{1,8}( [a-z]{1,8}){0,8}$"}
+    if dtype == "bool":
+        return {"type": "boolean"}
+    if dtype.startswith(("int", "uint")):
+        bits = int(dtype.lstrip("uint"))
+        low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return {"type": "integer", "minimum": low, "maximum": high}
+    most = 60000.0
+    return {"type": "number", "minimum": -most, "maximum": most}
+
+
+def _object(properties: _Json) -> _Json:
+    return {"type": "object", "required": list(properties), "properties": properties}

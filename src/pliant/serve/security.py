@@ -1,0 +1,155 @@
+"""Who may ask, and over what: bearer tokens, TLS, addresses that are safe to listen at. Knows no request."""
+
+import hmac
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import final
+
+from pliant.errors import NodeError
+
+_LIMIT_BYTES = 1 << 16
+_SHORTEST = 16
+
+
+@final
+class Tokens:
+    """Tokens of which any one opens the node; none at all leaves it open."""
+
+    def __init__(self, tokens: Sequence[str] = ()) -> None:
+        self._tokens = tuple(token.encode() for token in tokens)
+
+    def __bool__(self) -> bool:
+        return bool(self._tokens)
+
+    def admit(self, authorization: str | None) -> bool:
+        """Whether an `Authorization` header carries one of the tokens.
+
+        Takes as long for any wrong token of a length: every token is compared, each in constant time.
+        """
+        if not self._tokens:
+            return True
+        scheme, _, given = (authorization or "").partition(" ")
+        found = False
+        for token in self._tokens:
+            found |= hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape"))
+        return found and scheme.lower() == "bearer"
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """The tokens in a file, one a line; empty lines and those that begin with # are not.
+
+    The first is what the node shows to others. Raises NodeError if there is none, if one is too short to be
+    safe, or if others than the file's owner can read it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = path.stat().st_mode
+            text = file.read(_LIMIT_BYTES).decode("ascii")
+    except OSError as error:
+        raise NodeError(f"the token file {path} cannot be read: {error.strerror}. Name another.") from error
+    except UnicodeDecodeError as error:
+        raise NodeError(f"{path} holds no tokens: a token is made of ASCII characters.") from error
+    if mode & 0o077:
+        raise NodeError(
+            f"the token file {path} is open to others (mode {mode & 0o777:04o}; limit 0600): run "
+            f"`chmod 600 {path}`."
+        )
+    lines = (line.strip() for line in text.splitlines())
+    tokens = tuple(line for line in lines if line and not line.startswith("#"))
+    if not tokens:
+        raise NodeError(f"{path} holds no token; write one a line, such as `openssl rand -hex 32` prints.")
+    for number, token in enumerate(tokens, 1):
+        if len(token) < _SHORTEST or not token.isprintable() or " " in token:
+            raise NodeError(
+                f"token {number} of {path} has {len(token)} characters; give at least {_SHORTEST}, without "
+                "spaces, such as `openssl rand -hex 32` prints."
+            )
+    return tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM: the certificate and key a node shows, and the authority that peers' are held against."""
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise NodeError("a certificate needs its key: give both --tls-cert and --tls-key.")
+
+    def server(self) -> ssl.SSLContext | None:
+        """What to serve with, None without a certificate. Raises NodeError for files that do not fit."""
+        if self.cert is None or self.key is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            raise NodeError(f"{self.cert} and {self.key} are no certificate and its key: {error}.") from error
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """What to call others with: against `ca`, or the system's authorities. Raises NodeError."""
+        try:
+            return ssl.create_default_context(cafile=None if self.ca is None else str(self.ca))
+        except (OSError, ssl.SSLError) as error:
+            raise NodeError(f"{self.ca} is no certificate authority: {error}.") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can call there."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def is_any(self) -> bool:
+        """Whether it stands for all of this machine's addresses."""
+        try:
+            return ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT`, IPv6 in brackets. Raises NodeError."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if (
+        not bare
+        or (":" in bare and bare == host)
+        or not port.isascii()
+        or not port.isdigit()
+        or int(port) > 65535
+    ):
+        raise NodeError(f"{text!r} is no address to listen at; give HOST:PORT, such as 127.0.0.1:8080.")
+    return Address(bare, int(port))
+
+
+def check_exposure(listen: Address, tokens: Tokens, is_insecure: bool) -> None:
+    """Raises NodeError where strangers could reach a node that asks for no token."""
+    if listen.is_loopback or tokens or is_insecure:
+        return
+    raise NodeError(
+        f"{listen} can be reached from other machines, and no token is asked for: give --token-file FILE, "
+        "listen at 127.0.0.1, or say --insecure if the network is trusted."
+    )

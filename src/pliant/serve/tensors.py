@@ -1,0 +1,145 @@
+"""Tensors as the Open Inference Protocol carries them, as JSON and in bytes. Knows no request and no model.
+
+BYTES tensors are numpy arrays of `bytes` objects here, and their dtype is called "bytes".
+"""
+
+from itertools import chain
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.graph import TensorType
+
+DATATYPES = {
+    "bool": "BOOL",
+    **{f"uint{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{"float16": "FP16", "bfloat16": "BF16", "float32": "FP32", "float64": "FP64", "bytes": "BYTES"},
+}
+"""The protocol's name by numpy's."""
+DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
+_PREFIX_BYTES = 4
+_LISTS: dict[str, Any] = {"b": list[bool], "u": list[int], "i": list[int], "f": list[float], "O": list[str]}
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """The dtype of arrays whose type the table above calls `dtype`."""
+    return np.dtype(object) if dtype == "bytes" else TensorType(dtype, ()).numpy
+
+
+def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarray:
+    """`data` as an array: a flat list in row-major order, or lists nested as `shape` says.
+
+    Raises InputError for another number of elements, elements of another kind, or numbers out of range.
+    """
+    kind = numpy_dtype(dtype).kind
+    wanted = _LISTS["f" if kind == "V" else kind]
+    try:
+        flat = msgspec.json.decode(data, type=wanted)
+    except msgspec.DecodeError:
+        flat = _flattened(data, shape, wanted)
+    _check_count(len(flat), shape)
+    if dtype == "bytes":
+        return _objects([_encoded(text) for text in flat], shape)
+    try:
+        with np.errstate(over="raise"):
+            return np.array(flat, numpy_dtype(dtype)).reshape(shape)
+    except (OverflowError, FloatingPointError) as error:
+        raise InputError(f"a number does not fit {DATATYPES[dtype]}: {error}.") from error
+
+
+def read_bytes(dtype: str, shape: tuple[int, ...], data: memoryview) -> np.ndarray:
+    """`data` as an array: little-endian elements, or for BYTES a length of 4 bytes before each element.
+
+    Raises InputError for more or fewer bytes than `shape` takes.
+    """
+    if dtype == "bytes":
+        return _objects(_elements(data, prod(shape)), shape)
+    kind = numpy_dtype(dtype)  # of this machine: all that pliant compiles for are little-endian
+    needed = prod(shape) * kind.itemsize
+    if len(data) != needed:
+        raise InputError(f"{DATATYPES[dtype]}{list(shape)} takes {needed} bytes, not {len(data)}.")
+    if dtype == "bool" and needed and np.frombuffer(data, np.uint8).max() > 1:
+        raise InputError("a BOOL is a byte of 0 or 1.")
+    array = np.frombuffer(data, kind).reshape(shape)
+    return array if array.flags.aligned else array.copy()
+
+
+def write_json(array: np.ndarray, dtype: str) -> list[Any]:
+    """The elements in row-major order; what JSON has no number for (NaN, infinities) becomes null.
+
+    Raises InputError for bytes that are not UTF-8: those need the binary form.
+    """
+    if dtype == "bytes":
+        try:
+            return [element.decode() for element in array.ravel()]
+        except UnicodeDecodeError as error:
+            raise InputError("this output is not UTF-8 text; ask for it with binary_data.") from error
+    if dtype in ("float16", "bfloat16"):
+        array = array.astype(np.float32)
+    return array.ravel().tolist()
+
+
+def write_bytes(array: np.ndarray, dtype: str) -> bytes:
+    """The elements in row-major order, little-endian; each of BYTES behind its length in 4 bytes."""
+    if dtype == "bytes":
+        return b"".join(chain.from_iterable((_length(element), element) for element in array.ravel()))
+    return array.tobytes()
+
+
+def _flattened(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[Any]:
+    """Nested lists as one; they must have the shape that was said."""
+    nested: Any = wanted
+    for _ in range(len(shape) - 1):
+        nested = list[nested]
+    try:
+        level = msgspec.json.decode(data, type=nested)
+    except msgspec.DecodeError as error:
+        raise InputError(f"`data` does not fit its datatype and shape: {error}.") from error
+    rows: list[Any] = [level]
+    for n in shape:
+        if any(len(row) != n for row in rows):
+            raise InputError(f"`data` is not nested as its shape {list(shape)} says.")
+        rows = list(chain.from_iterable(rows))
+    return rows
+
+
+def _elements(data: memoryview, n: int) -> list[bytes]:
+    """`n` elements, each behind its length, and nothing else."""
+    found: list[bytes] = []
+    at = 0
+    for _ in range(n):
+        end = at + _PREFIX_BYTES
+        size = int.from_bytes(data[at:end], "little")
+        if end + size > len(data):
+            raise InputError(f"element {len(found)} of {n} ends behind the {len(data)} bytes of its tensor.")
+        found.append(bytes(data[end : end + size]))
+        at = end + size
+    if at != len(data):
+        raise InputError(f"{n} elements take {at} bytes, but there are {len(data)}.")
+    return found
+
+
+def _objects(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def _check_count(n: int, shape: tuple[int, ...]) -> None:
+    if n != prod(shape):
+        raise InputError(f"a shape of {list(shape)} takes {prod(shape)} elements, not {n}.")
+
+
+def _length(element: bytes) -> bytes:
+    return len(element).to_bytes(_PREFIX_BYTES, "little")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"an element of BYTES is not valid Unicode: {error}.") from error

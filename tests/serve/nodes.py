@@ -1,0 +1,91 @@
+"""Nodes for tests: on a free port of loopback, in threads of this process."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from pliant.serve.launch import NodeOptions, serve
+from pliant.serve.node import Node
+from pliant.serve.security import Address
+from pliant.serve.served import Served
+
+ANY_PORT = Address("127.0.0.1", 0)
+PATIENCE_S = 60.0
+
+
+@dataclass(slots=True)
+class Running:
+    """A node that answers at `url`."""
+
+    url: str = ""
+    node: Node | None = None
+    thread: threading.Thread | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+    _stop: Callable[[], None] = lambda: None
+    _started: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def address(self) -> str:
+        return self.url.partition("://")[2]
+
+    def stop(self) -> None:
+        """As SIGTERM; returns at once."""
+        assert self.loop is not None
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self._stop)
+
+    def join(self) -> None:
+        assert self.thread is not None
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive(), "the node did not end"
+
+    def post(self, text: str, **more: Any) -> httpx.Response:
+        """A text to the model `upper`."""
+        return httpx.post(
+            f"{self.url}/v2/models/upper/infer", content=asking(text), timeout=PATIENCE_S, **more
+        )
+
+
+def asking(text: str, **more: Any) -> bytes:
+    """A request in JSON for the model `upper`."""
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+    return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+@contextmanager
+def running(served: Served, **options: Any) -> Iterator[Running]:
+    """A node that serves until the context ends."""
+    run, failed = Running(), []
+    told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
+
+    def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
+        run.url, run.node, run._stop = url, node, stop
+        run.loop = asyncio.get_running_loop()
+        run._started.set()
+
+    def work() -> None:
+        try:
+            asyncio.run(serve(told, served, on_start))
+        except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
+            failed.append(error)
+        finally:
+            run._started.set()
+
+    run.thread = threading.Thread(target=work, daemon=True)
+    run.thread.start()
+    assert run._started.wait(PATIENCE_S)
+    if failed:
+        raise failed[0]
+    try:
+        yield run
+    finally:
+        run.stop()
+        run.join()
+    if failed:
+        raise failed[0]

@@ -1,0 +1,171 @@
+"""Clients that are slow, endless or not of HTTP, at the socket itself."""
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pliant.serve.limits import Limits
+from pliant.serve.security import Tls
+from tests.serve.models import Upper
+from tests.serve.nodes import Running, asking, running
+
+LIMITS = Limits(
+    head_s=0.5, body_s=0.5, idle_s=1.0, head_bytes=2000, n_headers=20, n_connections=8, write_s=0.5
+)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Running]:
+    with running(Upper(), limits=LIMITS) as run:
+        yield run
+
+
+def connect(node: Running) -> socket.socket:
+    host, _, port = node.address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def until_closed(sock: socket.socket) -> bytes:
+    """All that comes until the other side hangs up; fails where it does not."""
+    parts = []
+    try:
+        while part := sock.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+def said(node: Running, *parts: bytes) -> bytes:
+    with connect(node) as sock:
+        try:
+            for part in parts:
+                sock.sendall(part)
+        except OSError:
+            pass  # it has hung up already
+        return until_closed(sock)
+
+
+def answers(node: Running) -> bool:
+    return node.post("a").status_code == 200
+
+
+def test_who_says_nothing_is_hung_up_on(node: Running) -> None:
+    """[crime.damage] a connection costs a place: it is not kept for ever."""
+    assert said(node) == b""
+
+
+def test_a_head_that_trickles_in_is_cut_off(node: Running) -> None:
+    """[crime.damage] slowloris: each byte comes in time, the head never ends."""
+    with connect(node) as sock:
+        sock.sendall(b"GET /v2 HTTP/1.1\r\n")
+        started = time.monotonic()
+        try:
+            while time.monotonic() - started < 30:
+                sock.sendall(b"x: y\r\n")
+                time.sleep(0.2)
+                sock.settimeout(0.001)
+                try:
+                    answer = sock.recv(4096)
+                    break
+                except TimeoutError:
+                    sock.settimeout(30)
+        except OSError:
+            answer = b""
+        assert time.monotonic() - started < 20
+        assert answer == b"" or b" 408 " in answer or b" 431 " in answer
+    assert answers(node)
+
+
+def test_a_body_that_trickles_in_is_cut_off(node: Running) -> None:
+    """[crime.damage] the same behind a complete head."""
+    head = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+    assert b" 408 " in said(node, head, b"{")
+    assert answers(node)
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v2 HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n", b" 431 "),
+        (b"GET /v2 HTTP/1.1\r\nx: " + b"y" * 100_000, b" 431 "),
+        (b"GET /v2 HTTP/1.1\r\n" + b"x: y\r\n" * 30 + b"\r\n", b" 431 "),
+        (b"GET /" + b"v" * 3000 + b" HTTP/1.1\r\n\r\n", b" 431 "),
+        (b"\x16\x03\x01\x02\x00\x01\x00", b" 400 "),
+        (b"hello\r\n\r\n", b" 400 "),
+        (b"GET /v2 HTTP/1.1\r\nbad header\r\n\r\n", b" 400 "),
+        (b"GET /v2 HTTP/9.9\r\n\r\n", b" 400 "),
+        (b"POST /v2 HTTP/1.1\r\ncontent-length: -5\r\n\r\n", b" 400 "),
+        (b"POST /v2 HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n", b" 400 "),
+        (b"POST /v2 HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", b" 400 "),
+        (b"POST /v2 HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b" 400 "),
+    ],
+)
+def test_heads_that_are_huge_or_none_are_refused(node: Running, head: bytes, status: bytes) -> None:
+    """[crime.damage] huge headers, other protocols, and what smuggles one request within another."""
+    answer = said(node, head)
+    assert status in answer.partition(b"\r\n")[0] or b" 405 " in answer.partition(b"\r\n")[0]
+    assert answers(node)
+
+
+def test_more_connections_than_places_are_told_so(node: Running) -> None:
+    """The rest of the machine stays usable; places come back as others leave."""
+    held = [connect(node) for _ in range(LIMITS.n_connections)]
+    try:
+        answer = said(node, b"GET /v2/health/live HTTP/1.1\r\n\r\n")
+        assert b" 503 " in answer.partition(b"\r\n")[0]
+        assert b"retry-after" in answer
+    finally:
+        for sock in held:
+            sock.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if answers(node):
+                return
+        except httpx.HTTPError:
+            time.sleep(0.05)
+    pytest.fail("places did not come back")
+
+
+def test_requests_behind_each_other_are_answered_in_order(node: Running) -> None:
+    """Pipelining is part of HTTP/1.1."""
+    one = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n%s\r\n%s"
+    bodies = [asking(text) for text in ("one", "two")]
+    sent = b"".join(
+        one % (len(body), b"connection: close\r\n" if body is bodies[-1] else b"", body) for body in bodies
+    )
+    answer = said(node, sent)
+    assert answer.count(b" 200 OK") == 2
+    assert answer.index(b"ONE") < answer.index(b"TWO")
+
+
+def test_a_connection_is_used_again(node: Running) -> None:
+    """A new one for each request would cost its round trips."""
+    with httpx.Client(base_url=node.url) as client:
+        for _ in range(3):
+            assert client.get("/v2").status_code == 200
+        pool = client._transport._pool  # type: ignore[attr-defined]
+        assert len(pool.connections) == 1
+
+
+def test_a_node_speaks_tls_with_its_certificate(tmp_path: Path) -> None:
+    """And a client that trusts another authority hangs up."""
+    trustme = pytest.importorskip("trustme", reason="trustme, which makes certificates, is not installed")
+    authority, stranger = trustme.CA(), trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    made.cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    made.private_key_pem.write_to_path(tmp_path / "key")
+    authority.cert_pem.write_to_path(tmp_path / "ca")
+    stranger.cert_pem.write_to_path(tmp_path / "other")
+    with running(Upper(), tls=Tls(tmp_path / "cert", tmp_path / "key")) as node:
+        assert node.url.startswith("https://")
+        good: ssl.SSLContext = Tls(ca=tmp_path / "ca").client()
+        assert node.post("a", verify=good).json()["outputs"][0]["data"] == ["A"]
+        with pytest.raises(httpx.ConnectError, match="certificate"):
+            node.post("a", verify=Tls(ca=tmp_path / "other").client())
