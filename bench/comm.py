@@ -1,7 +1,8 @@
-"""Tensors between two processes on loopback: ZeroMQ, Gloo and a bare TCP socket, in turns.
+"""Tensors between two ends on this machine: all three engines and a bare TCP socket, in turns.
 
-ZeroMQ's connections are authenticated and encrypted, the other two are not. Both ends share this
-machine's cores, so throughput here is bounded by their work, not by a network.
+ZeroMQ's connections are authenticated and encrypted, Gloo's and the bare socket's are not; these three join
+two processes by loopback. The engine of tests and simulated clusters copies between two threads. Both ends
+share this machine's cores, so throughput here is bounded by their work, not by a network.
 """
 
 import json
@@ -10,21 +11,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
+from threading import Thread
+from typing import Any
 
 import numpy as np
 
-from comm_peer import PATIENT_S, plan, take
+from comm_peer import PATIENT_S, answer, plan, take
 from paired import paired
 from pliant.cluster.comm import Comm, Tag
 from pliant.cluster.comm_gloo import GlooComm
+from pliant.cluster.comm_memory import MemoryNetwork
 from pliant.cluster.comm_zmq import ZmqComm
 from pliant.cluster.key import new_key
 from report import Report, options
 
-SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22)
+SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)
+BARE = "bare socket"
 # Table 3's exchanges over the paper's network, of 940 Mbit/s: the wire must not be the bottleneck there.
 NETWORK_BPS = 940e6 / 8
 AT_BYTES = 1 << 17
@@ -41,16 +46,24 @@ def main() -> None:
         "n_bytes": (16 if arguments.quick else 64) << 20,
         "n_echoes": 10 if arguments.quick else 50,
     }
-    report = Report("comm", f"two processes, loopback, {amount['rounds']} rounds in turns", arguments)
+    work = f"two ends on one machine, {amount['rounds']} rounds in turns"
+    report = Report("comm", work, arguments)
+    report.note(
+        "A stream is many messages of one size and one byte back at its end; a round trip is one message "
+        "there and the same back. The bare socket sends what both ends know the length of: no tag, note or "
+        "queue, so it is the ceiling of what a protocol over TCP can do here."
+    )
     times = _measure(amount)
     engines = tuple(dict.fromkeys(engine for engine, _ in times))
-    report.table("throughput, MB/s (median of rounds)", [_row(times, n, engines, _rate) for n in SIZES])
-    report.table(
-        "round trip, microseconds (median of rounds)", [_row(times, n, engines, _trip) for n in SIZES]
-    )
-    report.table(
-        "time of a stream relative to the bare socket, paired", [_against(times, n, engines) for n in SIZES]
-    )
+    for title, what in (
+        ("bandwidth of a stream, MB/s", _rate),
+        ("messages a second in a stream", _messages),
+        ("round trip, microseconds", _trip),
+    ):
+        report.table(f"{title} (median of rounds)", [_row(times, n, engines, what) for n in SIZES])
+    for which, name in enumerate(("a stream", "a round trip")):
+        title = f"time of {name} relative to the bare socket: median of pairs and its 95 % interval"
+        report.table(title, [_against(times, n, engines, which) for n in SIZES])
     rate = median(_rate(AT_BYTES, t) for t in times["zeromq", AT_BYTES]) * 1e6
     report.claim(
         "comm.wire",
@@ -62,10 +75,16 @@ def main() -> None:
     report.finish()
 
 
-def _measure(amount: dict[str, object]) -> Times:
-    key = new_key()
+def _measure(amount: Mapping[str, Any]) -> Times:
+    key, network = new_key(), MemoryNetwork()
     listener = socket.create_server(("127.0.0.1", 0))
-    with tempfile.TemporaryDirectory() as folder, ZmqComm("here", key) as zeromq, GlooComm("here") as gloo:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ZmqComm("here", key) as zeromq,
+        GlooComm("here") as gloo,
+        network.join("here") as memory,
+        network.join("there") as other,
+    ):
         more = {
             "public": key.public.decode(),
             "secret": key.secret.decode(),
@@ -86,23 +105,23 @@ def _measure(amount: dict[str, object]) -> Times:
                 assert peer.stdout is not None
                 zeromq.connect("there", peer.stdout.readline().strip())
                 gloo.form(("here", "there"), more["rendezvous"])
+                Thread(target=answer, args=(other, amount), daemon=True).start()
                 with raw:
-                    return _rounds(amount, zeromq, gloo, raw)
+                    return _rounds(amount, {"memory": memory, "zeromq": zeromq, "gloo": gloo}, raw)
             finally:
                 peer.kill()
 
 
-def _rounds(amount: dict[str, object], zeromq: Comm, gloo: Comm, raw: socket.socket) -> Times:
+def _rounds(amount: Mapping[str, Any], comms: Mapping[str, Comm], raw: socket.socket) -> Times:
     times: Times = {}
-    for round_, i, n_bytes, n_messages in plan(amount):
-        n_echoes = amount["n_echoes"]
-        runs: dict[str, Callable[[], tuple[float, float]]] = {
-            "zeromq": lambda: _talk(zeromq, round_, i, n_bytes, n_messages, n_echoes),  # noqa: B023
-            "gloo": lambda: _talk(gloo, round_, i, n_bytes, n_messages, n_echoes),  # noqa: B023
-            "bare socket": lambda: _talk_raw(raw, n_bytes, n_messages, n_echoes),  # noqa: B023
-        }
-        for name in list(runs) if round_ % 2 == 0 else list(runs)[::-1]:
-            times.setdefault((name, n_bytes), []).append(runs[name]())
+    for round_, i, n_bytes, n_messages, n_echoes in plan(amount):
+        names = [*comms, BARE]
+        for name in names if round_ % 2 == 0 else names[::-1]:
+            if name == BARE:
+                took = _talk_raw(raw, n_bytes, n_messages, n_echoes)
+            else:
+                took = _talk(comms[name], round_, i, n_bytes, n_messages, n_echoes)
+            times.setdefault((name, n_bytes), []).append(took)
     return times
 
 
@@ -141,6 +160,10 @@ def _rate(n_bytes: int, seconds: tuple[float, float]) -> float:
     return n_bytes / seconds[0] / 1e6
 
 
+def _messages(n_bytes: int, seconds: tuple[float, float]) -> float:
+    return 1 / seconds[0]
+
+
 def _trip(n_bytes: int, seconds: tuple[float, float]) -> float:
     return seconds[1] * 1e6
 
@@ -151,12 +174,9 @@ def _row(
     return {"bytes": n_bytes, **{e: median(what(n_bytes, t) for t in times[e, n_bytes]) for e in engines}}
 
 
-def _against(times: Times, n_bytes: int, engines: tuple[str, ...]) -> dict[str, object]:
-    streams = {e: [t[0] for t in times[e, n_bytes]] for e in engines}
-    return {
-        "bytes": n_bytes,
-        **{e: str(paired(streams[e], streams["bare socket"])) for e in engines if e != "bare socket"},
-    }
+def _against(times: Times, n_bytes: int, engines: tuple[str, ...], which: int) -> dict[str, object]:
+    took = {e: [t[which] for t in times[e, n_bytes]] for e in engines}
+    return {"bytes": n_bytes, **{e: str(paired(took[e], took[BARE])) for e in engines if e != BARE}}
 
 
 if __name__ == "__main__":

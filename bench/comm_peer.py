@@ -3,7 +3,9 @@
 import json
 import socket
 import sys
+from collections.abc import Mapping
 from threading import Thread
+from typing import Any
 
 import numpy as np
 
@@ -34,40 +36,44 @@ def main() -> None:
         comm.close()
 
 
-def answer(comm: Comm, options: dict[str, int]) -> None:
-    """Per round and size: take `n_messages`, say one byte, then echo `n_echoes` messages."""
-    for round_, i, n_bytes, n_messages in plan(options):
+def answer(comm: Comm, options: Mapping[str, Any]) -> None:
+    """Per round and size: take so many messages, say one byte, then echo so many."""
+    for round_, i, n_bytes, n_messages, n_echoes in plan(options):
         buffer, step = np.zeros(n_bytes, np.uint8), 0
         for _ in range(n_messages):
             comm.receive("here", Tag(round_, i, step), buffer, PATIENT_S)
             step += 1
         comm.send("here", Tag(round_, i, step), buffer[:1])
-        for _ in range(options["n_echoes"]):
+        for _ in range(n_echoes):
             step += 1
             comm.receive("here", Tag(round_, i, step), buffer, PATIENT_S)
             comm.send("here", Tag(round_, i, step), buffer)
 
 
-def answer_raw(connection: socket.socket, options: dict[str, int]) -> None:
+def answer_raw(connection: socket.socket, options: Mapping[str, Any]) -> None:
     """The same over a bare socket that both sides know the lengths of."""
-    for _, _, n_bytes, n_messages in plan(options):
+    for _, _, n_bytes, n_messages, n_echoes in plan(options):
         buffer = bytearray(n_bytes)
         for _ in range(n_messages):
             take(connection, buffer)
         connection.sendall(buffer[:1])
-        for _ in range(options["n_echoes"]):
+        for _ in range(n_echoes):
             take(connection, buffer)
             connection.sendall(buffer)
 
 
-def plan(options: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """(round, number of the size, its bytes, messages of it), in the order that both ends follow."""
-    sizes = options["sizes"]
+def plan(options: Mapping[str, Any]) -> list[tuple[int, int, int, int, int]]:
+    """(round, number of the size, its bytes, messages, echoes), in the order that both ends follow."""
+    most = options["n_bytes"]
     return [
-        (round_, i, n_bytes, max(4, min(options["n_messages"], options["n_bytes"] // n_bytes)))
+        (
+            round_, i, n_bytes,
+            max(4, min(options["n_messages"], most // n_bytes)),
+            max(4, min(options["n_echoes"], most // n_bytes)),
+        )
         for round_ in range(options["rounds"])
-        for i, n_bytes in enumerate(sizes)
-    ]
+        for i, n_bytes in enumerate(options["sizes"])
+    ]  # fmt: skip
 
 
 def take(connection: socket.socket, buffer: bytearray) -> None:
