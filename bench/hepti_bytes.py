@@ -4,6 +4,7 @@ Bytes are the program's, comm's and the interface's; additions and memory follow
 """
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,6 +13,7 @@ from hepti_modes import MODES, split_of
 from hepti_rig import PRIMARY, SECONDARY, open_rig, pair, random_model
 from pliant.ir.partition import Partition
 from pliant.models.encoder_random import random_encoder
+from pliant.models.encoder_source import Encoder
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import flops, weight_bytes
 from pliant.plan.split import layer_segment, opening_segment, traffic
@@ -34,16 +36,20 @@ _PAPER: dict[tuple[str, str], tuple[int, int]] = {
 }
 PAPER_MORE_ADDITIONS = 1_048_576
 PAPER_SAVED = 21.6
+PAPER_WS_BYTES, PAPER_1D_BYTES = 1.63e9, 757e6
+"""What the secondary needs in the weight-stationary and the 1D-tiled mode (5.3)."""
 
 
 def measure(quick: bool) -> dict[str, Any]:
     """Bytes of one layer by point, of whole runs by who counted, and what programs say of work and memory."""
-    spec = random_encoder("bert-large").spec
+    source = random_encoder("bert-large")
+    spec = source.spec
     plans = {mode: split_of(mode, spec, HEADS, ROWS) for mode in MODES}
     return {
         "points": [row for mode, plan in plans.items() for row in _points(spec, mode, plan)],
         "counted": _counted(2),
         "work": [_work(spec, mode, plan) for mode, plan in plans.items()],
+        "memory": _memory(source, plans),
     }
 
 
@@ -140,6 +146,35 @@ def _work(spec: EncoderSpec, mode: str, partition: Partition) -> dict[str, objec
         "secondary saves [%]": 100 * (1 - held[SECONDARY] / whole[SECONDARY]),
         "primary saves [%]": 100 * (1 - held[PRIMARY] / whole[PRIMARY]),
     }
+
+
+def _memory(source: Encoder, plans: Mapping[str, Partition]) -> list[dict[str, object]]:
+    """What the secondary saves in the 1D-tiled mode, by what is counted; sizes in MB."""
+    spec = source.spec
+    (ws, tiled) = (weight_bytes(spec, plans[mode])[SECONDARY] for mode in ("ws", "1d"))
+    layers = 4 * sum(prod(shape) for k in range(spec.n_layers) for _, shape in spec.layer(k).tensors)
+    pooler = 4 * (spec.hidden + 1) * spec.hidden
+    model = layers + 4 * sum(prod(shape) for shape in source.family.ends().values()) + pooler
+    beside = PAPER_WS_BYTES - model
+    return [
+        {"counted": what, "WS": before / 1e6, "1D": after / 1e6, "saved [%]": 100 * (1 - after / before)}
+        for what, before, after in (
+            ("ours: weights of layers that its stages read", ws, tiled),
+            ("all weights of all layers in WS", layers, tiled),
+            ("the whole model in WS (embeddings and pooler too), layers' shares in 1D", model, tiled),
+            (
+                f"the same, and {beside / 1e6:.0f} MB of process that the paper's 1.63 GB leave",
+                PAPER_WS_BYTES,
+                tiled + beside,
+            ),
+            (
+                "the paper's Figure 7; without those, 1D is "
+                f"{100 * (PAPER_1D_BYTES - beside) / layers:.0f} % of the layers",
+                PAPER_WS_BYTES,
+                PAPER_1D_BYTES,
+            ),
+        )
+    ]
 
 
 def _summed(stage: Stage) -> int:
