@@ -5,25 +5,30 @@ where it was; `--only` measures some parts and takes the others from there.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import hepti_adapt
+import hepti_adapt_tables
 import hepti_bytes
 import hepti_compact
 import hepti_faults
 import hepti_modes
 import hepti_never_slower
 import hepti_products
+import hepti_traces
 from hepti_beds import check_bed
 from hepti_items import items
 from hepti_modes import MODELS
 from hepti_rig import SLOWER, TOKENS
 from hepti_tables import explained, figure_claims, figure_rows, sweep_claims, sweep_rows
 from kept import Kept, tree
-from report import Report, options
+from report import ROOT, Report, options
 
 NOTES = (
     "Devices are namespaces joined by veth and shaped by `tc tbf`; each is a process (`pliant worker`, and "
@@ -53,15 +58,29 @@ def main() -> None:
     report = Report("hepti", f"batch 1, {TOKENS} tokens, two devices, one thread each, fp32", opts)
     for note in NOTES:
         report.note(note)
+    parts = _parts(opts.quick)
     with TemporaryDirectory() as name:
         folder = Path(opts.kept or name).absolute()
         only = tuple(opts.only.split(",")) if opts.only else ()
-        unknown = sorted(set(only) - set(_parts(opts.quick)))
+        subjects = dict.fromkeys(part.subject for part in parts)
+        unknown = sorted(set(only) - subjects.keys())
         if unknown:
-            raise SystemExit(f"there are no {unknown}; known are {', '.join(_parts(opts.quick))}.")
+            raise SystemExit(f"there are no {unknown}; known are {', '.join(subjects)}.")
         kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only)
-        found = {part: kept.get(part, part, run) for part, run in _parts(opts.quick).items()}
-    _tables(report, {part: rows for part, rows in found.items() if rows is not None})
+        found: dict[str, Any] = {}
+        took: list[dict[str, object]] = []
+        for part in parts:
+            one = kept.get(part.name, part.subject, partial(_timed, part, found))
+            if one is not None:
+                found[part.name] = one["found"]
+                took.append({"part": part.subject, "of it": part.name, "took [s]": one["took_s"]})
+    _tables(report, found)
+    if "figure 7, in turns" in found and not (opts.quick or opts.no_results):
+        picture = ROOT / "docs" / "results" / "hepti-adapt.svg"
+        hepti_adapt_tables.draw(found["figure 7"], found["figure 7, in turns"], picture)
+        report.note(f"![Figure 7: milliseconds of every layer]({picture.name})")
+    report.table("What each part takes (`--only PART`; what was measured is kept)", took)
+    report.table("Paper item, script, result or miss", items(found, report.claims))
     report.finish()
 
 
@@ -70,22 +89,59 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", help="what may be measured, separated by commas")
 
 
-def _parts(quick: bool) -> dict[str, Callable[[], Any]]:
-    """Every part by name."""
-    parts: dict[str, Callable[[], Any]] = {}
-    for model in MODELS:
-        parts[model.lower()] = lambda model=model: hepti_modes.measure(model, quick)  # type: ignore[misc]
-    parts["bytes"] = lambda: hepti_bytes.measure(quick)
-    parts["products"] = lambda: hepti_products.measure(quick)
-    parts["compact"] = lambda: hepti_compact.measure(quick)
-    parts["adapt"] = lambda: hepti_adapt.measure(quick)
-    parts["never-slower"] = lambda: hepti_never_slower.measure(quick)
-    parts["faults"] = lambda: hepti_faults.measure(quick)
-    return parts
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A piece of the evaluation that is measured in one go; `run` reads what parts before it found."""
+
+    subject: str
+    name: str
+    run: Callable[[Mapping[str, Any]], Any]
+
+
+def _timed(part: _Part, found: Mapping[str, Any]) -> dict[str, Any]:
+    start_s = time.monotonic()
+    return {"found": part.run(found), "took_s": time.monotonic() - start_s}
+
+
+def _parts(quick: bool) -> list[_Part]:
+    """All of them: no more than some minutes each."""
+    n_sets, n_faults = (4, 10) if quick else (hepti_never_slower.N_SETS, hepti_faults.N_FAULTS)
+    return [
+        *(
+            _Part(model.lower(), model, lambda _, model=model: hepti_modes.measure(model, quick))  # type: ignore[misc]
+            for model in MODELS
+        ),
+        _Part("bytes", "bytes", lambda _: hepti_bytes.measure(quick)),
+        _Part("products", "products", lambda _: hepti_products.measure(quick)),
+        _Part("compact", "exchanges", lambda _: hepti_compact.measure(quick)),
+        _Part("compact", "answers", lambda _: hepti_compact.measure_answers(quick)),
+        _Part("adapt", "figure 7", lambda _: hepti_adapt.measure(quick)),
+        _Part(
+            "adapt", "figure 7, in turns", lambda found: hepti_adapt.measure_plans(found["figure 7"], quick)
+        ),
+        _Part("poor", "poor", lambda _: hepti_adapt.measure_poor(quick)),
+        _Part("traces", "traces", lambda _: hepti_traces.measure(quick)),
+        *(_Part("never-slower", f"sets from {k}", partial(_sets, quick, k)) for k in range(0, n_sets, _SETS)),
+        *(
+            _Part("faults", f"faults from {k}", partial(_faults, quick, k))
+            for k in range(0, n_faults, _FAULTS)
+        ),
+    ]
+
+
+_SETS, _FAULTS = 10, 40
+
+
+def _sets(quick: bool, first: int, _: Mapping[str, Any]) -> Any:
+    return hepti_never_slower.measure(quick, first, 4 if quick else _SETS)
+
+
+def _faults(quick: bool, first: int, _: Mapping[str, Any]) -> Any:
+    return hepti_faults.measure(quick, first, 10 if quick else _FAULTS)
 
 
 def _tables(report: Report, found: Mapping[str, Any]) -> None:
-    models = {model: found[model.lower()] for model in MODELS if model.lower() in found}
+    models = {model: found[model] for model in MODELS if model in found}
     if models:
         report.table("Figure 6: end to end, median (least to most)", figure_rows(models))
         report.table("A mean layer: predicted, measured, and its bound (ms)", explained(models))
@@ -94,7 +150,11 @@ def _tables(report: Report, found: Mapping[str, Any]) -> None:
     if "bytes" in found:
         report.table("Table 3: bytes of one layer of BERT-Large", found["bytes"]["points"])
         report.table("Table 3: whole runs, by who counted", found["bytes"]["counted"])
-        report.table("5.2: additions of one layer, and memory of 24", found["bytes"]["work"])
+        report.table("5.2: additions of one layer, and weights of 24", found["bytes"]["work"])
+        report.table(
+            "5.2: what the secondary saves of 87.5 % (paper: 21.6 %), by what is counted [MB]",
+            found["bytes"]["memory"],
+        )
         report.claims += hepti_bytes.claims(found["bytes"])
     if "products" in found:
         rows = found["products"]["rows"]
@@ -104,22 +164,41 @@ def _tables(report: Report, found: Mapping[str, Any]) -> None:
         ):
             shown = [row for row in rows if row["figure"] == figure]
             report.table(title, [{k: v for k, v in row.items() if k != "figure"} for row in shown])
+        report.table(
+            "Figure 3 (b): the best offloading ratio", hepti_products.beside_paper(found["products"])
+        )
         report.claims += hepti_products.claims(found["products"])
-    if "compact" in found:
-        report.table("Compact exchanges: BERT-Large, 87.5 % offloaded", found["compact"]["times"])
-        report.table("Compact exchanges: the bundled classifier on SST-2", found["compact"]["answers"])
-        report.table("Gloo beside ZeroMQ, over the same links", found["compact"]["engines"])
-    if "adapt" in found:
-        report.table("Figure 7: segments, between two devices", found["adapt"]["rows"])
-        report.table("5.3: below 100 Mbit/s, beside local inference", found["adapt"]["poor"])
-        report.claims += hepti_adapt.claims(found["adapt"])
-    if "never-slower" in found:
-        report.table("Chosen plans beside the best single device", found["never-slower"])
-        report.claims += hepti_never_slower.claims(found["never-slower"])
-    if "faults" in found:
-        report.table("Faults in the middle of runs", hepti_faults.summary(found["faults"]))
-        report.claims += hepti_faults.claims(found["faults"])
-    report.table("Paper item, script, result or miss", items(found))
+    if "exchanges" in found:
+        report.table("Compact exchanges: BERT-Large, 87.5 % offloaded", found["exchanges"]["times"])
+        report.table("Gloo beside ZeroMQ, over the same links", found["exchanges"]["engines"])
+    if "answers" in found:
+        report.table("Compact exchanges: the bundled classifier on SST-2's dev set", found["answers"])
+    _adaptation(report, found)
+    sets = _joined(found, "sets from ")
+    if sets:
+        report.table("Chosen plans beside the best single device", sets)
+        report.claims += hepti_never_slower.claims(sets)
+    faults = _joined(found, "faults from ")
+    if faults:
+        report.table("Faults in the middle of runs", hepti_faults.summary(faults))
+        report.claims += hepti_faults.claims(faults)
+
+
+def _adaptation(report: Report, found: Mapping[str, Any]) -> None:
+    if "figure 7, in turns" in found:
+        rows = hepti_adapt_tables.rows(found["figure 7"], found["figure 7, in turns"])
+        report.table(f"Figure 7: {found['figure 7']['what']}", rows)
+        report.table("Figure 7: every layer", hepti_adapt_tables.series(found["figure 7"]))
+        report.claims += hepti_adapt_tables.claims(found["figure 7"], rows)
+    if "poor" in found:
+        report.table("5.3: 80 Mbit/s, beside local inference", found["poor"])
+    if "traces" in found:
+        report.table("Real bandwidth (Lumos5G, a sample a second), 8 layers of BERT-Large", found["traces"])
+
+
+def _joined(found: Mapping[str, Any], stem: str) -> list[dict[str, Any]]:
+    """The rows of all parts whose names begin so."""
+    return [row for name, rows in found.items() if name.startswith(stem) for row in rows]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,140 @@
+"""Figure 7's table, claims and picture from what was measured. Measures nothing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from hepti_adapt import SEGMENTS, describe
+from pliant.ir.partition import Partition
+from report import Claim
+
+PAPER = {1: "12.42", 2: "CoEdge stops"}
+TOLERANCE, BAR = 1e-4, 1.10
+_WINDOW = 3
+_AGAINST, _SOON = "Hepti's last plan / the plan that knew", "within 10 % after [layers]"
+
+Turns = Sequence[Mapping[str, Sequence[float]]]
+
+
+def rows(found: Mapping[str, Any], turns: Turns) -> list[dict[str, Any]]:
+    """A row a segment of Figure 7; `turns` are the last plans' layers in turns [ms]."""
+    return [_row(found, i, turns[i]) for i in range(len(SEGMENTS))]
+
+
+def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    hepti, coedge = found["hepti"][i], found["coedge"][i]
+    after = hepti["layers"][max(0, hepti["changed at"]) :]
+    times = [one["ms"] for one in after]
+    late_ms = median(times[len(times) // 2 :])
+    against = _paired(turns, "hepti", "knew")
+    knew_ms = late_ms / against  # as the machine was during the series
+    first = [one["ms"] for one in after if one["run"] == 0]
+    coedge_ms = median(one["ms"] for one in coedge["layers"][-len(coedge["layers"]) // 2 :])
+    return {
+        "segment": SEGMENTS[i].name,
+        "Hepti, a layer [ms]": late_ms,
+        "CoEdge, a layer [ms]": coedge["stopped"] or coedge_ms,
+        "CoEdge above Hepti [%]": 100 * (_paired(turns, "coedge", "hepti") - 1) if "coedge" in turns else "-",
+        "paper [%]": PAPER.get(i, "-"),
+        _AGAINST: against,
+        _SOON: settled_after(times, knew_ms) if i else "-",
+        "rest of that run / who knew": sum(first) / knew_ms / len(first) if i else "-",
+        "layers by a plan too large": sum(one["too large"] for one in after),
+        "secondary's weights [MB]": hepti["weights"] / 1e6,
+        "of all weights [%]": 100 * hepti["weights"] / found["all weights"],
+        "new plans": "; ".join(hepti["switches"]),
+        "Hepti's last plan": hepti["plan"],
+        "plan that knew": describe(msgspec.convert(found["knew"][i], Partition)),
+        "CoEdge's plan": coedge["plan"],
+    }
+
+
+def _paired(turns: Mapping[str, Sequence[float]], a: str, b: str) -> float:
+    return median(x / y for x, y in zip(turns[a], turns[b], strict=True))
+
+
+def settled_after(after: Sequence[float], knew_ms: float) -> int | None:
+    """Layers from the change until three in a row are, at their median, within the bar of who knew."""
+    for i in range(len(after) - _WINDOW + 1):
+        if median(after[i : i + _WINDOW]) <= BAR * knew_ms:
+            return i
+    return None
+
+
+def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Whether Hepti ran on where CoEdge stopped, and how soon it was as good as the plan that knew."""
+    changed = segments[1:]
+    stops = str(changed[-1]["CoEdge, a layer [ms]"])
+    runs_on = stops.startswith("out of memory") and found["worst difference"] <= TOLERANCE
+    after, ratios = [row[_SOON] for row in changed], [row[_AGAINST] for row in changed]
+    is_soon = all(n is not None and n <= 1 for n in after) and max(ratios) <= BAR
+    said = "; ".join(f"{ratio:.2f}, within 10 % after {n}" for ratio, n in zip(ratios, after, strict=True))
+    return [
+        Claim(
+            "hepti.adapt",
+            f"CoEdge: {stops}; Hepti runs on: {'yes' if runs_on else 'no'}",
+            "Figure 7's third segment runs on, and CoEdge's stops",
+            runs_on,
+            f"answers within {found['worst difference']:.1e} of the unsplit model's",
+        ),
+        Claim(
+            "hepti.adapt",
+            f"Hepti / the plan that knew: {said} layers",
+            "within 10 % after one layer",
+            is_soon,
+            "bandwidth, then memory, changed inside of a run; plans compared in turns",
+        ),
+    ]
+
+
+def series(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Figure 7 as numbers: every layer of both systems, a run a row."""
+    table = []
+    for system in ("hepti", "coedge"):
+        for i, segment in enumerate(found[system]):
+            for run in sorted({one["run"] for one in segment["layers"]}):
+                own = [one for one in segment["layers"] if one["run"] == run]
+                at = segment["changed at"]
+                table.append(
+                    {
+                        "system": {"hepti": "Hepti", "coedge": "CoEdge"}[system],
+                        "segment": i + 1,
+                        "run": run,
+                        "world changes in layer": at - 1 if at > 0 and not run else "-",
+                        "layers [ms]": ", ".join(f"{one['ms']:.0f}" for one in own),
+                        "plans": "; ".join(dict.fromkeys(one["plan"] for one in own)),
+                    }
+                )
+    return table
+
+
+def draw(found: Mapping[str, Any], turns: Turns, path: Path) -> None:
+    """Figure 7: every layer's milliseconds, both systems, and the plan that knew."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots()
+    start = 0
+    for i, change in enumerate(SEGMENTS):
+        n = max(len(found[s][i]["layers"]) for s in ("hepti", "coedge") if i < len(found[s]))
+        for system, style in (("hepti", "C3-"), ("coedge", "C0-")):
+            layers = found[system][i]["layers"]
+            label = {"hepti": "Hepti", "coedge": "CoEdge"}[system] if i == 0 else None
+            axes.plot(range(start, start + len(layers)), [x["ms"] for x in layers], style, lw=1, label=label)
+            if found[system][i]["stopped"]:
+                axes.plot(start + len(layers) - 1, layers[-1]["ms"], "C0X", markersize=9)
+        own = [x["ms"] for x in found["hepti"][i]["layers"]]
+        knew_ms = median(own[len(own) // 2 :]) / _paired(turns[i], "hepti", "knew")
+        axes.hlines(knew_ms, start, start + n, "black", "dashed", lw=1, label=None if i else "plan that knew")
+        changed = max(0, found["hepti"][i]["changed at"])
+        axes.axvline(start + changed, color="grey", lw=0.5)
+        axes.annotate(
+            change.name, (start + changed, 1), xycoords=("data", "axes fraction"), fontsize=8, va="top"
+        )
+        start += n
+    axes.set(xlabel="layers run", ylabel="ms", ylim=(0, None))
+    axes.legend(fontsize=8, loc="lower right")
+    figure.savefig(path)

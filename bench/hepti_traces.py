@@ -1,0 +1,104 @@
+"""Figure 7's systems on real bandwidth: 5G walking and driving (Lumos5G), a sample a second, on both links.
+
+Hepti adapts; CoEdge keeps what it chose at the trace's first second; each replays the same seconds. Local
+inference needs no network, so its time stands for what a user would have without a cluster. The shaper has no
+rate of 0: 8 kbit/s stands for it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+
+from hepti_adapt import AMPLE, Change, World, describe, layer_seconds, opened_bed
+from hepti_beds import Network
+from hepti_rig import PRIMARY, SECONDARY
+from pliant.clustered import Cluster, ClusterReply
+from report import ROOT
+
+TRACES = {"walking": ("5g/5g_trace_101_walking", 36), "driving": ("5g/5g_trace_77_driving", 0)}
+"""A trace, and its second with which the replay begins: where bandwidth is ample, before it falls."""
+SECONDS = 40
+_LEAST_BPS = 1e3
+_FOLDER = Path(os.environ.get("PLIANT_TRACES") or ROOT.parent / "shared" / "traces") / "lumos5g"
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """A row a trace and system; none where the traces are not at hand."""
+    rows: list[dict[str, Any]] = []
+    if not _FOLDER.is_dir():
+        return rows
+    seconds = 8 if quick else SECONDS
+    with opened_bed(4 if quick else 8) as world:
+        world.bed.cluster.close()
+        for name, (path, first) in TRACES.items():
+            mbits = read_trace(_FOLDER / path)[first : first + seconds]
+            for system, options in _SYSTEMS.items():
+                world.become(Change("first second", f"{mbits[0]}Mbit", AMPLE))
+                with world.opened(**options) as cluster:
+                    found = _replayed(world, cluster, mbits, is_alone=system == "local")
+                rows.append({"trace": name, "system": system} | found)
+    return rows
+
+
+_SYSTEMS: Mapping[str, dict[str, Any]] = {
+    "Hepti": {},
+    "CoEdge": {"shares": "coedge", "adapt": False},
+    "local": {"adapt": False},
+}
+
+
+def read_trace(path: Path) -> list[float]:
+    """Mbit/s of each second. Raises ValueError for a line that is not two numbers."""
+    lines = [line.split() for line in path.read_text().splitlines() if line.strip()]
+    return [float(mbit) for _, mbit in lines]
+
+
+def _replayed(world: World, cluster: Cluster, mbits: Sequence[float], *, is_alone: bool) -> dict[str, Any]:
+    """Run after run while the trace lasts."""
+    for _ in range(2):
+        world.run(cluster, is_alone=is_alone)
+    replies: list[ClusterReply] = []
+    with _replaying(world.bed.network, mbits) as ended:
+        while not ended.is_set():
+            replies.append(world.run(cluster, is_alone=is_alone))
+    layers = [1e3 * seconds for reply in replies for seconds in layer_seconds(reply)]
+    return {
+        "Mbit/s, median (least to most)": f"{median(mbits):.0f} ({min(mbits):.0f} to {max(mbits):.0f})",
+        "runs": len(replies),
+        "run, median [s]": median(reply.seconds for reply in replies),
+        "run, worst [s]": max(reply.seconds for reply in replies),
+        "layer, median [ms]": median(layers),
+        "layer, mean [ms]": float(np.mean(layers)),
+        "layer, 95th percentile [ms]": float(np.quantile(layers, 0.95)),
+        "new plans in runs": sum(len(reply.switches) for reply in replies),
+        "faults": sum(len(reply.faults) for reply in replies),
+        "plans": "; ".join(dict.fromkeys(describe(p) for reply in replies for p in reply.partitions)),
+    }
+
+
+@contextmanager
+def _replaying(network: Network, mbits: Sequence[float]) -> Iterator[Event]:
+    """Another bandwidth every second; set once the last second is over."""
+    ended, stopped = Event(), Event()
+
+    def replay() -> None:
+        for mbit in mbits:
+            for name in (PRIMARY, SECONDARY):
+                network.set_bandwidth(name, max(_LEAST_BPS, mbit * 1e6 / 8))
+            if stopped.wait(1.0):
+                return
+        ended.set()
+
+    thread = Thread(target=replay)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        stopped.set()
+        thread.join()
