@@ -195,6 +195,11 @@ class Cluster:
             )
         return tuple(found)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Who was turned away before it could be listed, and why: for people."""
+        return self._leader.messenger.problems
+
     def plan(self, model: Model, tokens: int, latency: str | float | None = None) -> ClusterPlan:
         """What a run of so many tokens would do now; nothing is loaded."""
         source = self.open(model)

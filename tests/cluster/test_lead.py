@@ -1,5 +1,6 @@
 """Runs over workers that join, fail, lie and return, on queues instead of sockets."""
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ import pytest
 from pliant.cluster.held import Held
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import Hello, encode
-from pliant.errors import LaneError
+from pliant.errors import ClusterError, LaneError
 from pliant.ir.program import Compute, Exchange
 from tests.cluster.fakes import FakeCluster, FakeHolder, lost, spread
 
@@ -163,6 +164,43 @@ def test_a_worker_that_sends_garbage_as_a_message_is_refused_by_name(cluster: Fa
     assert "no message" in (member.refused or "")
 
 
+@pytest.mark.parametrize("data", [b"\x01 no msgpack", b"?", random.Random(0).randbytes(50)])
+def test_who_sends_garbage_while_it_works_is_named_in_the_fault(cluster: FakeCluster, data: bytes) -> None:
+    """Who reads the reply must learn whom to look at; one of three, and not the two that only stopped."""
+    machines = {name: cluster.add(name) for name in "abc"}
+    cluster.primary.wait_for(3, 10.0)
+
+    def lie(work: Compute) -> None:
+        if work.kernel == "rest" and work.layer == 1:
+            del cluster.before["b"]
+            machines["b"].control.send("p", data)
+            for _ in range(500):  # its part of the layer comes after its lie was read
+                if "refused b" in "".join(cluster.events):
+                    break
+                time.sleep(0.01)
+
+    cluster.before["b"] = lie
+    led = check(cluster)
+    assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
+    assert led.plans[-1].partition.participants == ("p", "a", "c")
+    assert sum("refused b" in event for event in cluster.events) == 1
+    machines["b"].control.send("p", data[::-1])
+    check(cluster)
+    assert sum("refused b" in event for event in cluster.events) == 1
+
+
+def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
+    """It never said hello, and is left out by its name all the same: also once it says one."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.hear("z", b"garbage")
+    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    member = cluster.primary.monitor.get("z")
+    assert member is not None
+    assert "no message" in (member.refused or "")
+    assert check(cluster).plans[0].partition.participants == ("p", "a")
+
+
 def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) -> None:
     """Weights never come from the primary."""
     cluster.add("a", models=("another",))
@@ -192,9 +230,17 @@ def test_another_version_is_refused(cluster: FakeCluster) -> None:
     """Two versions may cut a layer differently and would disagree silently."""
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", encode(Hello("0.0", "", 1, 1, ())))
-    assert cluster.primary.monitor.get("z") is None
+    for _ in range(3):
+        cluster.primary.hear("z", encode(Hello("0.0", "", 1, 1, ())))
     assert machine.worker.refusals == {}
+    assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
+    assert [event for event in cluster.events if "refused z" in event] == [
+        "refused z: it runs pliant 0.0, the primary 1: install the same."
+    ]
+    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \(it runs pliant 0.0, .* same\)\. "):
+        cluster.primary.wait_for(2, 0.05)
+    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"
 
 
 def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster) -> None:

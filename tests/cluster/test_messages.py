@@ -68,6 +68,8 @@ def test_no_bytes_do_anything_but_decode_or_name_their_sender(data: bytes) -> No
         (b"", "0 bytes"),
         (bytes(LIMIT_BYTES + 1), "bytes"),
         (bytes((PROTOCOL + 1,)) + encode(Bye())[1:], "install the same pliant"),
+        (bytes((PROTOCOL + 1,)) + b"\x91" * 100_000, "no message"),
+        (b"hello", "no message: it begins with 104"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Prepare", 1, "m", NOBODY, "fp32", [], {}]), "none of"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Nonsense"]), "no message"),
         (bytes((PROTOCOL,)) + b"\x91" * 100_000, "no message"),

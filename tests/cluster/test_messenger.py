@@ -211,6 +211,15 @@ def test_a_message_that_is_too_long_is_refused_here(pair: tuple[Member, Member])
         pair[0].messenger.send("bob", bytes((16 << 20) + 1))
 
 
+def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(pair: tuple[Member, Member]) -> None:
+    """Whoever reads it refuses the peer; here nobody would know whom to name."""
+    ada, bob = pair
+    (link,) = bob.messenger._links.values()
+    stray = Letter(Kind.WORD, "bob", 0).packed()[:5]
+    bob.messenger._write = lambda *_: link.socket.send(stray) or True  # type: ignore[method-assign]
+    assert ada.until("said", "bob") == stray
+
+
 _WORKER = """
 import sys
 from pathlib import Path

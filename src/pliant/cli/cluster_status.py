@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 def status(led: Led, json: Json = False) -> None:
     """Wait for workers, then list them."""
     with led.open() as cluster:
-        members = cluster.status()
+        members, problems = cluster.status(), cluster.problems
     if json:
         print_json(members)
         return
-    if not members:
+    if members:
+        console().print(_table(members))
+    else:
         typer.echo("no worker joined")
-        return
-    console().print(_table(members))
+    for problem in problems:
+        typer.echo(f"turned away: {problem}")
 
 
 def _table(members: "tuple[MemberStatus, ...]") -> Table:

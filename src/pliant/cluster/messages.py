@@ -242,16 +242,33 @@ def decode(data: bytes, peer: str) -> AnyMessage:
     """The message in `data`; raises PeerMisbehaved naming `peer` and what is wrong."""
     if not 2 <= len(data) <= LIMIT_BYTES:
         raise PeerMisbehaved(f"{peer} sent {len(data)} bytes: a message has 2 to {LIMIT_BYTES}.", peer)
-    if data[0] != PROTOCOL:
-        raise PeerMisbehaved(
-            f"{peer} speaks version {data[0]} of the protocol, this member version {PROTOCOL}: "
-            "install the same pliant on both.",
-            peer,
-        )
+    if (why := other_version(data)) is not None:
+        raise PeerMisbehaved(f"{peer} {why}", peer)
     try:
+        if data[0] != PROTOCOL:
+            raise ValueError(f"it begins with {data[0]}, and a message with {PROTOCOL}")
         return _decoder.decode(memoryview(data)[1:])
     except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
         raise PeerMisbehaved(f"{peer} sent what is no message: {error}", peer) from error
+
+
+def other_version(data: bytes) -> str | None:
+    """What to say of a message of another version of the protocol; None for one of this, and for none.
+
+    In every version a message is its number and a tagged array: what is neither is garbage, not a version.
+    """
+    if len(data) < 2 or data[0] == PROTOCOL:
+        return None
+    try:
+        match msgspec.msgpack.decode(memoryview(data)[1:]):
+            case [str(), *_]:
+                return (
+                    f"speaks version {data[0]} of the protocol, this member version {PROTOCOL}: "
+                    "install the same pliant on both."
+                )
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    return None
 
 
 def encode_note(note: Note) -> bytes:

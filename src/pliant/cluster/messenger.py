@@ -32,7 +32,8 @@ class Messenger:
     `on_message(peer, body)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
     are called in the order of what happened, on a thread of their own, so they may take their time; one
     that raises ends this messenger, and the others notice. A name belongs to one process at a time:
-    another that uses it is heard once the first is silent or has said good-bye.
+    another that uses it is heard once the first is silent or has said good-bye. What a peer sends that is no
+    letter is handed on as it came: who reads it refuses the peer by name.
     """
 
     def __init__(
@@ -241,10 +242,19 @@ class Messenger:
                 parts = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            route = link or parts[0]
             try:
-                self._hear(unpack(parts[-1]), link or parts[0])
+                self._hear(unpack(parts[-1]), route)
             except BadLetter as error:
-                self._refuse(str(error), link or parts[0])
+                peer = self._peer_by(route)
+                if peer is None:
+                    self._refuse(str(error), route)
+                else:
+                    self._calls.put(partial(self._on_message, peer, parts[-1]))
+
+    def _peer_by(self, route: "_Link | bytes") -> str | None:
+        with self._lock:
+            return next((name for name, other in self._roll.routes().items() if other == route), None)
 
     def _hear(self, letter: Letter, route: "_Link | bytes") -> None:
         peer = letter.name

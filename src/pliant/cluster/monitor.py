@@ -12,9 +12,10 @@ from pliant.cluster.messages import Hello
 class Member:
     """A worker as the primary knows it.
 
-    `away_until_s` keeps a member that failed out of new plans for a while; `refused` says why it is left out
-    for good. It holds no plan numbered below `first_plan`: it said hello since. `offset_s` is its clock minus
-    the primary's, known to half of `round_trip_s`.
+    `away_until_s` keeps a member that failed out of new plans for a while; `refused` says why it is left out,
+    which is for good if it `is_barred`, and otherwise until it says another hello. It holds no plan numbered
+    below `first_plan`: it said hello since. `offset_s` is its clock minus the primary's, known to half of
+    `round_trip_s`.
     """
 
     name: str
@@ -26,11 +27,16 @@ class Member:
     first_plan: int = 0
     away_until_s: float = 0.0
     refused: str | None = None
+    is_barred: bool = False
     offset_s: float = 0.0
     round_trip_s: float | None = None
 
     def is_usable(self, now_s: float) -> bool:
         return self.is_here and self.refused is None and self.away_until_s <= now_s
+
+
+_NOBODY = Hello(version="", data_address="", n_threads=0, free_bytes=0, models=())
+"""What is known of who was refused before it said a hello that could be read."""
 
 
 @final
@@ -50,7 +56,8 @@ class Monitor:
     def greet(self, name: str, hello: Hello, first_plan: int = 0) -> Member:
         """A member says hello, for the first time or again; what it did before is not forgotten.
 
-        It may be another process than before, so plans numbered below `first_plan` are not held there.
+        It may be another process than before, so plans numbered below `first_plan` are not held there; if it
+        was refused, and not barred, it is not any more.
         """
         with self._lock:
             known = self._members.get(name)
@@ -58,7 +65,8 @@ class Monitor:
                 member = Member(name, hello, hello.free_bytes)
             else:
                 member = replace(known, hello=hello, free_bytes=hello.free_bytes, is_here=True)
-            self._members[name] = member = replace(member, first_plan=first_plan)
+            refused = member.refused if member.is_barred else None
+            self._members[name] = member = replace(member, first_plan=first_plan, refused=refused)
             return member
 
     def get(self, name: str) -> Member | None:
@@ -92,11 +100,14 @@ class Monitor:
             if (known := self._members.get(name)) is not None:
                 self._members[name] = replace(known, n_faults_lately=0)
 
-    def refuse(self, name: str, reason: str) -> None:
-        """Leave it out for good."""
+    def refuse(self, name: str, reason: str, *, is_barred: bool) -> bool:
+        """Leave it out, for good or until it says another hello; False if that is nothing new."""
         with self._lock:
-            if (known := self._members.get(name)) is not None:
-                self._members[name] = replace(known, refused=reason)
+            known = self._members.get(name) or Member(name, _NOBODY, 0, is_here=False)
+            if known.is_barred or (known.refused == reason and not is_barred):
+                return False
+            self._members[name] = replace(known, refused=reason, is_barred=is_barred)
+            return True
 
     def has_memory(self, name: str, free_bytes: int) -> None:
         with self._lock:
@@ -113,7 +124,7 @@ class Monitor:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All that ever said hello, by name."""
+        """All that ever said hello, or were refused before, by name."""
         with self._lock:
             return tuple(self._members[name] for name in sorted(self._members))
 

@@ -4,7 +4,7 @@ Leads no run (see `lead`) and decides nothing about partitions (see `steer`).
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from threading import Condition
 from typing import final
@@ -35,6 +35,7 @@ from pliant.cluster.messages import (
     Who,
     decode,
     encode,
+    other_version,
 )
 from pliant.cluster.monitor import Monitor
 from pliant.cluster.patience import Patience
@@ -113,10 +114,13 @@ class Primary:
 
     def hear(self, peer: str, data: bytes) -> None:
         """Take one message; whoever sends what is no message is refused by name."""
+        if (why := other_version(data)) is not None:
+            self._refuse(peer, f"{peer} {why}", is_barred=False)
+            return
         try:
             message = decode(data, peer)
         except PeerMisbehaved as error:
-            self._refuse(peer, str(error))
+            self._refuse(peer, str(error), is_barred=True)
             return
         match message:
             case Hello():
@@ -152,20 +156,11 @@ class Primary:
 
     def _greet(self, peer: str, hello: Hello) -> None:
         known = self.monitor.get(peer)
-        if known is not None and known.refused is not None:
-            self.send(peer, Refused(known.refused))
+        if known is not None and known.is_barred:
+            self.send(peer, Refused(f"{known.refused}"))
             return
-        if hello.version != self._version:
-            self.send(
-                peer,
-                Refused(f"it runs pliant {hello.version}, the primary {self._version}: install the same."),
-            )
-            return
-        if hello.engine != self._engine:
-            reason = (
-                f"it sends by {hello.engine}, the primary by {self._engine}: give both the same --engine."
-            )
-            self.send(peer, Refused(reason))
+        if (why := self._unfit(hello)) is not None:
+            self._refuse(peer, why, is_barred=False)
             return
         self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
@@ -179,12 +174,19 @@ class Primary:
         with self._news:
             self._news.notify_all()
 
-    def _refuse(self, peer: str, reason: str) -> None:
-        """Never again: it lied."""
-        self.monitor.refuse(peer, reason)
-        self.on_event(f"refused {peer}: {reason}")
+    def _unfit(self, hello: Hello) -> str | None:
+        if hello.version != self._version:
+            return f"it runs pliant {hello.version}, the primary {self._version}: install the same."
+        if hello.engine != self._engine:
+            return f"it sends by {hello.engine}, the primary by {self._engine}: give both the same --engine."
+        return None
+
+    def _refuse(self, peer: str, reason: str, *, is_barred: bool) -> None:
+        """Leave `peer` out: never again if it lied, which `is_barred`, or until it is mended."""
+        if self.monitor.refuse(peer, reason, is_barred=is_barred):
+            self.on_event(f"refused {peer}: {reason}")
+            self._disturb(peer)
         self.send(peer, Refused(reason))
-        self._disturb(peer)
 
     def _disturb(self, peer: str) -> None:
         """End the epoch that counts on `peer`, and wake whoever waits for news."""
@@ -209,9 +211,15 @@ class Primary:
         if len(here) < n_workers:
             raise ClusterError(
                 f"{len(here)} of {n_workers} workers joined within {timeout_s:.3g} s: "
-                f"{', '.join(here) or 'none'}. Start them with `pliant worker --join` and this address, "
-                "holding the same key."
+                f"{', '.join(here) or 'none'}. {self._turned_away()}Start them with `pliant worker --join` "
+                "and this address, holding the same key."
             )
+
+    def _turned_away(self) -> str:
+        """Who knocked in vain, and why, as a sentence or none."""
+        refused = [f"{m.name} ({m.refused.rstrip('.')})" for m in self.monitor.members if m.refused]
+        known = [*refused, *self._control.problems]
+        return f"Turned away: {'; '.join(known)}. " if known else ""
 
     def next_epoch(self) -> int:
         """A number that no exchange has used, as far as the workers know: not for another primary either."""
@@ -339,17 +347,24 @@ class Primary:
         until_s = self.clock() + self.patience.grace_s
         _, members = self._watched
         with self._news:
-            while (left_s := until_s - self.clock()) > 0 and not self._silent(members):
+            while (left_s := until_s - self.clock()) > 0 and all(map(self.is_here, members)):
                 self._news.wait(left_s)
-            accusations = tuple(self._accusations)
+            accusations = (*self._accusations, *self._refused(members))
         found = judge(self.name, accusations, self._silent(members))
         for verdict in found:
             if verdict.is_liar:
-                self._refuse(verdict.member, verdict.reason)
+                self._refuse(verdict.member, verdict.reason, is_barred=True)
             else:
                 self.monitor.fail(verdict.member)
                 self.on_event(f"{verdict.member} is left out: {verdict.reason}")
         return found
+
+    def _refused(self, members: Collection[str]) -> Iterator[Accusation]:
+        """Those of `members` that said here what no member says."""
+        for name in members:
+            known = self.monitor.get(name)
+            if known is not None and known.refused is not None:
+                yield Accusation(self.name, name, known.is_barred, known.refused)
 
     def _silent(self, members: Collection[str]) -> dict[str, float]:
         return {

@@ -142,7 +142,10 @@ class Worker:
         try:
             message = decode(data, peer)
         except PeerMisbehaved as error:
-            self._on_event(str(error))
+            if peer in self._welcome or self._refusals.get(peer) != str(error):
+                self._on_event(str(error))
+            if peer not in self._welcome:  # it does not understand a hello either
+                self._refusals[peer] = str(error)
             return
         match message:
             case Welcome():
