@@ -181,6 +181,19 @@ class Network:
         """Put the cable back in."""
         run("ip", "-n", self._switch, "link", "set", self._port(name), "up")
 
+    def part(self, *names: str) -> None:
+        """Let nothing pass between any two of `names`, though all others still reach each of them."""
+        self._isolate(names, "on")
+
+    def unite(self, *names: str) -> None:
+        """Undo `part`."""
+        self._isolate(names, "off")
+
+    def _isolate(self, names: Sequence[str], is_alone: str) -> None:
+        for name in names:
+            port = self._port(name)
+            run("ip", "-n", self._switch, "link", "set", port, "type", "bridge_slave", "isolated", is_alone)
+
     def _port(self, name: str) -> str:
         return self._ports[self[name].name]
 

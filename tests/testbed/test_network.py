@@ -104,6 +104,23 @@ def test_a_cut_device_is_reached_again_once_restored(network: MakeNetwork) -> No
     assert said_by(desk, _REACHES, wall.address, 10) == "yes"
 
 
+def test_parted_devices_reach_all_but_each_other(network: MakeNetwork) -> None:
+    """A link between two workers may fail while their primary sees both."""
+    net = network(*pair(), DeviceSpec("attic"))
+    desk, wall, attic = net["desk"], net["wall"], net["attic"]
+    for device in (wall, attic):
+        server = device.popen([sys.executable, "-c", _LISTEN], stdout=PIPE)
+        assert server.stdout is not None
+        with server.stdout:
+            assert server.stdout.readline() == b"up\n"
+    net.part("desk", "wall")
+    assert said_by(desk, _REACHES, wall.address, 0.3) == "no"
+    assert said_by(desk, _REACHES, attic.address, 10) == "yes"
+    assert said_by(attic, _REACHES, wall.address, 10) == "yes"
+    net.unite("desk", "wall")
+    assert said_by(desk, _REACHES, wall.address, 10) == "yes"
+
+
 def test_a_delay_is_paid_in_each_direction_and_may_be_changed(network: MakeNetwork) -> None:
     """Round trips of 1 to 100 ms without netem: never shorter than asked."""
     net = network(DeviceSpec("desk", delay_s=0.004), DeviceSpec("wall"))
