@@ -14,16 +14,21 @@ if TYPE_CHECKING:
     from pliant.api import open as open
     from pliant.clustered import Cluster as Cluster
     from pliant.loaded import load as load
+    from pliant.recurrent import open_recurrent as open_recurrent
 
-__all__ = ["Cluster", "__version__", "compile", "load", "open"]
+__all__ = ["Cluster", "__version__", "compile", "load", "open", "open_recurrent"]
 
 
 def __getattr__(name: str) -> Any:
-    """`open`, `load`, `Cluster` and the version are looked up when asked for (PEP 562): cheap to import."""
+    """What the package exports is looked up when asked for (PEP 562): cheap to import."""
     if name == "open":
         from pliant.api import open
 
         return open
+    if name == "open_recurrent":
+        from pliant.recurrent import open_recurrent
+
+        return open_recurrent
     if name == "Cluster":
         from pliant.clustered import Cluster
 

@@ -8,6 +8,7 @@ from pliant.kernels.jit import Library
 from pliant.kernels.rowwise import (
     LAYER_NORM,
     MEAN,
+    MOST,
     SOFTMAX,
     LayerNormArgs,
     MeanArgs,
@@ -15,6 +16,7 @@ from pliant.kernels.rowwise import (
     layer_norm_ir,
     mean_ir,
     mean_units,
+    most_ir,
     softmax_ir,
 )
 from tests.kernels.calling import address, call, floats, guarded
@@ -130,4 +132,15 @@ def test_the_mean_over_rows_matches_float64(library: Library, rows: int, n: int)
     args = MeanArgs(x.ctypes.data, n + 3, rows, out.ctypes.data, n)
     call(address(library, MEAN, mean_ir), args, mean_units(n))
     np.testing.assert_allclose(out[:n], reference.mean(x[:, :n]), atol=1e-6)
+    assert (out[n:] == 7).all()
+
+
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (1, 64), (2, 65), (7, 100), (128, 384), (3, 200)])
+def test_the_greatest_over_rows_is_exact(library: Library, rows: int, n: int) -> None:
+    """Nothing is rounded, -inf and negative rows included; nothing is written past the columns."""
+    x, out = floats(rows, n + 3) - 5, np.full(n + 2, 7, np.float32)
+    x[0, 0] = -np.inf
+    args = MeanArgs(x.ctypes.data, n + 3, rows, out.ctypes.data, n)
+    call(address(library, MOST, most_ir), args, mean_units(n))
+    np.testing.assert_array_equal(out[:n], x[:, :n].max(axis=0))
     assert (out[n:] == 7).all()

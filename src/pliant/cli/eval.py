@@ -8,10 +8,13 @@ import numpy as np
 import typer
 
 from pliant.cli.options import Asked, Json, System, asking
+from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
 from pliant.cli.show import print_json, progress_bar
+from pliant.errors import InputError
 from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import Example, read_examples
 from pliant.quantities import format_bytes, format_seconds
+from pliant.recurrent import names_recurrent
 from pliant.run.session import Reply
 
 
@@ -24,6 +27,12 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
+    if names_recurrent(asked.source):
+        if baseline is not None:
+            raise InputError("baselines are for models that are planned; a recurrent one is not.")
+        report = evaluate_recurrent(asked, data, limit)
+        (print_json if json else show_evaluation)(report)
+        return
     with progress_bar() as on_progress:
         session = asked.open(on_progress, baseline)
         with session:

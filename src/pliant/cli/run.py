@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from pliant.cli.options import Asked, Json, asking, text_lines
+from pliant.cli.recurrent import run_recurrent
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.cli.trace import Trace, keep_trace
 from pliant.errors import InputError
+from pliant.recurrent import names_recurrent
 
 
 @asking
@@ -24,6 +26,11 @@ def run(
     if (text is None) == (input is None) or (pair is not None and text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     texts = (text,) if text is not None else text_lines(input or Path())
+    if names_recurrent(asked.source):
+        if pair is not None or trace is not None:
+            raise InputError("a recurrent model reads one text at a time, and has no steps to trace.")
+        run_recurrent(asked, texts, is_json=json)
+        return
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:

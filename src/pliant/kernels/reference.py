@@ -71,6 +71,44 @@ def mean(x: Matrix) -> Float[np.ndarray, " columns"]:
     return _array(np.asarray(x, np.float64).mean(axis=0))
 
 
+def lstm(
+    x: Float[np.ndarray, "steps inputs"],
+    w: Float[np.ndarray, "rows inputs"],
+    r: Float[np.ndarray, "rows hidden"],
+    b: Float[np.ndarray, " rows"],
+) -> Float[np.ndarray, "steps hidden"]:
+    """One direction from a zero state; gates i, f, g, o in torch's order, `b` the sum of both biases."""
+    w, r = np.asarray(w, np.float64), np.asarray(r, np.float64)
+    h = c = np.zeros(r.shape[1])
+    states = []
+    for row in x:
+        i, f, g, o = np.split(w @ row + r @ h + b, 4)
+        c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+        h = _sigmoid(o) * np.tanh(c)
+        states.append(h)
+    return _array(states)
+
+
+def gru(
+    x: Float[np.ndarray, "steps inputs"],
+    w: Float[np.ndarray, "rows inputs"],
+    r: Float[np.ndarray, "rows hidden"],
+    b_input: Float[np.ndarray, " rows"],
+    b_hidden: Float[np.ndarray, " rows"],
+) -> Float[np.ndarray, "steps hidden"]:
+    """One direction from a zero state; gates r, z, n in torch's order, the reset behind the product."""
+    w, r = np.asarray(w, np.float64), np.asarray(r, np.float64)
+    h = np.zeros(r.shape[1])
+    states = []
+    for row in x:
+        r_x, z_x, n_x = np.split(w @ row + b_input, 3)
+        r_h, z_h, n_h = np.split(r @ h + b_hidden, 3)
+        z = _sigmoid(z_x + z_h)
+        h = (1 - z) * np.tanh(n_x + _sigmoid(r_x + r_h) * n_h) + z * h
+        states.append(h)
+    return _array(states)
+
+
 def attention(
     qkv: Float[np.ndarray, "tokens width"], n_heads: int, scale: float
 ) -> Float[np.ndarray, "tokens out"]:
@@ -95,6 +133,10 @@ def embed(
     if types is None or type_table is None:
         return _array(total)
     return _array(total + type_table[types])
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return _array(0.5 * (1 + np.tanh(0.5 * x)))
 
 
 def _array(x: object) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""Kernels over rows of activations: layer norm, softmax, activation, mean. Knows no weights and no model.
+"""Kernels over rows of activations: layer norm, softmax, mean, greatest. Knows no weights and no model.
 
-A unit is one row, except for the mean, where it is MEAN_COLUMNS columns. Rows may be their own output.
+A unit is one row, except for the last two, where it is MEAN_COLUMNS columns. Rows may be their own output.
 Each `..._ir` defines one kernel, named as its `_NAME`.
 """
 
@@ -14,7 +14,7 @@ from pliant.kernels.isa import Isa
 from pliant.kernels.spans import Span, over, reduce, zero
 from pliant.kernels.values import Value
 
-LAYER_NORM, SOFTMAX, MEAN = "layer_norm", "softmax", "mean"
+LAYER_NORM, SOFTMAX, MEAN, MOST = "layer_norm", "softmax", "mean", "greatest"
 MEAN_COLUMNS = 64
 
 
@@ -50,7 +50,7 @@ class RowArgs(ctypes.Structure):
 
 
 class MeanArgs(ctypes.Structure):
-    """out[:n] = mean over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
+    """out[:n] = mean, or greatest, over n_rows >= 1 rows of x[:, :n], float32 with a row stride in floats."""
 
     _fields_ = (
         ("x", ctypes.c_void_p),
@@ -112,8 +112,27 @@ def mean_ir(isa: Isa) -> str:
     return module.text()
 
 
+def most_ir(isa: Isa) -> str:
+    """`greatest` with MeanArgs; a unit is MEAN_COLUMNS columns. Infinities and NaN as in `vmath.largest`."""
+    module = Module(isa)
+    with module.kernel(MOST) as f:
+        args, lo, hi, _ = f.params
+        x, ld, n_rows, out, n = f.fields(args, MeanArgs, "x", "ld_x", "n_rows", "out", "n")
+        first = lo * MEAN_COLUMNS
+
+        def visit(span: Span, _: list[Value]) -> list[Value]:
+            with f.loop(0, n_rows, carry=[f.const(-inf, f.vec)]) as turn:
+                row = span.load(f.at(x, turn.index * ld + first))
+                turn.carry([vmath.largest(f, turn.carried[0], row)])
+            span.store(turn.carried[0], f.at(out, first))
+            return []
+
+        over(f, f.least(hi * MEAN_COLUMNS, n) - first, visit)
+    return module.text()
+
+
 def mean_units(n: int) -> int:
-    """Units of the mean over n columns."""
+    """Units of the mean, or greatest, over n columns."""
     return -(-n // MEAN_COLUMNS)
 
 

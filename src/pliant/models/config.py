@@ -128,6 +128,8 @@ def read_config(directory: Path, tensor_names: Collection[str]) -> ModelSpec:
 def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
     """As `read_config`, from a file of any name."""
     kind = model_type(path)
+    if kind == "recurrent":
+        raise ModelError(f"{path} is a recurrent model's; open it with pliant.open_recurrent, or pliant run.")
     if kind not in _FAMILY:
         raise ModelError(f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(_FAMILY)}.")
     family = _FAMILY[kind]

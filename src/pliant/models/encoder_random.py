@@ -78,7 +78,7 @@ class _RandomWeights:
     def _made(self, name: str, start: int, n: int) -> Float32[np.ndarray, " n"]:
         """Values `start` to `start + n` of a tensor, in row-major order."""
         mean, deviation = self._scale(name)
-        return _uniform(f"{self._seed}/{name}", start, n, mean, deviation * 3**0.5)
+        return uniform(f"{self._seed}/{name}", start, n, mean, deviation * 3**0.5)
 
     def _scale(self, name: str) -> tuple[float, float]:
         """Mean and standard deviation of a tensor's values."""
@@ -94,7 +94,7 @@ class _RandomWeights:
         return 0.0, gain / float(np.prod(shape[1:])) ** 0.5
 
 
-def _uniform(key: str, start: int, n: int, mean: float, reach: float) -> Float32[np.ndarray, " n"]:
+def uniform(key: str, start: int, n: int, mean: float, reach: float) -> Float32[np.ndarray, " n"]:
     """Numbers `start` to `start + n` of a stream, mean - reach to mean + reach, the same on every machine.
 
     From Philox's bits, which numpy promises to keep; its distributions it does not.

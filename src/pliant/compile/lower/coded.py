@@ -5,8 +5,8 @@ rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
 at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
 weights and makes zeros of the others. SelfAttention is FusedAttention of one sequence with itself.
-EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean of all
-rows, or the first.
+EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
+greatest of all rows, or the first.
 
 With the attribute `extent` an operator may run over fewer rows than its tensors have. None of these is among
 the rules for models from files: a descriptor holds addresses, which no file may name.
@@ -163,9 +163,10 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
         return Lowered(aliases=(Alias(y, x),))
     rows, columns = graph.types[x].shape
     units = rowwise.mean_units(columns)
+    is_most = node.attributes["mode"] == "max"
     fields: dict[str, Field] = {"x": Ref(x), "ld_x": columns, "n_rows": rows, "out": Ref(y), "n": columns}
     call = Call(
-        kernel=Kernel(rowwise.MEAN, rowwise.mean_ir),
+        kernel=Kernel(rowwise.MOST, rowwise.most_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
         layout=rowwise.MeanArgs,
         fields=fields,
         n_units=units,

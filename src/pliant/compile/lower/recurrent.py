@@ -1,16 +1,17 @@
 """Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that has the time loop inside.
 
-Knows ONNX's attributes and the order of its gates; what a cell does is the kernel's.
+Knows ONNX's attributes and the order of its gates; what a cell does is the kernel's. With the attribute
+`extent`, of pliant's own graphs, one sequence may have fewer steps than its tensors.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
 import numpy as np
 
-from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compile.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.conv_call import Tensors, conv_call, matrix
 from pliant.compile.lower.window import integer, real, text
 from pliant.errors import GraphError
@@ -73,6 +74,9 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         node.name or node.op,
     )
     cells, memory = _cells(layer, names, pre, target)
+    if node.attributes.get("extent"):
+        assert layer.batch == 1, "an extent is of one sequence"
+        first, cells = _with_extents(first, cells)
     temporaries = {pre: 4 * rows * layer.columns, **memory}
     calls = [call for part in parts for call in part.calls]
     packed: dict[str, Packed] = {}
@@ -80,6 +84,19 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         temporaries |= part.temporaries
         packed |= part.packed
     return Lowered((*calls, first, *cells), (), temporaries, packed)
+
+
+def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]:
+    """The same calls, for as many steps as are bound before a run."""
+    pixels, columns = first.fields["unit_pixels"], first.fields["panel_blocks"]
+    assert isinstance(pixels, int)
+    assert isinstance(columns, int)
+    product = Extent(("pixels", "in_w", "out_w"), lambda n: (-(-n // pixels) * columns, first.grain))
+
+    def unchanged(units: int) -> Extent:
+        return Extent(("steps",), lambda n: (units, 1))
+
+    return replace(first, extent=product), [replace(c, extent=unchanged(c.n_units)) for c in cells]
 
 
 def _layer(node: Node, graph: Graph) -> _Layer:

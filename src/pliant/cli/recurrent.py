@@ -1,0 +1,129 @@
+"""`pliant run` and `pliant eval` on recurrent models, which need no plan. Knows what verbs were asked for."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from pliant.cli.options import Asked
+from pliant.cli.show import print_json
+from pliant.errors import InputError
+from pliant.evaluate.intervals import accuracy
+from pliant.models.examples import read_examples
+from pliant.quantities import format_bytes, format_seconds
+from pliant.recurrent import open_recurrent
+from pliant.run.memory import peak_rss_bytes
+from pliant.run.recurrent import RecurrentAnswer, RecurrentModel
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """An answer, and the seconds from text to it."""
+
+    answer: RecurrentAnswer
+    seconds: float
+
+
+def run_recurrent(asked: Asked, texts: Sequence[str], *, is_json: bool) -> None:
+    """Answer each text, and say how long it took."""
+    model, target_s = _open(asked), asked.options.latency_s
+    for text in texts:
+        timed = _timed(model, text)
+        if is_json:
+            print_json(_values(model, timed, target_s))
+        else:
+            _show(model, timed, target_s, text)
+
+
+def evaluate_recurrent(asked: Asked, data: Path, limit: int | None) -> dict[str, Any]:
+    """The report of `pliant eval`, of each example of `data` answered once."""
+    model, target_s = _open(asked), asked.options.latency_s
+    examples = read_examples(data, model.spec.labels or ())[:limit]
+    if any(e.pair is not None for e in examples):
+        raise InputError(f"{data} holds pairs; a recurrent model reads one text.")
+    timed = [_timed(model, e.text) for e in examples]
+    labels = model.spec.labels or ()
+    right = np.array([labels[e.label] == t.answer.label for e, t in zip(examples, timed, strict=True)])
+    seconds = np.array([t.seconds for t in timed])
+    share = accuracy(right)
+    return {
+        "accuracy": share.value,
+        "accuracy_interval": [share.low, share.high],
+        "n": len(timed),
+        "latency_s": {"median": float(np.median(seconds)), "p95": float(np.quantile(seconds, 0.95))},
+        "target_s": target_s,
+        "met_fraction": float(np.mean(seconds <= target_s)),
+        "resident_weight_bytes": model.weight_bytes,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def show_evaluation(values: dict[str, Any]) -> None:
+    """The report in three lines."""
+    low, high = values["accuracy_interval"]
+    latency_s = values["latency_s"]
+    right = 100 * values["accuracy"]
+    typer.echo(f"accuracy {right:.2f} % [{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples")
+    typer.echo(
+        f"latency: median {format_seconds(latency_s['median'])}, 95th percentile "
+        f"{format_seconds(latency_s['p95'])}, target {format_seconds(values['target_s'])}, met by "
+        f"{100 * values['met_fraction']:.1f} %"
+    )
+    typer.echo(
+        f"weights in memory {format_bytes(values['resident_weight_bytes'])}, peak of the process "
+        f"{format_bytes(values['peak_rss_bytes'])}"
+    )
+
+
+def _open(asked: Asked) -> RecurrentModel:
+    if asked.compute != "fp32":
+        raise InputError(f"recurrent models compute in fp32, not {asked.compute}.")
+    if (asked.dilation.compute, asked.dilation.io) != (1.0, 1.0):
+        raise InputError("recurrent models cannot be dilated here.")
+    model = open_recurrent(asked.source, threads=asked.threads)
+    model(" ".join(["."] * 8))  # the first run touches all weights
+    return model
+
+
+def _timed(model: RecurrentModel, text: str) -> _Timed:
+    start = time.perf_counter()
+    answer = model(text)
+    return _Timed(answer, time.perf_counter() - start)
+
+
+def _values(model: RecurrentModel, timed: _Timed, target_s: float) -> dict[str, Any]:
+    """A reply for machines, with the names of other models' replies (design.md, "Interfaces")."""
+    answer = timed.answer
+    is_classifier = answer.label is not None
+    return {
+        "label": answer.label,
+        "score": answer.score,
+        "logits": answer.logits.tolist() if is_classifier else None,
+        "vector": None if is_classifier else answer.logits.tolist(),
+        "latency_s": timed.seconds,
+        "target_s": target_s,
+        "met": timed.seconds <= target_s,
+        "n_tokens": answer.n_tokens,
+        "has_random_weights": model.source.is_random,
+        "resident_weight_bytes": model.weight_bytes,
+        "peak_rss_bytes": peak_rss_bytes(),
+    }
+
+
+def _show(model: RecurrentModel, timed: _Timed, target_s: float, text: str) -> None:
+    answer = timed.answer
+    if answer.label is None:
+        said = f"vector of {len(answer.logits)}: [{', '.join(f'{x:.4f}' for x in answer.logits[:4])}, ...]"
+    else:
+        said = f"{answer.label} ({answer.score:.3f})"
+    verdict = "met" if timed.seconds <= target_s else "MISSED"
+    random = ", random weights" if model.source.is_random else ""
+    typer.echo(f"{said}  <- {text}")
+    typer.echo(
+        f"  {format_seconds(timed.seconds)} of {format_seconds(target_s)} ({verdict}); "
+        f"{answer.n_tokens} words, weights {format_bytes(model.weight_bytes)}{random}"
+    )

@@ -1,0 +1,159 @@
+"""A recurrent model's weights and words: from a directory, or random. Knows no graph and no kernel.
+
+A directory holds config.json (models/recurrent_spec.py), safetensors with torch's names, and tokenizer.json.
+`random:CONFIG[:SEED]` has seeded weights, and no tokenizer: its words are numbered by their hash.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import final
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from pliant.arrays import Float32, Int32, Integer
+from pliant.errors import InputError, ModelError
+from pliant.models.encoder_random import uniform
+from pliant.models.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
+from pliant.models.tokenizer import open_tokenizer
+from pliant.models.weights import FLOATS, StoredTensor, index_weights, read_float
+
+RANDOM = "random"
+_VERSION = 1
+"""Of the random numbers: another way of making them is another model."""
+_CONFIGS = Path(__file__).parents[1] / "assets" / "recurrent"
+_WORDS = re.compile(r"\w+|[^\w\s]")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RecurrentSource:
+    """A model that can be compiled: `spec`, the float32 `weights` of its layers and classifier, its words.
+
+    `table` holds the words' vectors as they are stored, in float16 or float32. `identity` is a hash of the
+    content; weights that are random say so in `is_random`.
+    """
+
+    name: str
+    spec: RecurrentSpec
+    weights: Mapping[str, np.ndarray] = field(repr=False)
+    table: np.ndarray = field(repr=False)
+    identity: str
+    is_random: bool
+    _read: Callable[[str], np.ndarray] = field(repr=False)
+
+    def read(self, text: str) -> Int32[np.ndarray, " tokens"]:
+        """Numbers of a text's words. Raises InputError where it has none, or too many."""
+        return self._read(text)
+
+    def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
+        """The words' vectors. Raises InputError for no or too many words, and for one that does not exist."""
+        if not 1 <= len(ids) <= MAX_TOKENS:
+            raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self.spec.vocab:
+            wrong = low if low < 0 else high
+            raise InputError(f"there is no word {wrong}: {self.name} has {self.spec.vocab}, from 0 on.")
+        vectors: np.ndarray = self.table[ids].astype(np.float32)
+        return vectors
+
+
+def known_recurrent() -> tuple[str, ...]:
+    """Names of the configurations that pliant brings along, for `random:NAME`."""
+    return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
+
+
+def open_recurrent_source(source: str | Path) -> RecurrentSource:
+    """The model of a directory, or of "random:CONFIG[:SEED]", a known name or a JSON file and a seed.
+
+    Raises ModelError naming the file and what is wrong with it.
+    """
+    text = str(source)
+    if not text.startswith(f"{RANDOM}:"):
+        return _directory(Path(source))
+    config, _, seed = text.removeprefix(f"{RANDOM}:").rpartition(":")
+    if config and seed.isascii() and seed.isdigit():
+        return _random(text, config, int(seed))
+    return _random(text, text.removeprefix(f"{RANDOM}:"), 0)
+
+
+def _directory(directory: Path) -> RecurrentSource:
+    spec = read_recurrent(directory / "config.json")
+    stored = _match(directory, spec)
+    weights = {name: read_float(tensor) for name, tensor in stored.items() if name != EMBEDDING}
+    tokenizer = open_tokenizer(directory, spec)
+    digest = sha256()
+    for file in (directory / "config.json", directory / "tokenizer.json", *sorted(_files(stored))):
+        digest.update(sha256(file.read_bytes()).digest())
+    return RecurrentSource(
+        name=directory.name,
+        spec=spec,
+        weights=weights,
+        table=_table(stored[EMBEDDING]),
+        identity=digest.hexdigest(),
+        is_random=False,
+        _read=lambda text: tokenizer.encode(text).ids,
+    )
+
+
+def _match(directory: Path, spec: RecurrentSpec) -> dict[str, StoredTensor]:
+    """Where each tensor lies; whatever does not fit is named at once."""
+    present, wanted = index_weights(directory), spec.tensors()
+    missing = sorted(wanted.keys() - present.keys())
+    if missing:
+        raise ModelError(f"{directory} lacks {len(missing)} tensors: {', '.join(missing)}.")
+    found = {name: present[name] for name in wanted}
+    wrong = [
+        f"{name} is {tensor.dtype}{list(tensor.shape)}, not floats of {list(wanted[name])}"
+        for name, tensor in found.items()
+        if tensor.shape != wanted[name] or tensor.dtype not in FLOATS
+    ]
+    if wrong:
+        raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
+    return found
+
+
+def _table(tensor: StoredTensor) -> np.ndarray:
+    """Words' vectors as small as they are stored: half floats are widened when they are looked up."""
+    values = read_float(tensor)
+    return values.astype(np.float16) if tensor.dtype == "F16" else values
+
+
+def _files(stored: Mapping[str, StoredTensor]) -> set[Path]:
+    return {tensor.file for tensor in stored.values()}
+
+
+def _random(source: str, config: str, seed: int) -> RecurrentSource:
+    """Uniform weights as torch begins with: 1/sqrt(units) to either side; vectors of unit variance."""
+    path = _CONFIGS / f"{config}.json" if config in known_recurrent() else Path(config)
+    if not path.is_file():
+        raise ModelError(
+            f"{config} is no configuration file, and none of those that pliant brings along: "
+            f"{', '.join(known_recurrent())}."
+        )
+    spec = read_recurrent(path)
+    said = msgspec.json.encode(msgspec.json.decode(path.read_bytes()), order="sorted")
+
+    def made(name: str, reach: float) -> np.ndarray:
+        shape = spec.tensors()[name]
+        return uniform(f"{seed}/{name}", 0, int(np.prod(shape)), 0.0, reach).reshape(shape)
+
+    def read(text: str) -> np.ndarray:
+        words = _WORDS.findall(text.lower())
+        if not words:
+            raise InputError("the text holds no word; give at least one.")
+        return np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
+
+    return RecurrentSource(
+        name=source,
+        spec=spec,
+        weights={name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING},
+        table=made(EMBEDDING, 3**0.5),
+        identity=sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest(),
+        is_random=True,
+        _read=read,
+    )

@@ -1,0 +1,35 @@
+"""Open a recurrent model by name. Knows where models are, no graph and no kernel."""
+
+import os
+from pathlib import Path
+
+from pliant.api import model_directory, shipped_models
+from pliant.loaded import n_threads, shared_pool
+from pliant.models.recurrent_source import RANDOM, open_recurrent_source
+from pliant.models.recurrent_spec import is_recurrent
+from pliant.run.recurrent import RecurrentModel
+
+
+def open_recurrent(
+    source: str | os.PathLike[str], *, threads: int | None = None, cache: Path | None = None
+) -> RecurrentModel:
+    """A model that answers texts of any length, in time linear in their words.
+
+    `source` is the name of a model that ships with pliant ("imdb-lstm"), a directory with config.json,
+    safetensors and tokenizer.json, a hub id, or "random:CONFIG[:SEED]" ("random:cove-300"). `threads` default
+    to the physical cores; sessions of equal `threads` share them. Raises ModelError.
+    """
+    name = os.fspath(source)
+    found = open_recurrent_source(name if name.startswith(f"{RANDOM}:") else model_directory(name))
+    return RecurrentModel(found, *shared_pool(n_threads(threads), cache))
+
+
+def names_recurrent(source: str | os.PathLike[str]) -> bool:
+    """Whether `source` is a recurrent model; what only a hub may have is not looked up."""
+    name = os.fspath(source)
+    if name.startswith(f"{RANDOM}:"):
+        return True
+    if name not in shipped_models() and not Path(name).is_dir():
+        return False
+    config = model_directory(name) / "config.json"
+    return config.is_file() and is_recurrent(config)

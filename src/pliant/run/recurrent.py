@@ -1,0 +1,138 @@
+"""A recurrent model, ready to answer: words in, label or vector out, one native call between.
+
+Kernels are the same for all lengths; a form is lowered for each power of two, and a run cuts it to the
+steps there are. Knows no file and no latency target.
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Float32, Integer
+from pliant.compile.assemble import ARENA
+from pliant.compile.call import Target
+from pliant.compile.encode import kernels
+from pliant.compile.load import addresses
+from pliant.compile.recurrent import recurrent_form
+from pliant.compile.stage import Form, Stage
+from pliant.errors import InputError
+from pliant.kernels.jit import Library
+from pliant.kernels.memory import aligned_bytes, aligned_floats
+from pliant.kernels.pool import Pool
+from pliant.kernels.turns import Turns
+from pliant.models.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.models.recurrent_source import RecurrentSource
+from pliant.models.recurrent_spec import MAX_TOKENS, RecurrentSpec
+from pliant.run.arena import Arena
+
+_LEAST_STEPS = 64
+"""Of the smallest form; it is made when the model is opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentAnswer:
+    """A classifier's `logits` [labels] with the best `label` and its probability `score`.
+
+    A model without labels gives its pooled vector [features] as `logits`, and neither of the other two.
+    """
+
+    logits: Float32[np.ndarray, " outputs"]
+    label: str | None
+    score: float | None
+    n_tokens: int
+
+
+@final
+class RecurrentModel:
+    """A model on this device; threads may share it, and take turns. The pool is left open."""
+
+    def __init__(self, source: RecurrentSource, library: Library, pool: Pool) -> None:
+        self.source = source
+        self._library, self._pool = library, pool
+        self._target = Target(library.isa, pool.n_threads)
+        self._turns, self._closed = Turns(), False
+        self._arena = Arena()
+        self._weights: dict[str, np.ndarray] = {}
+        self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
+        self._stages: dict[int, Stage] = {}
+        self._answer = np.zeros(0, np.float32)
+        with self._turns.lock:
+            self._reserve(_LEAST_STEPS)
+
+    @property
+    def spec(self) -> RecurrentSpec:
+        return self.source.spec
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights in memory, in the form kernels want, and of the words' vectors."""
+        return sum(array.nbytes for array in self._weights.values()) + self.source.table.nbytes
+
+    def __call__(self, text: str) -> RecurrentAnswer:
+        """The answer to a text. Raises InputError where it has no words, or too many."""
+        return self.answer(self.source.read(text))
+
+    def answer(self, ids: Integer[np.ndarray, " tokens"]) -> RecurrentAnswer:
+        """The answer to words by number. Raises InputError for none, too many, or one that does not exist."""
+        vectors = self.source.look_up(ids)
+        with self._turns.lock:
+            self._run(vectors)
+            numbers = self._answer.copy()
+        if self.spec.labels is None:
+            return RecurrentAnswer(numbers, None, None, len(ids))
+        best = int(numbers.argmax())
+        score = 1 / float(np.exp(numbers - numbers[best]).sum())
+        return RecurrentAnswer(numbers, self.spec.labels[best], score, len(ids))
+
+    def states(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> Float32[np.ndarray, "tokens width"]:
+        """The last layer's state after each step, both directions side by side: what an encoder is for.
+
+        Raises InputError for vectors that the model cannot read.
+        """
+        n, inputs = len(vectors), self.spec.inputs
+        if not 1 <= n <= MAX_TOKENS or vectors.shape[1:] != (inputs,):
+            raise InputError(
+                f"vectors of {list(vectors.shape)} cannot be read; give 1 to {MAX_TOKENS} rows of {inputs}."
+            )
+        with self._turns.lock:
+            self._run(vectors)
+            return self._states[:n].copy()
+
+    def close(self) -> None:
+        """Let go of all memory; answering afterwards is an error."""
+        with self._turns.lock:
+            self._closed = True
+            self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
+
+    def _run(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
+        if self._closed:
+            raise InputError("this model is closed; open it again.")
+        steps = max(_LEAST_STEPS, 1 << (len(vectors) - 1).bit_length())
+        if steps not in self._stages:
+            self._reserve(steps)
+        self._vectors[: len(vectors), 0] = vectors
+        self._stages[steps].walk(len(vectors), self._pool)
+
+    def _reserve(self, steps: int) -> None:
+        """Make the form of `steps`, and room for it; packed weights are shared by all forms."""
+        spec = self.spec
+        form = recurrent_form(recurrent_graph(spec, self.source.weights, steps), self._target)
+        for name, packed in form.image.packed.items():
+            if name not in self._weights:
+                self._weights[name] = aligned_bytes(packed.n_bytes)
+                packed.fill(self._weights[name])
+        for name, constant in form.image.constants.items():
+            self._weights.setdefault(name, np.ascontiguousarray(constant))
+        self._forms[steps] = form, addresses(kernels(form.image), self._library)
+        self._pool.reserve(form.image.scratch_bytes)
+        most = max(self._forms)
+        self._vectors = aligned_floats(most, 1, spec.inputs)
+        self._states = aligned_floats(most, spec.width)
+        self._answer = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
+        self._arena.resize(max(f.image.arena_bytes for f, _ in self._forms.values()))
+        answer = POOLED if spec.labels is None else LOGITS
+        at = {name: array.ctypes.data for name, array in self._weights.items()}
+        at |= {VECTORS: self._vectors.ctypes.data, STATES: self._states.ctypes.data}
+        at |= {answer: self._answer.ctypes.data, ARENA: self._arena.address}
+        self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
