@@ -1,4 +1,4 @@
-"""What torch exports of recurrent models, compiled: torch's own answers, at lengths it was not exported with."""
+"""Torch's exports of recurrent models, compiled, against torch: at lengths they were not exported with."""
 
 import warnings
 from pathlib import Path
