@@ -1,13 +1,18 @@
 """A router told of events: propagation, failures, lies, circles."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL
 from pliant.route.curve import TimeCurve, line
-from pliant.route.router import Broadcast, Ping, Router
-from pliant.route.settings import RouterSettings
+from pliant.route.router import Broadcast, Ping, Probe, Router
+from pliant.route.settings import RouterSettings, paper
 from pliant.route.tell import Told, Trail
 
 MAX_N = 100
@@ -159,3 +164,319 @@ def test_a_predecessor_is_not_told_its_own_time() -> None:
     assert told.through == {"me", "b"}
     assert told.curve.at(90) == pytest.approx(0.2)
     assert node.tell(1.0, "q").curve.at(90) == pytest.approx(0.145)
+
+
+def lying(node: Router, n_answers: int, now_s: float, spent_s: float = 5.0) -> None:
+    """`a` tells FAST, and takes `spent_s`."""
+    for i in range(n_answers):
+        node.answered_by("a", 90, 500, 10, spent_s + 0.1, spent_s, word("a"), now_s + i)
+
+
+def test_a_peer_that_takes_far_longer_than_it_tells_is_set_aside_and_taken_back() -> None:
+    """Three answers; the next time one; for ever longer, and never for good."""
+    node = router("a", "b")
+    node.told("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
+    lying(node, 2, 1.0)
+    assert node.choose(90, 3.0).target == "a"
+    lying(node, 1, 3.0)
+    assert node.choose(90, 3.0).target == "b"
+    assert node.states(3.0)[0].state == "aside"
+    node.told("a", word("a", line(0.0, 0.0, MAX_N), stamp=(0, 2)), 4.0)
+    assert node.choose(90, 4.0).target == "b"
+    assert Ping("a") not in node.due(12.9)
+    assert Ping("a") in node.due(13.0)
+    node.pinged("a", 0.1, 0.0, word("a"), 13.1)
+    assert node.choose(90, 13.1).target == "a"
+    lying(node, 1, 14.0)
+    assert node.choose(90, 14.0).target == "b"
+    assert Ping("a") not in node.due(33.9)
+    assert Ping("a") in node.due(34.0)
+    node.pinged("a", 0.1, 0.0, word("a"), 34.1)
+    for i in range(20):
+        node.answered_by("a", 90, 500, 10, 0.2, 0.1, word("a"), 35.0 + i)
+    lying(node, 2, 60.0)
+    assert node.choose(90, 62.0).target == "a"
+
+
+def test_a_liar_that_blames_the_network_is_not_chosen_either() -> None:
+    """Time that it does not admit to is the link's, and the link's time is ours to measure."""
+    node = router("a", "b")
+    node.told("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
+    for i in range(2):
+        node.answered_by("a", 90, 500, 10, 5.0, 0.0, word("a", line(0.0, 0.0, MAX_N)), 1.0 + i)
+    assert node.choose(90, 3.0).target == "b"
+
+
+def test_a_broken_curve_sets_its_sender_aside_at_once() -> None:
+    """What the node calls where decoding fails (PeerCurveError)."""
+    node = router("a")
+    node.misbehaved("a", 1.0)
+    assert node.choose(90, 1.0).target == LOCAL
+    assert node.due(11.0) == (Ping("a"),)
+    node.misbehaved("a", 11.1)
+    assert node.due(31.0) == ()
+    assert node.due(31.2) == (Ping("a"),)
+
+
+def test_slower_answers_within_reason_are_no_lie() -> None:
+    """A load that has just begun: the peer's own curve follows."""
+    node = router("a")
+    lying(node, 10, 1.0, spent_s=0.25)
+    assert node.states(12.0)[0].state == "ready"
+
+
+def test_a_link_is_pinged_after_t_ping_and_soon_after_a_surprise() -> None:
+    """CRIME 4.3.1; a spike does not end sending for a minute."""
+    node = router("a")
+    node.choose(90, 0.0)
+    assert node.due(59.9) == ()
+    assert node.due(60.0) == (Ping("a"),)
+    node.pinged("a", 0.9, 0.0, word("a"), 60.9)
+    assert node.choose(90, 60.9).target == LOCAL
+    assert node.next_due_s(60.9) <= 61.9
+    assert node.due(61.9) == (Ping("a"),)
+    node.pinged("a", 0.1, 0.0, word("a"), 62.0)
+    assert node.choose(90, 62.0).target == "a"
+
+
+def test_a_link_that_could_not_win_is_pinged_rarely() -> None:
+    """Pings are CRIME's overhead where one device is best for all (Table 2, IMDB); the paper pings on."""
+    ours, papers = router("a"), router("a", settings=paper(MAX_N))
+    for node in (ours, papers):
+        node.pinged("a", 0.1, 0.0, word("a", line(2.0, 0.0, MAX_N)), 0.0)
+        node.choose(20, 0.0)
+    pings = {}
+    for node in (ours, papers):
+        pings[node] = 0
+        for now_s in range(0, 1000, 10):
+            for _ in node.due(float(now_s)):
+                pings[node] += 1
+                node.pinged("a", 0.1, 0.0, word("a", line(2.0, 0.0, MAX_N)), float(now_s))
+    assert (pings[ours], pings[papers]) == (2, 16)
+
+
+def test_a_device_that_looks_slow_and_is_no_longer_asked_is_probed() -> None:
+    """Inputs go elsewhere, so nothing else would show that its load has ended."""
+    node = router("a")
+    for i in range(40):
+        node.answered_here(10 + i % 9, 0.01 * (10 + i % 9), float(i))
+    for i in range(10):
+        node.answered_here(10 + i % 9, 0.08 * (10 + i % 9), 40.0 + i)
+    assert node.choose(10, 50.0).target == "a"
+    assert Probe(10) in node.due(50.0 + 31.0)
+    node.answered_here(10, 0.1, 82.0)
+    assert Probe(10) in node.due(83.0)
+    node.answered_here(12, 0.12, 83.1)
+    assert node.choose(10, 83.2).target == LOCAL
+
+
+def test_a_device_that_is_as_it_was_is_not_probed() -> None:
+    """A probe takes power."""
+    node = router("a")
+    for i in range(40):
+        node.answered_here(10 + i % 9, 0.01 * (10 + i % 9), float(i))
+    found = [d for now_s in range(40, 2000, 10) for d in node.due(float(now_s))]
+    assert not any(isinstance(d, Probe) for d in found)
+
+
+def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
+    """A queue of a moment must not move all predecessors at once."""
+    node = router("a")
+    assert node.choose(5, 10.0).target == LOCAL
+    node.waits(1.0, 10.0)
+    assert node.choose(5, 10.0).target == "a"
+    assert node.curve(10.0).at(5) < 0.1
+    node.waits(1.0, 12.0)
+    assert Router("x", SETTINGS, SLOW).curve(0.0).at(5) == pytest.approx(0.05)
+    alone = Router("x", SETTINGS, SLOW)
+    alone.waits(1.0, 0.0)
+    alone.waits(1.0, 2.0)
+    assert alone.curve(2.0).at(5) == pytest.approx(0.55)
+    alone.waits(0.0, 3.0)
+    alone.waits(0.0, 300.0)
+    assert alone.curve(300.0).at(5) == pytest.approx(0.05)
+
+
+def test_nothing_known_means_answering_here_first() -> None:
+    """Without a prior, the first input teaches."""
+    node = Router("me", SETTINGS)
+    assert node.local_curve is None
+    assert node.choose(50, 0.0).target == LOCAL
+    with pytest.raises(RouteError):
+        node.choose(50, 0.0, exclude={LOCAL})
+
+
+@dataclass(slots=True)
+class World:
+    """Routers that hear each other at once, or late; no time passes but what `tick` adds."""
+
+    routers: dict[str, Router]
+    now_s: float = 0.0
+    dead: set[str] = field(default_factory=set)
+
+    def tick(self, step_s: float = 0.5) -> None:
+        self.now_s += step_s
+        for name, node in self.routers.items():
+            if name in self.dead:
+                continue
+            for due in node.due(self.now_s):
+                if isinstance(due, Ping):
+                    self._ping(node, due.successor)
+                elif isinstance(due, Broadcast):
+                    for predecessor in due.predecessors:
+                        if predecessor not in self.dead:
+                            self.routers[predecessor].told(name, due.told, self.now_s)
+
+    def _ping(self, node: Router, name: str) -> None:
+        if name in self.dead:
+            node.failed(name, self.now_s)
+            return
+        peer = self.routers[name]
+        peer.heard_of(node.name, f"http://{node.name}", self.now_s)
+        node.pinged(name, 0.01, 0.0, peer.tell(self.now_s, node.name), self.now_s)
+
+    def walk(self, source: str, n: int) -> list[str]:
+        """Where a request goes, by the trail."""
+        at, trail = source, Trail()
+        while True:
+            trail = trail.at(at)
+            target = self.routers[at].choose(n, self.now_s, trail=trail).target
+            if target == LOCAL:
+                return list(trail.path)
+            at, trail = target, trail.sent()
+
+
+def world(edges: Sequence[tuple[str, str]], slopes: dict[str, float], seed: int = 0) -> World:
+    routers = {
+        name: Router(name, SETTINGS, line(0.0, slope, MAX_N), started=seed) for name, slope in slopes.items()
+    }
+    for a, b in edges:
+        routers[a].successor(b, Link(0.01, 250e3))
+    made = World(routers)
+    for _ in range(10):
+        made.tick()
+    return made
+
+
+def test_a_curve_travels_through_levels() -> None:
+    """CRIME 4.3.3: the source hears of the server's load through the gateway."""
+    made = world([("a", "b"), ("b", "c")], {"a": 0.1, "b": 0.05, "c": 0.001})
+    assert made.walk("a", 90) == ["a", "b", "c"]
+    c = made.routers["c"]
+    for i in range(20):
+        c.answered_here(50 + i, 1.0 * (50 + i), made.now_s)
+    for _ in range(4):
+        made.tick(0.1)
+    assert made.walk("a", 90) == ["a", "b"]
+    assert made.routers["a"].choose(90, made.now_s).seconds == pytest.approx(4.51, rel=0.01)
+
+
+def test_nothing_counts_to_infinity() -> None:
+    """The textbook case: two nodes that ask each other, and the one that both relied on dies.
+
+    By distance alone each would take the other for a way to the server, and they would raise each other's
+    times step by step. Here both know at once.
+    """
+    made = world([("a", "b"), ("b", "a"), ("a", "c"), ("b", "c")], {"a": 0.1, "b": 0.2, "c": 0.001})
+    assert made.walk("b", 90) == ["b", "c"]
+    made.dead.add("c")
+    for name in "ab":
+        made.routers[name].failed("c", made.now_s)
+    for _ in range(3):
+        made.tick(0.1)
+    assert made.walk("b", 90) == ["b", "a"]
+    assert made.routers["a"].curve(made.now_s).at(90) == pytest.approx(9.0)
+    assert made.routers["b"].curve(made.now_s).at(90) == pytest.approx(9.01)
+
+
+@given(
+    st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=20),
+    st.lists(st.floats(0.001, 1.0), min_size=5, max_size=5),
+    st.sets(st.sampled_from("abcde"), max_size=2),
+)
+@settings(max_examples=60)
+def test_any_graph_settles_on_least_times_without_circles(
+    edges: set[tuple[str, str]], slopes: list[float], dead: set[str]
+) -> None:
+    """With circles in it, and after deaths: every told time is that of a real way, and no request turns."""
+    ways = [(a, b) for a, b in sorted(edges) if a != b]
+    made = world(ways, dict(zip("abcde", slopes, strict=True)))
+    made.dead |= dead
+    for _ in range(300):
+        made.tick()
+    alive = [name for name in "abcde" if name not in dead]
+    best = {name: slopes["abcde".index(name)] * 90 for name in alive}
+    for _ in alive:  # Bellman and Ford
+        for a, b in ways:
+            if a in best and b in best:
+                best[a] = min(best[a], best[b] + 0.01)
+    for name in alive:
+        path = made.walk(name, 90)
+        assert len(set(path)) == len(path)
+        # never better than the best way; words are corrected from 1 ms and 5 % at each hop on
+        told = made.routers[name].curve(made.now_s).at(90)
+        assert told >= best[name] - 1e-9
+        if not _has_circle(ways):
+            assert told <= best[name] * 1.05**4 + 0.004
+
+
+def _has_circle(edges: list[tuple[str, str]]) -> bool:
+    left = list(edges)
+    while left:
+        ends = {b for _, b in left} - {a for a, _ in left}
+        fewer = [(a, b) for a, b in left if b not in ends]
+        if len(fewer) == len(left):
+            return True
+        left = fewer
+    return False
+
+
+def test_a_node_that_is_restarted_is_used_again() -> None:
+    """Its stamps begin anew and it knows nobody; pings find it."""
+    made = world([("a", "b"), ("b", "c")], {"a": 0.1, "b": 0.05, "c": 0.001})
+    made.dead.add("b")
+    made.routers["a"].failed("b", made.now_s)
+    assert made.walk("a", 90) == ["a"]
+    made.routers["b"] = Router("b", SETTINGS, line(0.0, 0.05, MAX_N), started=1)
+    made.routers["b"].successor("c", Link(0.01, 250e3))
+    made.dead.clear()
+    for _ in range(10):
+        made.tick()
+    assert made.walk("a", 90) == ["a", "b", "c"]
+
+
+def test_the_papers_settings_are_the_papers() -> None:
+    """The baseline of every comparison."""
+    node = Router("me", paper(MAX_N), SLOW)
+    node.successor("a", LINK)
+    node.due(0.0)
+    node.pinged("a", 0.1, 0.0, word("a"), 0.0)
+    node.answered_by("a", 90, 0, 0, 2.0, 0.1, word("a"), 1.0)
+    assert node.choose(90, 1.0).target == LOCAL
+    assert node.due(60.9) == ()
+    assert node.due(61.0) == (Ping("a"),)
+
+
+@pytest.mark.parametrize("bad", [{"max_n": 0}, {"threshold_s": -1.0}, {"ping_after_s": 0.0}, {"window": 0}])
+def test_settings_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
+    """Before a node starts."""
+    with pytest.raises(RouteError):
+        RouterSettings(**{"max_n": 10, **bad})  # type: ignore[arg-type]
+
+
+def test_upstreams_and_nodes_have_names_of_their_own() -> None:
+    """Names are how circles are seen."""
+    node = router("a")
+    with pytest.raises(RouteError, match="already"):
+        node.successor("a", LINK)
+    with pytest.raises(RouteError, match="no name"):
+        Router("", SETTINGS)
+
+
+def test_a_crowd_of_predecessors_is_bounded() -> None:
+    """Anybody may claim a name; the longest unheard go."""
+    node = router("a")
+    for i in range(1000):
+        node.heard_of(f"p{i}", None, float(i))
+    assert len(node.predecessors) == 256
+    assert "p999" in node.predecessors

@@ -7,7 +7,6 @@ of load within a few inferences, and says something before it has seen much.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -75,23 +74,27 @@ def robust(
     longer.
     """
     n, t = np.asarray(lengths, np.float64), np.maximum(np.asarray(seconds, np.float64), _LEAST_S)
-    order = np.argsort(n, kind="stable")
-    n, t = n[order], t[order]
-    groups = max(len(n) // _GROUP, degree + 1)
-    edges = [len(n) * i // groups for i in range(groups + 1)]
-    spans = [(a, b) for a, b in pairwise(edges) if b > a]
-    middles = [(a + b) // 2 for a, b in spans]
-    medians = [float(np.sort(t[a:b])[(b - a) // 2]) for a, b in spans]
-    start = np.asarray(medians)
-    fit = _solve(n[middles], start, 1.0 / start**2, degree)
-    spread = 0.0
+    fit, spread = _through_medians(n, t, degree), 0.0
     for _ in range(2):
         expected = np.maximum(_values(fit, n), _LEAST_S)
         off = np.abs(t / expected - 1.0)
         spread = 1.4826 * float(np.sort(off)[len(off) // 2])
-        near = off <= _NEAR * max(spread, 1e-6)
-        fit = _solve(n[near], t[near], 1.0 / expected[near] ** 2, degree)
+        weights = 1.0 / expected**2
+        weights[off > _NEAR * max(spread, 1e-6)] = 0.0
+        fit = _solve(n, t, weights, degree)
     return fit, spread
+
+
+def _through_medians(n: Float64[np.ndarray, " m"], t: Float64[np.ndarray, " m"], degree: int) -> Quadratic:
+    """Least squares of the relative error through medians of groups of neighbouring lengths."""
+    order = np.argsort(n)
+    groups = min(max(len(n) // _GROUP, degree + 1), len(n))
+    size = len(n) // groups
+    # where they do not divide, every group gives up some of its neighbours
+    picks = np.linspace(0, len(n) - 1, groups * size).astype(np.intp)
+    rows = order[picks].reshape(groups, size)
+    middle = np.sort(t[rows], axis=1)[:, size // 2]
+    return _solve(n[rows[:, size // 2]], middle, 1.0 / middle**2, degree)
 
 
 class LocalTimes:
@@ -205,7 +208,7 @@ class LocalTimes:
 def _is_spread(n: Float64[np.ndarray, " m"], degree: int) -> bool:
     """Whether lengths differ enough to tell a coefficient per degree apart."""
     low, high = float(n.min()), float(n.max())
-    return high >= 1.25 * low + 1.0 and len(np.unique(n)) > degree + 1
+    return high >= 1.25 * low + 1.0 and len(set(n.tolist())) > degree + 1
 
 
 def _values(fit: Quadratic, n: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
@@ -225,6 +228,11 @@ def _solve(
     """
     scale = float(n.max()) or 1.0
     u = n / scale
+    if degree == 1:
+        weighted = weights * u
+        moments = [float(weights.sum()), float(weighted.sum()), float(weighted @ u)]
+        right = [float(weights @ t), float(weighted @ t)]
+        return _drawn_line(moments, right, scale, is_signed)
     powers = [weights]
     for _ in range(2 * degree):
         powers.append(powers[-1] * u)
@@ -233,12 +241,11 @@ def _solve(
     columns = tuple(range(degree + 1))
     solved = _normal(moments, right, columns)
     if not is_signed and min(solved) < 0.0:
-        subsets = ((0, 1), (0, 2), (1, 2), (0,), (1,), (2,)) if degree == 2 else ((0,), (1,))
-        fits = [_normal(moments, right, subset) for subset in subsets]
+        fits = [_normal(moments, right, s) for s in ((0, 1), (0, 2), (1, 2), (0,), (1,), (2,))]
         allowed = [f for f in fits if min(f) >= 0.0]
         # the sum of squares less a constant: -b'x for a least-squares x
         solved = min(allowed, key=lambda f: -sum(a * b for a, b in zip(f, right, strict=True)))
-    constant, linear, square = (*solved, 0.0)[:3]
+    constant, linear, square = solved
     return Quadratic(constant, linear / scale, square / scale**2)
 
 
@@ -260,3 +267,16 @@ def _normal(moments: list[float], right: list[float], columns: tuple[int, ...]) 
         rest = sum(rows[k][j] * found[columns[j]] for j in live if j > k)
         found[columns[k]] = (rows[k][size] - rest) / rows[k][k]
     return found
+
+
+def _drawn_line(moments: list[float], right: list[float], scale: float, is_signed: bool) -> Quadratic:
+    """The two coefficients of a line, written out: what is fitted most often."""
+    m, a, aa = moments
+    varies = m * aa - a * a
+    slope = (m * right[1] - a * right[0]) / varies if varies > 1e-12 * m * aa else 0.0
+    constant = (right[0] - slope * a) / m
+    if not is_signed and slope < 0.0:
+        slope, constant = 0.0, right[0] / m
+    elif not is_signed and constant < 0.0:
+        slope, constant = right[1] / aa, 0.0
+    return Quadratic(constant, slope / scale)

@@ -161,7 +161,8 @@ class Successor:
         if self._settings.adapts_pings:
             doubled_s = min(2.0 * self._interval_s, usual_s)
             self._interval_s = min(_CONFIRM_S, usual_s) if is_surprise else doubled_s
-        self.ping_at_s = max(now_s + self._interval_s, self._aside_until_s)
+        is_aside = now_s < self._aside_until_s
+        self.ping_at_s = self._aside_until_s if is_aside else now_s + self._interval_s
 
     def _judge(self, n: int, spent_s: float, now_s: float) -> bool:
         """Whether it keeps its word about as well as can be asked."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isfinite
+from math import floor, isfinite
 
 from pliant.errors import RouteError
 from pliant.route.curve import TimeCurve, line
@@ -69,13 +69,13 @@ def _fits(f: Quadratic, a: int, b: int, tolerance: float) -> bool:
     """Whether the chord of (1 - tolerance) * f over [a, b] stays under (1 + tolerance) * f.
 
     The chord lies square * (x - a)(b - x) * low above low * f; the rest is where
-    2 * tolerance * f(x) less that is least.
+    2 * tolerance * f(x) less that is least, at one of the two integers beside it.
     """
     low, room = (1.0 - tolerance) * f.square_s, 2.0 * tolerance
     steep = room * f.square_s + low
     x = (low * (a + b) - room * f.linear_s) / (2.0 * steep)
-    x = min(max(x, a), b)
-    return room * f(x) >= low * (x - a) * (b - x)
+    left = min(max(floor(x), a), b - 1)
+    return all(room * f(n) >= low * (n - a) * (b - n) * (1.0 - 1e-12) for n in (left, left + 1))
 
 
 def _corridor(times: list[float], tolerance: float) -> tuple[tuple[int, float], ...]:

@@ -214,6 +214,7 @@ class Router:
         self._here_s = now_s
         is_new = self._local.add(n, seconds)
         self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_every_s)
+        self._next_due_s = min(self._next_due_s, self._probe_at_s)
         if is_new:
             curve = self._local.curve
             assert curve is not None
@@ -395,7 +396,7 @@ class Router:
         others = [c for c in self._candidates if c.name != peer.name]
         if peer.told is None or not others:
             return True
-        top = self.settings.max_n if self._predecessors else self._longest
+        top = self.settings.max_n if self._predecessors or not self._longest else self._longest
         link = peer.transfer
         fixed_s = link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s
         hopeful = peer.told.curve.plus(max(fixed_s, 0.0), link.per_item_s)

@@ -30,7 +30,6 @@ class RouterSettings:
     adapts_pings: bool = True
     probe_after_s: float | None = 30.0
     expire_after_s: float = 1500.0
-    rtt_samples: int = 3
     rtt_fresh_s: float = 10.0
     retry_s: float = 1.0
     retry_limit_s: float = 60.0
@@ -60,7 +59,7 @@ class RouterSettings:
 
     @property
     def transfer(self) -> TransferSettings:
-        return TransferSettings(self.rtt_samples, self.rtt_fresh_s)
+        return TransferSettings(self.is_robust, self.rtt_fresh_s)
 
 
 def paper(
@@ -83,7 +82,6 @@ def paper(
         ping_after_s=ping_after_s,
         adapts_pings=False,
         probe_after_s=None,
-        rtt_samples=1,
         power=power,
         radio=radio,
     )

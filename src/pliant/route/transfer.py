@@ -5,58 +5,64 @@ by its own, is what the network took. Two clocks that differ by any offset give 
 parts per million shifts it by that part of the time spent.
 """
 
-from collections import deque
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 
-_STEADY = 1e-3
-"""A round trip that moves by less than this part stays what it was: nothing depends on it."""
-_SURPRISE = 0.3
-_PAIRS_EVERY = 32
+_STEADY = 5e-3
+"""A round trip that moves by less than this part stays what it was: no choice loses more by it."""
+_SURPRISE = 0.15
+"""A trip that is off by this part, and by four times the usual, is a spike or another state of the link."""
+_AVERAGED = 16
+_SPIKES = 64
+_PAIRS_EVERY = 64
 _SIZES_KEEP = 0.99
 _FLOOR_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
 class TransferSettings:
-    """The round trip is the median of the last `keep` samples that are not `fresh_s` older than the last.
+    """Whether round trips are averaged, spikes told from changes; without, the last one counts (the paper).
 
-    `keep` = 1 is the paper: the last sample. One spike of a busy link then decides nothing, and a lasting
-    change is believed after half of `keep`; of two samples the smaller counts.
+    A sample more than `fresh_s` after the one before is believed as it is: much may have changed.
     """
 
-    keep: int = 3
+    is_robust: bool = True
     fresh_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.keep < 1 or not self.fresh_s >= 0:
-            raise RouteError(
-                f"keeping {self.keep} samples for {self.fresh_s} s cannot be: give 1 or more, and >= 0."
-            )
+        if not self.fresh_s >= 0:
+            raise RouteError(f"samples cannot be fresh for {self.fresh_s} s: give 0 or more.")
 
 
 class TransferTimes:
     """What transfers to one successor take: `fixed_s` + `per_item_s` * n for an input of length n.
 
+    A round trip near the usual one goes into an average of sixteen. One far off is a spike until the next
+    one says the same; then the link has changed, and the average starts anew. What spikes cost is kept
+    apart, averaged over 64 trips, and added: they are part of what is paid, but say nothing about the next.
+    If each sample counted in full, one spike would end all sending until the next ping.
+
     S(n), bytes there and back, is a line through what was sent. The bandwidth is that of `prior` until
-    samples of different sizes show another beyond doubt (the median slope of pairs is three of its standard
-    errors from zero); most inputs are too small for that, and the round trip decides.
+    samples of different sizes show another beyond doubt (nine of ten pairs agree); most inputs are too small
+    for that, and the round trip decides.
     """
 
     def __init__(self, prior: Link, settings: TransferSettings) -> None:
         self._settings = settings
         self._seconds_per_byte = 1.0 / prior.bandwidth_Bps
-        self._recent: deque[tuple[float, float, float]] = deque(maxlen=settings.keep)
         self._pairs: list[tuple[float, float]] = []
         self.sent = SizeLine()
         self.received = SizeLine()
-        self._deviation = 0.0
+        self._usual = 0.0
+        self._count = 0
+        self._run = 0
+        self._odd_s = self._spikes_s = 0.0
+        self._last_s = float("-inf")
         self._floor: tuple[float, float] = (float("inf"), float("inf"))
         self._floor_from_s = 0.0
         self.rtt_s = prior.rtt_s
-        self.is_measured = False
         self.fixed_s = prior.rtt_s
         self.per_item_s = 0.0
 
@@ -87,27 +93,45 @@ class TransferTimes:
         return self._sample(0, max(away_s - spent_s, 0.0), 0.0, now_s)
 
     def _sample(self, n: int, took_s: float, n_bytes: float, now_s: float) -> bool:
-        recent = self._recent
-        recent.append((now_s, took_s, n_bytes))
         per_byte = self._seconds_per_byte
         trip_s = max(took_s - n_bytes * per_byte, 0.0)
         self._keep_floor(trip_s, now_s)
-        off = abs(trip_s - self.rtt_s) / max(self.rtt_s, 1e-6)
-        is_surprise = self.is_measured and off > max(_SURPRISE, 4.0 * self._deviation)
-        self._deviation += 0.1 * (min(off, 1.0) - self._deviation) if self.is_measured else 0.0
-        if len(recent) > 1:
-            oldest = now_s - self._settings.fresh_s
-            trips = sorted([max(s - b * per_byte, 0.0) for at, s, b in recent if at >= oldest])
-            trip_s = trips[(len(trips) - 1) // 2]
-        if abs(trip_s - self.rtt_s) > _STEADY * self.rtt_s or not self.is_measured:
-            self.rtt_s = trip_s
-        self.is_measured = True
-        fixed_s = self.rtt_s + (self.sent.fixed + self.received.fixed) * per_byte
+        is_surprise = False
+        if not self._settings.is_robust or not self._count:
+            self.rtt_s, self._count = trip_s, 1
+        else:
+            is_surprise = self._average(trip_s, now_s - self._last_s > self._settings.fresh_s)
+        self._last_s = now_s
+        fixed_s = self.rtt_s + self._spikes_s + (self.sent.fixed + self.received.fixed) * per_byte
         per_item_s = (self.sent.per_item + self.received.per_item) * per_byte
         moved_s = abs(fixed_s - self.fixed_s) + abs(per_item_s - self.per_item_s) * n
         if moved_s > _STEADY * self.rtt_s:
             self.fixed_s, self.per_item_s = fixed_s, per_item_s
         return is_surprise
+
+    def _average(self, trip_s: float, is_late: bool) -> bool:
+        """One more trip beside the usual; whether it is a surprise."""
+        off_s = trip_s - self.rtt_s
+        off = abs(off_s) / max(self.rtt_s, 1e-6)
+        limit = max(_SURPRISE, 4.0 * self._usual)
+        gain = 1.0 / min(self._count + 1, _AVERAGED)
+        self._usual += (min(off, limit) - self._usual) / _AVERAGED
+        if off <= limit:
+            spike_s = max(self._odd_s, 0.0) if self._run else 0.0
+            self._spikes_s += (spike_s - self._spikes_s) / _SPIKES
+            self._count += 1
+            self.rtt_s += gain * off_s
+            self._run = 0
+            return False
+        side = 1 if off_s > 0 else -1
+        if side == self._run:
+            nearer_s = min(off_s, self._odd_s, key=abs)
+            self.rtt_s, self._count, self._run = self.rtt_s + nearer_s, 2, 0
+        elif is_late or self._count == 1:  # what is believed now is old, or one sample's word
+            self.rtt_s, self._count, self._run = trip_s, 1, 0
+        else:
+            self._run, self._odd_s = side, off_s
+        return True
 
     def _keep_floor(self, trip_s: float, now_s: float) -> None:
         if now_s - self._floor_from_s > _FLOOR_S:
@@ -115,20 +139,20 @@ class TransferTimes:
         self._floor = (self._floor[0], min(self._floor[1], trip_s))
 
     def _learn_bandwidth(self) -> None:
-        """Slopes of pairs half a window apart in size: neither a spike nor a step moves their median."""
+        """The median slope of pairs half a window apart in size, where nine tenths say more, or less.
+
+        Neither spikes nor steps move that; of 32 pairs of noise so many agree once in 400,000 times.
+        """
         pairs, self._pairs = sorted(self._pairs), []
         half = len(pairs) // 2
         slopes = [
             (t - s) / (b - a) for (a, s), (b, t) in zip(pairs[:half], pairs[half:], strict=True) if b > a
         ]
-        if len(slopes) < half // 2:
+        if len(slopes) < 0.75 * half:
             return
-        slopes.sort()
-        slope = slopes[len(slopes) // 2]
-        apart = sorted(abs(s - slope) for s in slopes)[len(slopes) // 2]
-        error = 1.86 * apart / len(slopes) ** 0.5  # of a median: 1.2533 * 1.4826 * MAD / sqrt(m)
-        if slope > 3.0 * error and slope > 0.0:
-            self._seconds_per_byte = slope
+        n_above = sum(slope > self._seconds_per_byte for slope in slopes)
+        if min(n_above, len(slopes) - n_above) <= len(slopes) // 10:
+            self._seconds_per_byte = max(sorted(slopes)[len(slopes) // 2], self._seconds_per_byte / 4.0)
 
 
 class SizeLine:
