@@ -95,7 +95,7 @@ def _quality(spec: EncoderSpec, n: int, repeats: int) -> dict[str, object]:
         plan, plan_s = solve(p, "ws")
         _, longer_s = polish(p, plan, plan_s, 200)
         over.append(100 * (plan_s / longer_s - 1))
-        decision = choose_partition(spec, TOKENS, *cluster(seed, n), "d0", bound=True)
+        decision = choose_partition(spec, TOKENS, *cluster(seed, n), "d0", bound_time_s=2.0)
         gap.append(100 * (decision.gap or 0.0))
         alone_s = min(one.seconds for one in decision.considered if one.what.endswith("alone"))
         gain.append(100 * (1 - decision.seconds / alone_s))

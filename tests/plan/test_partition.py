@@ -1,5 +1,7 @@
 """The partitioner against every partition there is, against single devices, memory and its own promises."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +18,7 @@ from pliant.plan.partition_improve import best
 from pliant.plan.partition_start import alone
 from pliant.plan.parts import weight_bytes
 from pliant.plan.problem import pose
-from tests.plan.clusters import cluster, simulated_s
+from tests.plan.clusters import cluster, curved, simulated_s
 from tests.plan.splits import bert, mobilebert
 
 SPEC = bert()
@@ -38,29 +40,46 @@ def test_no_weight_stationary_partition_simulates_quicker(n: int, seed: int) -> 
     assert decision.seconds == pytest.approx(chosen_s, rel=0.05)
 
 
-@pytest.mark.parametrize(("mode", "n", "tokens", "ffn"), [("ws", 3, 8, 20), ("1d", 2, 6, 6)])
+@pytest.mark.parametrize(
+    ("mode", "n", "tokens", "ffn", "is_curved"),
+    [
+        ("ws", 2, 9, 20, True),
+        ("ws", 3, 8, 20, False),
+        ("ws", 3, 6, 20, True),
+        ("1d", 2, 6, 6, False),
+        ("1d", 2, 5, 8, True),
+        ("1d", 3, 4, 4, False),
+        ("1d", 3, 3, 4, True),
+    ],
+)
 def test_the_search_finds_the_optimum_among_a_few_devices(
-    mode: FlatMode, n: int, tokens: int, ffn: int, monkeypatch: pytest.MonkeyPatch
+    mode: FlatMode, n: int, tokens: int, ffn: int, is_curved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the closed form, of 675 and 245 plans each, on a dozen clusters, half of them with slow pairs."""
+    """The least of all (up to 3375) plans by the true cost, on 60 clusters, half with slow links."""
     monkeypatch.setattr("pliant.plan.partition.MOST_PLANS", 0)
-    spec = bert(ffn=ffn)
-    for seed in range(12):
-        p = pose(spec, tokens, *cluster(seed, n, pairs=seed % 2 == 0), "d0")
+    for seed in range(60):
+        devices, links = cluster(seed, n, pairs=seed % 2 == 0)
+        if is_curved:
+            devices = {name: curved(device) for name, device in devices.items()}
+        p = pose(bert(ffn=ffn), tokens, devices, links, f"d{seed % n}")
         _, optimum_s = best(p, all_plans(p, mode))
         _, found_s = solve(p, mode)
         assert found_s == pytest.approx(optimum_s, rel=1e-9), seed
 
 
-def test_the_search_is_near_the_optimum_among_three_devices_in_1d(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3375 plans each: nearly all are the optimum."""
+@pytest.mark.parametrize(("mode", "n"), [("ws", 2), ("ws", 3), ("1d", 2), ("1d", 3)])
+def test_the_optimum_is_found_where_memory_is_short(
+    mode: FlatMode, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices with room for a part of the weights, unevenly: what fits is found, and the best of it."""
     monkeypatch.setattr("pliant.plan.partition.MOST_PLANS", 0)
-    over = []
-    for seed in range(20):
-        p = pose(bert(ffn=4), 4, *cluster(seed, 3), "d0")
-        over.append(solve(p, "1d")[1] / best(p, all_plans(p, "1d"))[1] - 1)
-    assert np.mean(over) < 0.003
-    assert max(over) < 0.05
+    for seed in range(30):
+        devices, links = cluster(seed, n, pairs=seed % 2 == 0)
+        p = pose(bert(ffn=4), 4, devices, links, "d0")
+        whole = p.sizes.tiled_head.each * 4 + p.sizes.tiled_column * 4 + p.sizes.tiled_row
+        p = replace(p, memory=whole * np.random.default_rng(seed).uniform(0.3, 1.2, n))
+        _, optimum_s = best(p, all_plans(p, mode))
+        assert solve(p, mode)[1] == pytest.approx(optimum_s, rel=1e-9), seed
 
 
 def test_all_plans_of_two_devices_are_priced() -> None:

@@ -19,9 +19,10 @@ from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
 from pliant.plan.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
 from pliant.plan.partition_all import MOST_PLANS, all_plans, n_plans
-from pliant.plan.partition_bound import bound_ws
+from pliant.plan.partition_bound import bound_s
+from pliant.plan.partition_few import FEW, solve_few
 from pliant.plan.partition_grid import solve_grid
-from pliant.plan.partition_improve import FEW, best, polish, search_heads
+from pliant.plan.partition_improve import best, polish, search_heads
 from pliant.plan.partition_linear import fitted
 from pliant.plan.partition_start import alone, starts
 from pliant.plan.problem import Problem, pose
@@ -31,6 +32,8 @@ from pliant.quantities import format_bytes
 Rule = Literal["paper", "cost"]
 MANY = 16
 """Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
+ROUNDS = 3
+"""Moves of one kind among many devices: as long as a linear program takes."""
 TILED: tuple[FlatMode, Mode] = ("1d", "2d")
 
 
@@ -43,7 +46,7 @@ def choose_partition(
     deadline_s: float | None = None,
     *,
     rule: Rule = "paper",
-    bound: bool = False,
+    bound_time_s: float | None = None,
     least_gain: float = 0.0,
 ) -> Decision:
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
@@ -54,7 +57,8 @@ def choose_partition(
     "cost" tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way,
     InputError and ProfileError where the devices are not described.
 
-    With `bound` the decision says what no weight-stationary partition of these (shortlisted) devices beats.
+    Given a `bound_time_s`, the decision says what no partition of the same mode of these (shortlisted)
+    devices beats: a linear relaxation, made tighter for so long.
     A split that saves less than `least_gain` of the best single device's time is not taken: that one waits
     for nobody. In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
     """
@@ -83,7 +87,7 @@ def choose_partition(
         deadline_s=deadline_s,
         considered=tuple(considered),
         reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
-        bound_s=bound_ws(p) if bound and partition.mode == "ws" else None,
+        bound_s=None if bound_time_s is None else bound_s(p, partition.mode, bound_time_s),
     )
 
 
@@ -95,29 +99,20 @@ def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
 def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     """As `solve`, in a mode without a grid.
 
-    All plans are priced where they are few, as between two devices in the weight-stationary mode. Fewer
-    devices leave time for more starts and more moves: among a few devices nothing better was found by trying
-    all plans (tests), among ten it costs about as much as one linear program.
+    All plans are priced where they are few, as between two devices in the weight-stationary mode; among up
+    to FEW devices nothing better was found by trying all plans (tests). Among ten, a search costs about as
+    much as a linear program.
     """
     if n_plans(p, mode) <= MOST_PLANS:
         return best(p, all_plans(p, mode))
-    n_starts, n_polished, rounds = (6, 2, 10) if p.n <= FEW else (1, 1, 3)
-    begun = starts(p, mode)
-    _, first = np.unique(begun.heads, axis=0, return_index=True)
-    times = seconds(p, begun)[first]
-    order = first[np.argsort(times, kind="stable")[:n_starts]]
-    found = sorted((_fitted(p, begun.take(int(i)), rounds) for i in order), key=lambda one: one[1])
-    return min(
-        (polish(p, plan, plan_s, rounds) for plan, plan_s in found[:n_polished]), key=lambda one: one[1]
-    )
-
-
-def _fitted(p: Problem, plan: Plans, rounds: int) -> tuple[Plans, float]:
-    plan_s = float(seconds(p, plan)[0])
+    if p.n <= FEW:
+        return solve_few(p, mode)
+    plan, plan_s = best(p, starts(p, mode))
     if not np.isfinite(plan_s):
         return plan, plan_s
-    plan, plan_s = search_heads(p, plan, plan_s, rounds)
-    return best(p, together([plan, fitted(p, plan)]))
+    plan, plan_s = search_heads(p, plan, plan_s, ROUNDS)
+    plan, plan_s = best(p, together([plan, fitted(p, plan)]))
+    return polish(p, plan, plan_s, ROUNDS)
 
 
 def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:

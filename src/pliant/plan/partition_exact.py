@@ -5,7 +5,7 @@ overlaps nothing, as `plan.pace` does, and knows no pairs slower than their inte
 one-hot, so measured times are exact and the first exchange (rows times others' heads) becomes linear.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from pliant.errors import BudgetError
 from pliant.plan.linear import INFINITY, LinearProgram
 from pliant.plan.pace import Plans
 from pliant.plan.pace_ws import Times
-from pliant.plan.problem import ITEMSIZE, Problem
+from pliant.plan.problem import ITEMSIZE, Problem, in_units_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def staged_s(p: Problem, plans: Plans) -> Times:
 def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> Exact:
     """The best by eq. 7, within `gap` or the best of the time. Raises BudgetError where nothing fits."""
     true, unit_s = p, float(p.attend_s[:, -1].max() + p.rest_s[:, -1].max())
-    p = _in_units_of(p, unit_s)  # the solver's tolerances are absolute
+    p = in_units_of(p, unit_s)  # the solver's tolerances are absolute
     s, n, counts = p.sizes, p.n, p.sizes.n_heads + 1
     m, unit, row_bytes, rtt_s = _units(p)
     z = np.arange(n * counts).reshape(n, counts)
@@ -132,18 +132,6 @@ def solve_exactly(p: Problem, time_limit_s: float = 60.0, gap: float = 1e-6) -> 
     found = solved.values[rows].round().astype(np.int64)
     plan = Plans("ws", heads[None], found[None], np.zeros((1, n), dtype=np.int64))
     return Exact(plan, float(staged_s(true, plan)[0]), solved.bound * unit_s)
-
-
-def _in_units_of(p: Problem, unit_s: float) -> Problem:
-    """The same problem with `unit_s` for a second."""
-    return replace(
-        p,
-        attend_s=p.attend_s / unit_s,
-        rest_s=p.rest_s / unit_s,
-        rtt_s=p.rtt_s / unit_s,
-        egress=p.egress * unit_s,
-        ingress=p.ingress * unit_s,
-    )
 
 
 def _units(p: Problem) -> tuple[float, float, float, float]:

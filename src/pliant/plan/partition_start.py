@@ -1,31 +1,28 @@
 """Good partitions without a solver: heads one by one to who is done first, the rest by speed."""
 
-from itertools import combinations
-
 import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.plan.pace import Counts, FlatMode, Plans, together
+from pliant.plan.pace_ws import Sets
 from pliant.plan.problem import ITEMSIZE, Problem
 
 Speeds = Float[np.ndarray, "plans devices"]
 Share = Int[np.ndarray, " devices"]
-FEW = 4
-"""Devices among which more is tried: every set of them, several moves at once."""
 
 
 def starts(p: Problem, mode: FlatMode) -> Plans:
-    """Every device alone, then for every number of devices with heads the quickest at them, or of few any.
+    """Every device alone, then for every number of devices with heads the quickest at them.
 
     Plans need not fit in memory.
     """
     s = p.sizes
     head_s = p.attend_s if mode == "ws" else p.mixed_s
-    sent_s = head_s + np.arange(s.n_heads + 1) * (ITEMSIZE * s.head_dim * s.rows / p.egress)[:, None]
     room = head_room(p, mode)
     found = []
-    for late_s in (head_s, sent_s):
-        for some in _sets(p, late_s):
+    for late_s in (head_s, head_s + sent_s(p)):
+        order = np.argsort(_entry_s(p, late_s), kind="stable")
+        for some in (order[:q] for q in range(2, min(p.n, s.n_heads) + 1)):
             heads = spread(late_s, s.n_heads, room, some)
             if heads is not None:
                 found.append(heads)
@@ -41,8 +38,21 @@ def alone(p: Problem, mode: FlatMode) -> Plans:
     return Plans(mode, each * p.sizes.n_heads, each * p.sizes.rows, columns)
 
 
-def with_heads(p: Problem, mode: FlatMode, heads: Counts) -> Plans:
-    """Plans with these heads, rows (and columns) in proportion to what each device does in a second."""
+def sent_s(p: Problem) -> Speeds:
+    """Seconds that a device takes to send what 0, 1, 2, ... heads attended, all rows: [devices, counts]."""
+    s = p.sizes
+    times: Speeds = np.arange(s.n_heads + 1) * (ITEMSIZE * s.head_dim * s.rows / p.egress)[:, None]
+    return times
+
+
+def with_heads(
+    p: Problem, mode: FlatMode, heads: Counts, rowed: Sets | None = None, cut: Sets | None = None
+) -> Plans:
+    """Plans with these heads, rows (and columns) in proportion to what each device does in a second.
+
+    Rows go to the devices in `rowed`, columns to those in `cut`: else to all that memory allows, in the
+    1D-tiled mode to those with heads.
+    """
     s = p.sizes
     headed = heads > 0
     n_to = headed.sum(1, keepdims=True) - headed
@@ -50,15 +60,17 @@ def with_heads(p: Problem, mode: FlatMode, heads: Counts) -> Plans:
         row_s = p.rest_s[:, -1] / s.rows + ITEMSIZE * s.hidden * n_to / p.egress
         row_s = row_s + ITEMSIZE * s.head_dim * (s.n_heads - heads) / p.ingress
         able = p.memory >= s.ws_row + np.where(headed, s.ws_head.fixed + s.ws_head.each * heads, 0.0)
-        rows = proportional(np.where(able, 1.0 / row_s, 0.0), s.rows)
+        rows = proportional(np.where(able if rowed is None else able & rowed, 1.0 / row_s, 0.0), s.rows)
         return Plans(mode, heads, rows, np.zeros_like(heads))
     held = np.where(headed, s.tiled_head.fixed + s.tiled_head.each * heads, 0.0)
     room = np.maximum(p.memory - held - s.tiled_row, 0) // s.tiled_column
     columns = proportional(
-        np.where(headed, 1.0 / sum(times[:, -1] for times in p.forward_s), 0.0), s.n_columns, room
+        np.where(headed if cut is None else cut, 1.0 / sum(times[:, -1] for times in p.forward_s), 0.0),
+        s.n_columns,
+        room,
     )
     row_s = ITEMSIZE * s.inner * ((n_to + headed) / p.ingress + n_to / p.egress)
-    rows = proportional(np.where(headed, 1.0 / row_s, 0.0), s.rows)
+    rows = proportional(np.where(headed if rowed is None else rowed, 1.0 / row_s, 0.0), s.rows)
     return Plans(mode, heads, rows, columns)
 
 
@@ -108,15 +120,6 @@ def _rounded(exact: Speeds, speed: Speeds, total: int) -> Counts:
     quickest = np.argmax(speed, axis=1)
     share[np.arange(len(share)), quickest] += total - share.sum(1)
     return share
-
-
-def _sets(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> list[Int[np.ndarray, " some"]]:
-    """Who might have heads: of few devices every two or more, else the quickest."""
-    most = min(p.n, p.sizes.n_heads)
-    if p.n <= FEW:
-        return [np.array(some) for q in range(2, most + 1) for some in combinations(range(p.n), q)]
-    order = np.argsort(_entry_s(p, late_s), kind="stable")
-    return [order[:q] for q in range(2, most + 1)]
 
 
 def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[np.ndarray, " devices"]:

@@ -1,12 +1,13 @@
 """A partitioning problem as arrays: what each share costs in time, bytes and memory. Solves nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.cluster import Capability, Links
+from pliant.ir.cluster import Capability, Curve, Links
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.sizes import Amount, Sizes, reduces, sizes
@@ -75,11 +76,37 @@ def pose(
     )
 
 
+def in_units_of(p: Problem, unit_s: float) -> Problem:
+    """The same problem with `unit_s` for a second: a solver's tolerances are absolute."""
+    return replace(
+        p,
+        capabilities=tuple(_in_units_of(device, unit_s) for device in p.capabilities),
+        attend_s=p.attend_s / unit_s,
+        mixed_s=p.mixed_s / unit_s,
+        rest_s=p.rest_s / unit_s,
+        forward_s=tuple(times / unit_s for times in p.forward_s),
+        rtt_s=p.rtt_s / unit_s,
+        rate=p.rate * unit_s,
+        egress=p.egress * unit_s,
+        ingress=p.ingress * unit_s,
+    )
+
+
+def _in_units_of(device: Capability, unit_s: float) -> Capability:
+    curves = tuple(
+        Curve(curve.kind, tuple((ops, s / unit_s) for ops, s in curve.points)) for curve in device.curves
+    )
+    frequency_Hz, call_s = device.frequency_Hz * unit_s, device.call_s / unit_s
+    return replace(device, frequency_Hz=frequency_Hz, call_s=call_s, curves=curves)
+
+
+@lru_cache(maxsize=512)
 def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
-    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them."""
+    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; not to be written."""
     ops = amount.fixed + amount.each * np.arange(most + 1.0)
     ops[0] = 0.0
     times: Table = stage_s(devices, kind, np.broadcast_to(ops[:, None], (most + 1, len(devices)))).T
+    times.setflags(write=False)
     return times
 
 
