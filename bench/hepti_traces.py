@@ -23,7 +23,7 @@ from report import ROOT
 
 TRACES = {"walking": ("5g/5g_trace_101_walking", 36), "driving": ("5g/5g_trace_77_driving", 0)}
 """A trace, and its second with which the replay begins: where bandwidth is ample, before it falls."""
-SECONDS = 40
+SECONDS = 30
 _LEAST_BPS = 1e3
 _FOLDER = Path(os.environ.get("PLIANT_TRACES") or ROOT.parent / "shared" / "traces") / "lumos5g"
 
