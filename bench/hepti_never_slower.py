@@ -30,11 +30,13 @@ from report import Claim
 
 N_SETS, BAR = 50, 1.05
 TOKENS = 256
+FAR = ("a", "b")
+"""Those whose frames are held back: one by one, by a process that both share, so their links are weak too."""
 LAYERS, HIDDEN, HEADS = 3, 512, 16
 LEAST_SLOWER, USUAL_SLOWER = 3.0, 8.5
 """Than this machine, whose two cores five devices share: what they use together must leave them free. They
 measure themselves at the usual pace: a core that rests between stages is slower when it wakes."""
-LEAST_MBIT, MOST_MBIT = 50, 940
+LEAST_MBIT, FAR_MBIT, MOST_MBIT = 50, 150, 940
 WORKERS = ("a", "b", "c", "d")
 
 
@@ -58,8 +60,8 @@ def draw(seed: int) -> tuple[Drawn, ...]:
         Drawn(
             name,
             slower=round(LEAST_SLOWER * 2 ** rng.uniform(0, 3), 2),
-            mbit=round(LEAST_MBIT * (MOST_MBIT / LEAST_MBIT) ** rng.random()),
-            delay_s=round(rng.uniform(0, 0.01), 4) if rng.random() < 0.5 else 0.0,
+            mbit=round(LEAST_MBIT * ((FAR_MBIT if name in FAR else MOST_MBIT) / LEAST_MBIT) ** rng.random()),
+            delay_s=round(rng.uniform(0, 0.01), 4) if name in FAR else 0.0,
             memory=2.0 if name == PRIMARY or rng.random() < 2 / 3 else round(rng.uniform(0.2, 0.9), 2),
         )
         for name in (PRIMARY, *sorted(others))
@@ -77,7 +79,7 @@ def measure(quick: bool, first: int, count: int) -> list[dict[str, Any]]:
         for worker in WORKERS:
             (paces / worker).write_text(f"{USUAL_SLOWER}")
         specs = [
-            DeviceSpec(n, slower=USUAL_SLOWER, bandwidth_Bps=rate("940Mbit"), delay_s=0.0)
+            DeviceSpec(n, USUAL_SLOWER, bandwidth_Bps=rate("940Mbit"), delay_s=0.0 if n in FAR else None)
             for n in (PRIMARY, *WORKERS)
         ]
         with open_rig(specs, model, source, folder / "rig", TOKENS, paces=paces) as rig:
@@ -131,7 +133,8 @@ class _Bench:
     def _become(self, drawn: Sequence[Drawn]) -> None:
         for d in drawn:
             self.rig.network.set_bandwidth(d.name, rate(f"{d.mbit}Mbit"))
-            self.rig.network.set_delay(d.name, d.delay_s)
+            if d.name in FAR:
+                self.rig.network.set_delay(d.name, d.delay_s)
             if d.name != PRIMARY:
                 (self.paces / d.name).write_text(f"{d.slower}")
         self.rig.lanes.dilation = {self.rig.lanes.own: drawn[0].slower}
