@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.cluster.comm import Tag
-from pliant.cluster.frame import PIECE_BYTES, BadFrame, pack, unpack
+from pliant.cluster.frame import LEAST_PIECE_BYTES, PIECE_BYTES, BadFrame, pack, piece_bytes, unpack
 
 _FRAME = bytes(next(pack("ada", Tag(1, 2, 3), np.arange(10, dtype=np.uint8), b"note")))
 
@@ -24,15 +24,23 @@ def test_what_was_packed_is_unpacked(
     assert (piece.n_bytes, piece.offset) == (len(payload), 0)
 
 
-@pytest.mark.parametrize("n", [PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, 1_000_000])
-def test_the_pieces_of_a_long_message_are_the_message(n: int) -> None:
+@pytest.mark.parametrize("most", [LEAST_PIECE_BYTES, 8 * LEAST_PIECE_BYTES, 8 * PIECE_BYTES, 1_000_000])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_the_pieces_of_a_long_message_are_the_message(most: int, more: int) -> None:
     """Nothing is lost where they meet, and the note travels once."""
+    n = most + more
     payload = np.random.default_rng(0).integers(0, 256, n, dtype=np.uint8)
     pieces = [unpack(memoryview(f))[1] for f in pack("ada", Tag(0, 0, 0), payload, b"note")]
     assert b"".join(p.payload for p in pieces) == payload.tobytes()
     assert [p.note for p in pieces] == [b"note"] + [b""] * (len(pieces) - 1)
-    assert len(pieces) == -(-n // PIECE_BYTES)
+    assert len(pieces) == -(-n // piece_bytes(n))
     assert {p.n_bytes for p in pieces} == {n}
+
+
+def test_a_message_comes_in_some_eight_pieces_neither_tiny_nor_long() -> None:
+    """Both ends find the length from the message's alone, so it is part of the format."""
+    kib = [(0, 32), (1, 32), (112, 32), (256, 32), (257, 64), (512, 64), (513, 128), (65536, 128)]
+    assert [(n, piece_bytes(n << 10) >> 10) for n, _ in kib] == kib
 
 
 @pytest.mark.parametrize("n", range(len(_FRAME)))
@@ -65,5 +73,5 @@ def test_another_version_is_refused_as_such() -> None:
     """Two releases in one cluster must hear which."""
     frame = bytearray(_FRAME)
     frame[4] = 9
-    with pytest.raises(BadFrame, match="version 9; this device speaks version 1"):
+    with pytest.raises(BadFrame, match="version 9; this device speaks version 2"):
         unpack(memoryview(frame))

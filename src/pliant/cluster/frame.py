@@ -2,8 +2,9 @@
 
 Byte order is little-endian. The head is magic (4), version (1), length of the name (1) and of the note
 (2), then epoch, segment, step, the length of the whole payload and where this piece begins (8 each). All
-pieces but the last have PIECE_BYTES: a long message is encrypted, sent and decrypted at once, piece after
-piece, which moved 4 MB 2 to 3 times as fast as one frame did.
+pieces but the last have `piece_bytes`: a message is encrypted, sent and decrypted at once, piece after
+piece, which moved 4 MB 2 to 3 times as fast as one frame did, and 112 KB over 940 Mbit/s in 1.2 instead of
+1.6 ms.
 """
 
 import struct
@@ -14,8 +15,9 @@ import numpy as np
 
 from pliant.cluster.comm import NAME_LIMIT_BYTES, NOTE_LIMIT_BYTES, Tag
 
-VERSION = 1
-PIECE_BYTES = 128 << 10
+VERSION = 2
+LEAST_PIECE_BYTES, PIECE_BYTES = 32 << 10, 128 << 10
+_PIECES = 8
 
 _MAGIC = b"plnt"
 _HEAD = struct.Struct("<4sBBHqqqqq")
@@ -41,11 +43,17 @@ class Piece:
     payload: memoryview
 
 
+def piece_bytes(n_bytes: int) -> int:
+    """How long the pieces of a message of `n_bytes` are: a power of two, about an eighth, within limits."""
+    return min(max(LEAST_PIECE_BYTES, 1 << (-(-n_bytes // _PIECES) - 1).bit_length()), PIECE_BYTES)
+
+
 def pack(src: str, tag: Tag, payload: np.ndarray, note: bytes) -> Iterator[bytearray]:
     """One message as frames; `payload` is uint8 [n] and each frame copies its piece when it is asked for."""
     name = src.encode()
-    for offset in range(0, max(1, payload.nbytes), PIECE_BYTES):
-        piece = payload[offset : offset + PIECE_BYTES]
+    length = piece_bytes(payload.nbytes)
+    for offset in range(0, max(1, payload.nbytes), length):
+        piece = payload[offset : offset + length]
         here = note if offset == 0 else b""
         numbers = (tag.epoch, tag.segment, tag.step, payload.nbytes, offset)
         front = _HEAD.pack(_MAGIC, VERSION, len(name), len(here), *numbers) + name + here
@@ -71,8 +79,9 @@ def unpack(frame: memoryview) -> tuple[str, Piece]:
     note_at = _HEAD.size + n_name
     payload_at = note_at + n_note
     src = bytes(frame[_HEAD.size : note_at]).decode("utf-8", "replace")
-    is_whole = len(frame) - payload_at == min(PIECE_BYTES, n_bytes - offset)
-    if n_note > NOTE_LIMIT_BYTES or n_bytes < 0 or offset < 0 or offset % PIECE_BYTES or not is_whole:
+    length = piece_bytes(max(0, n_bytes))
+    is_whole = len(frame) - payload_at == min(length, n_bytes - offset)
+    if n_note > NOTE_LIMIT_BYTES or n_bytes < 0 or offset < 0 or offset % length or not is_whole:
         said = f"{n_note:,} bytes of note and, from {offset:,}, payload of {n_bytes:,}"
         raise BadFrame(f"a frame of {len(frame):,} bytes that promises {said}", src)
     try:
