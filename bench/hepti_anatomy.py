@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from threading import Barrier
 
+from hepti_rig import cores_of, on_core
 from pliant.api import cache_directory
 from pliant.cluster.adapt import Picture
 from pliant.cluster.predict import Solved
@@ -112,7 +113,10 @@ def computes_together(
         meet = Barrier(len(devices))
         found: dict[str, list[float]] = {name: [] for name in devices}
         for _ in range(rounds + 1):
-            running = {name: threads.submit(stages.run, meet) for name, stages in devices.items()}
+            running = {
+                name: threads.submit(stages.run_on, core, meet)
+                for (name, stages), core in zip(devices.items(), cores_of(len(devices)), strict=True)
+            }
             for name, run in running.items():
                 found[name].append(run.result())
         return {name: median(seconds[1:]) for name, seconds in found.items()}
@@ -125,6 +129,11 @@ class _Stages:
     shard: Shard
     layers: list[list[Compute]]
     slower: float
+
+    def run_on(self, core: int | None, meet: Barrier) -> float:
+        """The same on one core of this machine, as the device has in a run."""
+        with on_core(core):
+            return self.run(meet)
 
     def run(self, meet: Barrier | None = None) -> float:
         """Seconds of a mean layer."""

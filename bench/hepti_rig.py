@@ -4,6 +4,7 @@ All of it is the product's: `pliant worker`, the primary, its lead. Only who tak
 planner: a bench compares plans.
 """
 
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +22,7 @@ from pliant.api import cache_directory
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
 from pliant.cluster.key import make_key
-from pliant.cluster.launch import Leader, MemberOptions, open_primary
+from pliant.cluster.launch import Leader, MemberOptions, member_lanes, open_primary
 from pliant.cluster.lead import Lead, Led
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
@@ -42,6 +43,7 @@ TOKENS = 256
 PRIMARY, SECONDARY = "primary", "secondary"
 SLOWER = 7.0
 """The primary beside its secondary: at 7 the shares that end together are 1/8 and 7/8, the paper's 87.5 %."""
+_CORES = tuple(sorted(os.sched_getaffinity(0)))
 _TRIES, _PATIENCE_S = 3, 120.0
 _MAIN = "from pliant.cli import main; main()"
 _CONFIGS = ROOT / "src" / "pliant" / "assets" / "encoders"
@@ -168,6 +170,8 @@ def open_rig(
     folder.mkdir(parents=True)
     key = make_key(folder / "cluster.key")
     with ExitStack() as ends:
+        cores = cores_of(len(specs))
+        ends.enter_context(on_core(cores[0]))
         network = ends.enter_context(Network(specs))
         ends.enter_context(inside(network[first.name]))
         address = f"{network[first.name].address}:{PORT}"
@@ -182,24 +186,47 @@ def open_rig(
             on_event=_say,
         )
         leader = ends.enter_context(open_primary(options, address, _unasked))
-        own = f"{first.name}/cpu"
-        lanes = ends.enter_context(Lanes((), own=own, dilation={own: first.slower}))
+        lanes = ends.enter_context(member_lanes(first.name, {f"{first.name}/cpu": first.slower}, 1))
         lead = Lead(
             leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed, n_repeats=0
         )
-        for device in network:
+        for device, core in zip(network, cores, strict=True):
             if device.name != first.name:
-                start_worker(device, address, model, folder, paces)
+                start_worker(device, address, model, folder, paces, core)
         leader.primary.wait_for(len(specs) - 1, _PATIENCE_S)
         feeds = source.prepare(source.sample(tokens)).feeds
         yield Rig(network, leader, lead, source, fixed, lanes, feeds)
 
 
-def start_worker(device: Device, address: str, model: str, folder: Path, paces: Path | None = None) -> None:
+def cores_of(n_devices: int) -> Sequence[int | None]:
+    """One core of this machine for each device, so that no device's threads hold up another's; or none."""
+    return _CORES[:n_devices] if n_devices <= len(_CORES) else [None] * n_devices
+
+
+@contextmanager
+def on_core(core: int | None) -> Iterator[None]:
+    """This thread, and those it starts, stay on `core` until the block ends."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def start_worker(
+    device: Device,
+    address: str,
+    model: str,
+    folder: Path,
+    paces: Path | None = None,
+    core: int | None = None,
+) -> None:
     pace = str(device.spec.slower) if paces is None else f"@{paces / device.name}"
     words = ["worker", "--join", address, "--name", device.name, "--key", str(folder / "cluster.key")]
     words += ["--model", model, "--threads", "1", "--dilate-compute", pace]
-    with (folder / f"{device.name}.log").open("ab") as log:
+    with (folder / f"{device.name}.log").open("ab") as log, on_core(core):
         device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
 
 
