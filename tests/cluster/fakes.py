@@ -292,7 +292,7 @@ class FakeCluster:
         self.before: dict[str, Before] = {}
         self.machines: dict[str, Machine] = {}
         control, self.comm = self.wires.join("p"), self.network.join("p")
-        self.lanes = Lanes((), own="p/cpu")
+        self.lanes = Lanes((), own="p/cpu", is_single=True)
         hold = FakeHold("p", self._before("p"))
         self.primary = Primary(
             "p", control, self.comm, hold, version="1", patience=patience, on_event=self.events.append
@@ -311,7 +311,7 @@ class FakeCluster:
 
     def add(self, name: str, models: Collection[str] = ("made-up",), free_bytes: int = 10**9) -> Machine:
         control, comm = self.wires.join(name), self.network.join(name)
-        lanes = Lanes((), own=f"{name}/cpu")
+        lanes = Lanes((), own=f"{name}/cpu", is_single=True)
         hold = FakeHold(name, self._before(name))
         offer = Offer("1", {m: MadeUp(self.spec, m) for m in models}, lambda: free_bytes, 1)
         worker = Worker(name, control, comm, lanes, offer, hold)

@@ -1,5 +1,8 @@
 """The inbox alone: what one peer may leave in it."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -31,4 +34,15 @@ def test_taking_and_dropping_make_room_again() -> None:
         else:
             box.receive("ada", Tag(epoch, 0, 0), got, 10)
     box.deliver("ada", Tag(99, 0, 0), Message((bytes(60),), 60, b"last"))
-    assert box.receive("ada", Tag(99, 0, 0), got, 10) == b"last"
+    assert box.receive("ada", Tag(99, 0, 0), got, 10).note == b"last"
+
+
+def test_a_message_says_how_long_it_lay_here() -> None:
+    """Who was busy when it came must not take its own delay for a slow link."""
+    box = Mailbox("bob")
+    box.deliver("ada", Tag(0, 0, 0), Message((bytes(4),), 4, b"", arrived_s=time.monotonic() - 5.0))
+    assert 5.0 <= box.receive("ada", Tag(0, 0, 0), np.zeros(4, np.uint8), 10).waited_s < 15.0
+    with ThreadPoolExecutor(1) as threads:
+        got = threads.submit(box.receive, "ada", Tag(0, 0, 1), np.zeros(4, np.uint8), 10)
+        box.deliver("ada", Tag(0, 0, 1), Message((bytes(4),), 4, b"now"))
+        assert got.result().note == b"now"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.cluster.comm import Comm, Tag
+from pliant.cluster.comm import Arrival, Comm, Tag
 from pliant.cluster.comm_memory import MemoryNetwork
 from pliant.cluster.measure_links import links_of, measure_links, rounds
 from pliant.errors import PeerMisbehaved
@@ -36,7 +36,7 @@ class _Timed:
         self.now_s += payload.nbytes / self._out.bandwidth_Bps
         self._comm.send(dst, tag, payload, note)
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
         self.now_s += self._out.rtt_s + into.nbytes / self._back.bandwidth_Bps
         return self._comm.receive(src, tag, into, timeout_s)
 

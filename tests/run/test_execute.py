@@ -252,6 +252,62 @@ def test_dilation_sleeps_for_what_a_slower_device_would_have_taken() -> None:
     assert spans == (Span(0, "cpu", 0.0, 1.0),)
 
 
+def test_a_rest_goes_by_the_effort_and_makes_up_for_sleeping_too_long() -> None:
+    """What interrupts an emulated device lasts once, and its late wake-ups do not add up."""
+    now, worked = [0.0], [0.0]
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds + 2**-12
+
+    def work(i: int, w: Compute) -> None:
+        worked[0] += 0.25
+        now[0] += 0.5  # half of it was another's
+
+    steps = [Step("cpu", layer(i)) for i in range(3)]
+    with Lanes(
+        (), dilation={"cpu": 3.0}, clock=lambda: now[0], sleep=sleep, effort=lambda: worked[0]
+    ) as lanes:
+        spans = execute(one_segment(*steps), Do(work, lambda i, w: None), lanes)
+    assert slept == [0.5, 0.5 - 2**-12, 0.5 - 2**-12]
+    assert spans[-1].end_s == 3.0 + 2**-12
+
+
+def test_an_exchange_is_not_dilated() -> None:
+    """It takes what the network takes, whichever thread runs it."""
+    slept: list[float] = []
+    sent: list[int] = []
+    do = Do(lambda i, w: None, lambda i, w: None, lambda i, w: sent.append(i))
+    step = Step("net:a->b", Exchange("x", 4, "a", "b"))
+    slower = {"net:a->b": 9.0, "a/cpu": 9.0}
+    with Lanes((), own="a/cpu", dilation=slower, sleep=slept.append, is_single=True) as lanes:
+        execute(one_segment(step), do, lanes)
+    assert sent == [0]
+    assert not slept
+
+
+def test_a_single_thread_runs_all_lanes_in_the_order_of_steps() -> None:
+    """What a member of a cluster does: no step waits for another thread to wake up."""
+    ran: list[tuple[int, int]] = []
+
+    def note(i: int, w: object) -> None:
+        ran.append((i, threading.get_ident()))
+
+    before = threading.active_count()
+    steps = (
+        Step("a/cpu", layer(0)),
+        Step("net:a->b", Exchange("x", 4, "a", "b"), after=(0,)),
+        Step("net:b->a", Exchange("y", 4, "b", "a")),
+        Step("a/cpu", layer(1), after=(2,)),
+    )
+    with Lanes((), own="a/cpu", is_single=True) as lanes:
+        spans = execute(one_segment(*steps), Do(note, note, note), lanes)
+        assert threading.active_count() == before
+    assert ran == [(i, threading.get_ident()) for i in range(4)]
+    assert [s.lane for s in spans] == [s.lane for s in steps]
+
+
 def test_a_segment_may_be_replaced_at_its_boundary() -> None:
     """Re-partitioning, retargeting and repeating a failed segment all hook in between two segments."""
     ran: list[int] = []

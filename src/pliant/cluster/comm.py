@@ -39,6 +39,14 @@ class Traffic:
     received_messages: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message that was received: its note, and for how long it had been here when it was."""
+
+    note: bytes
+    waited_s: float
+
+
 class Comm(Protocol):
     """One member's view of the cluster's data connections. Any thread may call any of it.
 
@@ -55,8 +63,8 @@ class Comm(Protocol):
         member, the payload exceeds the engine's limit, or the tag's epoch was dropped.
         """
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
-        """Wait for the message and write it into `into` (C-contiguous, writable); returns its note.
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
+        """Wait for the message and write it into `into` (C-contiguous, writable).
 
         Raises PeerMisbehaved unless it has exactly `into.nbytes` bytes, PeerLost if `src` is gone or
         nothing came within `timeout_s`, ClusterError if the tag's epoch was dropped meanwhile.

@@ -6,9 +6,10 @@ from typing import Protocol, final
 
 from pliant.cluster.coding import Coding, as_coded
 from pliant.cluster.perform import Holder, Turn
+from pliant.cluster.single import single
 from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition
-from pliant.ir.program import Exchange, Program, Segment, Step, project
+from pliant.ir.program import Segment
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.split import closing_segment, layer_segment, opening_segment
 
@@ -55,9 +56,7 @@ class Held:
         key = number, frozenset(lacking)
         if key not in self._segments:
             whole = as_coded(self._make(number, key[1]), self.coding)
-            own = project(Program((Segment(whole.steps),), (), ()), name).segments[0]
-            numbers = [i for i, step in enumerate(whole.steps) if _takes_part(step, name)]
-            self._segments[key] = whole, own, tuple(numbers)
+            self._segments[key] = whole, *single(whole, name)
         return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
 
     def _make(self, number: int, lacking: frozenset[str]) -> Segment:
@@ -67,10 +66,3 @@ class Held:
         if number == self.n_segments - 1:
             return closing_segment(spec, partition)
         return layer_segment(spec, partition, number - 1, lacking)
-
-
-def _takes_part(step: Step, name: str) -> bool:
-    """Whether `project` keeps it."""
-    if isinstance(step.work, Exchange):
-        return name in (step.work.src, step.work.dst)
-    return step.lane.startswith(name + "/")

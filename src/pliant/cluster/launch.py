@@ -4,6 +4,7 @@ The environment is not read here: keys, addresses and folders are given.
 """
 
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -72,12 +73,22 @@ def _machine(options: MemberOptions) -> Iterator[_Machine]:
     pace = _pace(options.dilation)
     with (
         Pool(options.n_threads, library) as pool,
-        Lanes((), own=own, dilation=_Paced(own, pace)) as lanes,
+        member_lanes(options.name, _Paced(own, pace), options.n_threads) as lanes,
     ):
         holding = Holding(options.name, library, pool, pace)
         if options.free_bytes is not None:
             holding.free_bytes = options.free_bytes
         yield _Machine(holding, lanes)
+
+
+def member_lanes(name: str, dilation: Mapping[str, float], n_threads: int) -> Lanes:
+    """The one thread of a member: its stages, and its messages between them.
+
+    An emulated device rests by what it computed, not by what else this machine did meanwhile: that is one
+    thread's CPU time. Where several compute, it is the time they took.
+    """
+    effort = time.thread_time if n_threads == 1 else None
+    return Lanes((), own=f"{name}/cpu", dilation=dilation, effort=effort, is_single=True)
 
 
 def _pace(dilation: float | Callable[[], float]) -> Callable[[], float]:

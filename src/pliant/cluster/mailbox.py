@@ -2,13 +2,14 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from threading import Condition, Lock
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
 
-from pliant.cluster.comm import Tag, Traffic, writable_bytes
+from pliant.cluster.comm import Arrival, Tag, Traffic, writable_bytes
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
 
@@ -19,6 +20,7 @@ class Message:
     payload: tuple[bytes | memoryview, ...]
     n_bytes: int
     note: bytes
+    arrived_s: float = field(default_factory=time.monotonic)
 
 
 class Mailbox:
@@ -32,10 +34,11 @@ class Mailbox:
         self._limit_bytes = unclaimed_limit_bytes
         self._lock = Lock()
         self._messages: dict[tuple[str, Tag], deque[Message]] = {}
-        self._waiting: dict[tuple[str, Tag], Condition] = {}
+        self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until there is news
         self._unclaimed_bytes: dict[str, int] = {}
         self._errors: dict[str, ClusterError] = {}
-        self._traffic: dict[str, Traffic] = {}
+        self._sent: dict[str, list[int]] = {}  # bytes and messages
+        self._received: dict[str, list[int]] = {}
         self._dropped = -1
         self._is_closed = False
 
@@ -57,10 +60,11 @@ class Mailbox:
                 return
             self._unclaimed_bytes[src] = unclaimed
             self._messages.setdefault((src, tag), deque()).append(message)
-            if (bell := self._waiting.get((src, tag))) is not None:
-                bell.notify()
+            bell = self._waiting.get((src, tag))
+        if bell is not None:  # not under the lock, which who wakes needs at once
+            _ring(bell)
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
         """What `Comm.receive` promises."""
         target = writable_bytes(into)
         message = self._take(src, tag, timeout_s)
@@ -74,8 +78,9 @@ class Mailbox:
         for piece in message.payload:
             target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
-        self._count(src, received_bytes=message.n_bytes, received_messages=1)
-        return message.note
+        waited_s = time.monotonic() - message.arrived_s
+        self._count(self._received, src, message.n_bytes)
+        return Arrival(message.note, waited_s)
 
     def lose(self, peer: str, error: ClusterError) -> None:
         """Fail whoever waits for `peer`, now and later; what it sent before stays receivable."""
@@ -94,7 +99,7 @@ class Mailbox:
             for src, tag in [key for key in self._messages if key[1].epoch <= self._dropped]:
                 gone = self._messages.pop((src, tag))
                 self._unclaimed_bytes[src] -= sum(m.n_bytes for m in gone)
-            self._wake_all()
+            self._wake(self._waiting.values())
 
     def close(self) -> None:
         """Wake everybody with ClusterError and forget all messages."""
@@ -102,7 +107,7 @@ class Mailbox:
             self._is_closed = True
             self._messages.clear()
             self._unclaimed_bytes.clear()
-            self._wake_all()
+            self._wake(self._waiting.values())
 
     def check(self, peer: str, epoch: int) -> None:
         """Raise why nothing can be exchanged with `peer` in `epoch`, if so."""
@@ -113,21 +118,25 @@ class Mailbox:
 
     def count_sent(self, dst: str, n_bytes: int) -> None:
         """Count one message sent."""
-        self._count(dst, sent_bytes=n_bytes, sent_messages=1)
+        self._count(self._sent, dst, n_bytes)
 
     @property
     def counters(self) -> Mapping[str, Traffic]:
         with self._lock:
-            return dict(self._traffic)
+            peers = [*self._sent, *(peer for peer in self._received if peer not in self._sent)]
+            return {
+                peer: Traffic(*self._sent.get(peer, (0, 0)), *self._received.get(peer, (0, 0)))
+                for peer in peers
+            }
 
     def _take(self, src: str, tag: Tag, timeout_s: float) -> Message:
         key = (src, tag)
         until = time.monotonic() + timeout_s
-        with self._lock:
-            assert key not in self._waiting, f"two threads wait for message {tag} of {src}"
-            bell = self._waiting[key] = Condition(self._lock)
-            try:
-                while True:
+        bell = Lock()
+        bell.acquire()
+        try:
+            while True:
+                with self._lock:
                     self._check_epoch(tag.epoch)
                     if key in self._messages:
                         return self._pop(key)
@@ -136,9 +145,15 @@ class Mailbox:
                     left_s = until - time.monotonic()
                     if left_s <= 0:
                         raise self._late(src, tag, timeout_s)
-                    bell.wait(left_s)
-            finally:
-                del self._waiting[key]
+                    assert self._waiting.get(key, bell) is bell, (
+                        f"two threads wait for message {tag} of {src}"
+                    )
+                    self._waiting[key] = bell
+                bell.acquire(timeout=left_s)
+        finally:
+            with self._lock:
+                if self._waiting.get(key) is bell:
+                    del self._waiting[key]
 
     def _late(self, src: str, tag: Tag, timeout_s: float) -> PeerLost:
         return PeerLost(
@@ -163,19 +178,23 @@ class Mailbox:
 
     def _refuse(self, peer: str, error: ClusterError) -> None:
         self._errors[peer] = error
-        for (src, _), bell in self._waiting.items():
-            if src == peer:
-                bell.notify()
+        self._wake(bell for (src, _), bell in self._waiting.items() if src == peer)
 
-    def _wake_all(self) -> None:
-        for bell in self._waiting.values():
-            bell.notify()
+    def _wake(self, bells: Iterable[Lock]) -> None:
+        for bell in bells:
+            _ring(bell)
 
-    def _count(self, peer: str, **added: int) -> None:
+    def _count(self, counts: dict[str, list[int]], peer: str, n_bytes: int) -> None:
         with self._lock:
-            before = self._traffic.get(peer, Traffic())
-            after = {name: getattr(before, name) + n for name, n in added.items()}
-            self._traffic[peer] = replace(before, **after)
+            count = counts.setdefault(peer, [0, 0])
+            count[0] += n_bytes
+            count[1] += 1
+
+
+def _ring(bell: Lock) -> None:
+    """Wake who waits; once is enough."""
+    with suppress(RuntimeError):
+        bell.release()
 
 
 def _again(error: ClusterError) -> ClusterError:

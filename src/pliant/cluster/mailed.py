@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from pliant.cluster.comm import Tag, Traffic
+from pliant.cluster.comm import Arrival, Tag, Traffic
 from pliant.cluster.mailbox import Mailbox
 
 
@@ -23,7 +23,7 @@ class Mailed(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> bytes:
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
         return self._mailbox.receive(src, tag, into, timeout_s)
 
     def drop(self, epoch: int) -> None:

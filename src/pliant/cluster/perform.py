@@ -6,7 +6,7 @@ The primary and the workers run this same code; only who says which segment come
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from threading import Lock
 from typing import Protocol, final
 
@@ -18,6 +18,9 @@ from pliant.cluster.messages import Note, Ran, decode_note, encode_note
 from pliant.errors import PeerMisbehaved
 from pliant.ir.program import Compute, Exchange, Load, Program, Segment
 from pliant.run.execute import Do, Lanes, execute
+
+FREE_S = 0.1
+"""How old what a member says of its free memory may be."""
 
 
 class Holder(Protocol):
@@ -67,8 +70,8 @@ class _Ended(Exception):  # noqa: N818 - no error: a run that goes on without th
 class Performer:
     """Runs turns on `lanes` for the member `name`; one run at a time.
 
-    `free_bytes` is asked once a segment, at its first send. `on_note` hears what came with each message, on
-    lane threads.
+    `free_bytes` takes half a millisecond, so what it said stands for FREE_S. `on_note` hears what came with
+    each message, on the thread that runs.
     """
 
     name: str
@@ -83,7 +86,8 @@ class Performer:
     _compute_s: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
-    _free_bytes: int | None = None
+    _free_bytes: int = 0
+    _free_until_s: float = -inf
     _ran: list[Ran] = field(default_factory=list)
 
     def run(self, first: Turn, following: Following, n_turns: int) -> None:
@@ -123,9 +127,11 @@ class Performer:
 
     def note(self) -> Note:
         """What this member says of the segment that runs, or ran last."""
-        if self._free_bytes is None:
+        now_s = self.clock()
+        if now_s >= self._free_until_s:
             self._free_bytes = self.free_bytes()
-        return Note(self.clock(), self._free_bytes, dict(self._compute_s), dict(self._arrived))
+            self._free_until_s, now_s = now_s + FREE_S, self.clock()
+        return Note(now_s, self._free_bytes, dict(self._compute_s), dict(self._arrived))
 
     def take_spans(self) -> tuple[Ran, ...]:
         """Every step that ran since the last call, on this member's clock."""
@@ -136,19 +142,20 @@ class Performer:
     def _begin(self, turn: Turn) -> Segment:
         self._first += self._n_steps
         self._n_steps = len(turn.numbers)
-        self._compute_s, self._arrived, self._free_bytes = {}, {}, None
+        self._compute_s, self._arrived = {}, {}
         self._turn = turn
         return turn.own
 
     def _compute(self, step: int, work: Compute) -> None:
         turn = self._current
-        start_s = self.clock()
+        start_s, before = self.clock(), self.lanes.effort()
         try:
             turn.holder.compute(step - self._first, work)
         except BaseException:
-            self.comm.drop(turn.epoch)  # wakes the lanes that wait for others
+            self.comm.drop(turn.epoch)  # what others send for it is of no use
             raise
-        took_s = (self.clock() - start_s) * self.lanes.dilation.get(self.lanes.own, 1.0)
+        rest = self.lanes.dilation.get(self.lanes.own, 1.0) - 1.0
+        took_s = self.clock() - start_s + rest * (self.lanes.effort() - before)
         self._compute_s[work.kernel] = self._compute_s.get(work.kernel, 0.0) + took_s
         self._keep(step, start_s, start_s + took_s)
 
@@ -161,29 +168,32 @@ class Performer:
                 data = encode(turn.holder.view(work), turn.coding)
                 self.comm.send(work.dst, tag, data, encode_note(self.note()))
             else:
-                self._receive(turn, tag, work)
+                arrived_s = self._receive(turn, tag, work)
         except BaseException:
             self.comm.drop(turn.epoch)
             raise
-        self._keep(step, start_s, self.clock())
+        end_s = self.clock() if work.src == self.name else arrived_s
+        self._keep(step, min(start_s, end_s), end_s)
 
-    def _receive(self, turn: Turn, tag: Tag, work: Exchange) -> None:
+    def _receive(self, turn: Turn, tag: Tag, work: Exchange) -> float:
+        """When it was here, which may be before this member had time for it."""
         into = turn.holder.view(work)
         if turn.coding == "fp32" and into.flags.c_contiguous:
-            note, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes
-            end_s = self.clock()
+            arrival, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes
+            end_s = self.clock() - arrival.waited_s
         else:
             n_bytes = coded_bytes((into.shape[0], into.shape[1]), turn.coding)
             data = np.empty(n_bytes, np.uint8)
-            note = self.comm.receive(work.src, tag, data, turn.patience_s)
-            end_s = self.clock()
+            arrival = self.comm.receive(work.src, tag, data, turn.patience_s)
+            end_s = self.clock() - arrival.waited_s
             decode(data, turn.coding, into)
         if not isfinite(into.sum()):
             raise PeerMisbehaved(f"{work.src} sent numbers that are not finite as {work}.", work.src)
-        said = decode_note(note, work.src)
+        said = decode_note(arrival.note, work.src)
         before, seconds = self._arrived.get(work.src, (0, 0.0))
         self._arrived[work.src] = before + n_bytes, seconds + end_s - said.sent_s
         self.on_note(work.src, said)
+        return end_s
 
     @property
     def _current(self) -> Turn:

@@ -12,6 +12,9 @@ from pliant.errors import LaneError
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Work, bind
 
+_LATE_S = 1e-3
+"""How late a sleep may end by the system's doing alone, some 0.2 ms as a rule."""
+
 
 def _no_exchange(step: int, work: Exchange) -> None:
     raise LaneError(f"step {step} sends {work.tensor}, but this run has no network.")
@@ -74,8 +77,12 @@ class Lanes:
     """Persistent threads, one for each of `names`, that sleep between runs; a context manager.
 
     `own` is the lane that the thread calling `execute` runs itself, without a hand-off. `dilation`
-    makes a lane's steps that many times longer by sleeping after them (an emulated slower device);
-    it may be replaced between and during runs. A name that a program uses and this has not is added.
+    makes a lane's steps that many times longer by sleeping after them (an emulated slower device), all but
+    exchanges, which take what the network takes; it may be replaced between and during runs. The rest goes
+    by `effort`, read before and after on the lane's own thread; by default the clock. A thread's CPU time is
+    the effort where it does its work alone: what interrupts it then lasts once, not `dilation` times.
+    With `is_single`, the calling thread runs the steps of all lanes one after another, as they are listed.
+    A name that a program uses and this has not is added.
     """
 
     def __init__(
@@ -86,13 +93,18 @@ class Lanes:
         dilation: Mapping[str, float] | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        effort: Callable[[], float] | None = None,
+        is_single: bool = False,
     ) -> None:
         self.own = own
         self.dilation: Mapping[str, float] = dilation or {}
         self.clock = clock
         self.sleep = sleep
+        self.effort = clock if effort is None else effort
+        self.is_single = is_single
         self._inboxes: dict[str, SimpleQueue[_Job]] = {}
         self._threads: list[Thread] = []
+        self._overslept_s: dict[str, float] = {}
         self._late: BaseException | None = None
         self._schedule: tuple[Segment, _Schedule] | None = None
         for name in names:
@@ -123,6 +135,14 @@ class Lanes:
             done.get()
         self.check()
 
+    def rest(self, lane: str, seconds: float) -> None:
+        """Sleep that long; what a sleep before lasted too long, up to a millisecond, comes off."""
+        left_s = seconds - self._overslept_s.get(lane, 0.0)
+        start_s = self.clock()
+        if left_s > 0:
+            self.sleep(left_s)
+        self._overslept_s[lane] = min(self.clock() - start_s - left_s, _LATE_S)
+
     def check(self) -> None:
         """Raise LaneError if a load that outlived its run has failed since."""
         error, self._late = self._late, None
@@ -149,7 +169,7 @@ class Lanes:
 
     def _prepare(self, segment: Segment) -> "_Schedule":
         if self._schedule is None or self._schedule[0] is not segment:
-            self._schedule = (segment, _Schedule(segment))
+            self._schedule = (segment, _Schedule(segment, self.own if self.is_single else None))
         return self._schedule[1]
 
 
@@ -158,29 +178,31 @@ class _Schedule:
 
     __slots__ = ("consumers", "lanes", "needs", "rings", "steps", "wishes")
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, only: str | None) -> None:
+        """With `only`, that lane runs all steps."""
         steps = segment.steps
+        lane_of = [step.lane if only is None else only for step in steps]
         self.steps = steps
         self.lanes: dict[str, list[int]] = {}
         self.consumers: list[list[int]] = [[] for _ in steps]
         rings: list[set[str]] = [set() for _ in steps]
         for i, step in enumerate(steps):
-            self.lanes.setdefault(step.lane, []).append(i)
+            self.lanes.setdefault(lane_of[i], []).append(i)
             for j in (*step.after, *step.prefer):
                 self.consumers[j].append(i)
-                if steps[j].lane != step.lane:
-                    rings[j].add(step.lane)
+                if lane_of[j] != lane_of[i]:
+                    rings[j].add(lane_of[i])
         self.rings = [tuple(sorted(r)) for r in rings]
-        self.needs = [tuple(j for j in s.after if steps[j].lane != s.lane) for s in steps]
-        self.wishes = [tuple(j for j in s.prefer if steps[j].lane != s.lane) for s in steps]
+        self.needs = [tuple(j for j in s.after if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]
+        self.wishes = [tuple(j for j in s.prefer if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]
 
 
 class _Run:
     """The shared state of one segment's run. Each list slot has one writer; bells only wake."""
 
     __slots__ = (
-        "actions", "bells", "clock", "dilation", "done", "error", "first", "idle", "is_left",
-        "lanes", "origin_s", "own", "schedule", "sleep", "spans", "started", "starts_s", "still_wants",
+        "actions", "bells", "clock", "done", "error", "first", "idle", "is_left",
+        "lanes", "origin_s", "own", "schedule", "spans", "started", "starts_s", "still_wants",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, schedule: _Schedule, do: Do, first: int, origin_s: float) -> None:
@@ -191,7 +213,6 @@ class _Run:
         self.origin_s = origin_s
         self.own = lanes.own
         self.clock = lanes.clock
-        self.sleep = lanes.sleep
         self.actions: dict[type[Work], Callable[[int, Any], None]] = {
             Compute: do.compute,
             Load: do.load,
@@ -274,7 +295,7 @@ def _run_lane(run: _Run, lane: str) -> BaseException | None:
         for step in run.schedule.lanes[lane]:
             if not _await(run, lane, step):
                 return None
-            _run_step(run, lane, step)
+            _run_step(run, step)
     except BaseException as error:  # noqa: BLE001 - every failure, Ctrl-C too, must stop the other lanes
         run.fail(step, error)
         return error
@@ -320,8 +341,8 @@ def _is_skipped(run: _Run, i: int, work: Load, now: float) -> bool:
     return run.is_late(i) and (run.is_left or not run.still_wants(run.first + i, work))
 
 
-def _run_step(run: _Run, lane: str, i: int) -> None:
-    work = run.schedule.steps[i].work
+def _run_step(run: _Run, i: int) -> None:
+    work, lane = run.schedule.steps[i].work, run.schedule.steps[i].lane
     clock = run.clock
     start = clock()
     state = SpanState.RAN
@@ -330,10 +351,11 @@ def _run_step(run: _Run, lane: str, i: int) -> None:
     else:
         run.starts_s[i] = start - run.origin_s
         run.started[i] = 1
+        slower = 1.0 if type(work) is Exchange else run.lanes.dilation.get(lane, 1.0)
+        before = run.lanes.effort() if slower > 1.0 else 0.0
         run.actions[type(work)](run.first + i, work)
-        slower = run.lanes.dilation.get(lane, 1.0)
         if slower > 1.0:
-            run.sleep((slower - 1.0) * (clock() - start))
+            run.lanes.rest(lane, (slower - 1.0) * (run.lanes.effort() - before))
     end = clock()
     run.spans[i] = Span(run.first + i, lane, start - run.origin_s, end - run.origin_s, state)
     run.done[i] = 1
