@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class Upper:
     """
 
     max_length = 1000
+    degree: Literal[1, 2] = 1
 
     def __init__(self, name: str = "upper", mark: str = "") -> None:
         outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
@@ -62,6 +64,7 @@ class Echo:
     """One input of every datatype and open shape; what comes, goes back under the same name."""
 
     max_length = 1000
+    degree: Literal[1, 2] = 1
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:
         ports = tuple(Port(dtype, dtype, (None, None)) for dtype in only)

@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx
 
+from pliant.route.curve import TimeCurve
+from pliant.route.settings import RouterSettings
 from pliant.serve.launch import NodeOptions, serve
 from pliant.serve.node import Node
 from pliant.serve.security import Address
@@ -56,6 +58,18 @@ def asking(text: str, **more: Any) -> bytes:
     """A request in JSON for the model `upper`."""
     tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
     return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
+    """Options of a node that believes this of itself whatever it measures: tests say nothing about time."""
+    settings: dict[str, Any] = {
+        "is_robust": False,
+        "refit_every": 10**9,
+        "retry_s": 0.2,
+        "aside_limit_s": 1e5,
+        "aside_s": 1e4,
+    }
+    return {"prior": TimeCurve(points), "routing": RouterSettings(1000, **settings | changes)}
 
 
 @contextmanager

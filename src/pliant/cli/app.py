@@ -31,6 +31,7 @@ _VERBS = {
         "Time a split model beside its prediction and this device alone.",
     ),
     "node": ("node:node", "Answer requests over HTTP (extra `node`)."),
+    "route explain": ("route_explain:explain", "Say what a node would choose now, and why."),
     "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
 }
 """By name, after its group where it has one: where the verb is, below pliant.cli, and what it does."""
@@ -67,15 +68,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-_cluster = typer.Typer(
-    help="Run one inference over several devices, led by this one.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+_GROUPS = {
+    "cluster": "Run one inference over several devices, led by this one.",
+    "route": "See where a node sends its inputs.",
+}
+_groups = {
+    _name: typer.Typer(help=_about, no_args_is_help=True, pretty_exceptions_enable=False)
+    for _name, _about in _GROUPS.items()
+}
 for _name, (_, _summary) in _VERBS.items():
     _group, _, _verb = _name.rpartition(" ")
-    (_cluster if _group else app).command(_verb, cls=_Later, help=_summary)(lambda: None)
-app.add_typer(_cluster, name="cluster")
+    (_groups[_group] if _group else app).command(_verb, cls=_Later, help=_summary)(lambda: None)
+for _name, _typer in _groups.items():
+    app.add_typer(_typer, name=_name)
 
 
 @app.callback(invoke_without_command=True)

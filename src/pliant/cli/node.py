@@ -14,6 +14,9 @@ from pliant.cli.show import print_json
 from pliant.serve.security import Tls, parse_address, read_tokens
 from pliant.serve.served import open_served
 
+LEARN_S = 3.0
+"""A node may time its model so long before it starts."""
+
 
 def node(
     model: Annotated[
@@ -22,8 +25,16 @@ def node(
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
     ),
+    upstream: Annotated[
+        list[str] | None, typer.Option(help="A node to pass requests on to: URL; repeatable.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="URL at which other nodes reach this one.", show_default="where it listens"),
+    ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="Bearer tokens, one a line, that requests must bring one of.")
+        Path | None,
+        typer.Option(help="Bearer tokens, one a line: requests must bring one; the first is shown upstream."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
@@ -56,8 +67,11 @@ def node(
         tokens=() if token_file is None else read_tokens(token_file),
         tls=Tls(tls_cert, tls_key, ca),
         is_insecure=insecure,
+        upstreams=tuple(upstream or ()),
+        address=address,
         queue=queue,
         dilation=dilate,
+        learn_s=LEARN_S,
     )
     served = open_served(model, latency=latency, preload=preload, threads=threads)
 

@@ -72,6 +72,10 @@ class Admission:
         finally:
             self._expected_s.remove(expected_s)
 
+    def run_now(self, work: Callable[[], T]) -> Done[T]:
+        """Do `work` on the thread and wait for it, before there is an event loop."""
+        return self._pool.submit(self._timed, work, time.perf_counter()).result()
+
     def close(self) -> None:
         """Once what was let in is done."""
         self._pool.shutdown()

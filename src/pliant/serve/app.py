@@ -12,16 +12,29 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pliant.errors import InputError, NodeError, PliantError
-from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, shown_shape
+from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.route.wire import (
+    CURVE_HEADER,
+    LIMIT_BYTES,
+    ROUTE_HEADER,
+    RouteMessage,
+    decode_route,
+    encode_told,
+)
+from pliant.serve.ask import EXPLAIN_PATH
+from pliant.serve.client import reachable
+from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
+from pliant.serve.limits import Limits
 from pliant.serve.metrics import TEXT
 from pliant.serve.node import Call, Node
 from pliant.serve.openapi import document
 from pliant.serve.security import Tokens
 from pliant.serve.tensors import DATATYPES
+from pliant.serve.upstreams import CURVE_PATH, REQUEST_HEADER, TELL_PATH
 
 EXTENSIONS = ("binary_tensor_data", "pliant_route")
 _HEALTH = "/v2/health/"
+_LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
@@ -35,6 +48,9 @@ def make_app(node: Node, tokens: Tokens, version: str) -> ASGIApp:
         Route("/v2", paths.server, methods=["GET"]),
         Route("/metrics", paths.metrics, methods=["GET"]),
         Route("/openapi.json", paths.openapi, methods=["GET"]),
+        Route(CURVE_PATH, paths.curve, methods=["GET"]),
+        Route(TELL_PATH, paths.tell, methods=["POST"]),
+        Route(EXPLAIN_PATH, paths.explain, methods=["GET"]),
     ]
     for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
         routes += [
@@ -81,7 +97,7 @@ class _Paths:
     """One method a path."""
 
     def __init__(self, node: Node, version: str, has_tokens: bool) -> None:
-        self._node, self._version = node, version
+        self._node, self._version, self._has_tokens = node, version, has_tokens
         self._openapi = _json(document(node.served.signature, version, has_tokens)).body
 
     async def live(self, request: Request) -> Response:
@@ -109,32 +125,74 @@ class _Paths:
         return Response(self._openapi, media_type=JSON)
 
     async def infer(self, request: Request) -> Response:
-        call = Call(await _body(request, self._node), _header_bytes(request))
-        answer = await self._node.infer(call)
-        if answer.header_bytes is None:
-            return Response(answer.content, media_type=JSON)
-        headers = {HEADER_LENGTH: str(answer.header_bytes)}
-        return Response(answer.content, media_type=BINARY, headers=headers)
+        node, headers = self._node, request.headers
+        start_s = node.clock()
+        route = self._route(request)
+        content = await _body(request, node.limits, node.limits.body_bytes)
+        id = headers.get(REQUEST_HEADER)
+        if id is not None and not (0 < len(id) <= _LONGEST_ID):
+            raise InputError(f"{REQUEST_HEADER} has {len(id)} characters; at most {_LONGEST_ID} are read.")
+        try:
+            answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
+        except PliantError as error:
+            response = await _failed(request, error)
+        else:
+            response = _answered(answer)
+        if route is not None:
+            told = node.tell(route.sender)
+            response.headers[CURVE_HEADER] = encode_told(told, node.clock() - start_s)
+        return response
+
+    async def curve(self, request: Request) -> Response:
+        """A ping: small, and answered at once."""
+        start_s = self._node.clock()
+        asked, name = request.query_params.get("model"), self._node.served.signature.name
+        if asked not in (None, name):
+            raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
+        route = self._route(request)
+        told = self._node.tell(None if route is None else route.sender)
+        return Response(encode_told(told, self._node.clock() - start_s), media_type=JSON)
+
+    async def tell(self, request: Request) -> Response:
+        if self._node.upstreams is None:
+            raise NodeError("this node has no upstreams.", status=404)
+        self._node.upstreams.told(await _body(request, self._node.limits, LIMIT_BYTES))
+        return _json({})
+
+    async def explain(self, request: Request) -> Response:
+        text = request.query_params.get("length", "")
+        if not (text.isascii() and text.isdigit() and len(text) < 12):
+            raise InputError(f"a length of {text[:40]!r} is none; ask {EXPLAIN_PATH}?length=40.")
+        return _json(self._node.explain(int(text)))
+
+    def _route(self, request: Request) -> RouteMessage | None:
+        """What another node says about itself; it is one that may be told of changes from then on."""
+        text = request.headers.get(ROUTE_HEADER)
+        if text is None:
+            return None
+        route = decode_route(text)
+        address = route.address
+        if address is not None and request.client is not None:
+            address = reachable(address, request.client.host, self._has_tokens)
+        self._node.heard_of(route, address)
+        return route
 
 
-def _header_bytes(request: Request) -> int | None:
-    text = request.headers.get(HEADER_LENGTH)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 12):
-        raise InputError(f"{HEADER_LENGTH} is {text[:40]!r}; give the number of bytes of the JSON part.")
-    return int(text)
+def _answered(answer: Body) -> Response:
+    if answer.header_bytes is None:
+        return Response(answer.content, media_type=JSON)
+    headers = {HEADER_LENGTH: str(answer.header_bytes)}
+    return Response(answer.content, media_type=BINARY, headers=headers)
 
 
-async def _body(request: Request, node: Node) -> bytes:
-    """The whole body. Raises NodeError for one that is too long, too slow, or coded."""
-    limits = node.limits
+async def _body(request: Request, limits: Limits, most: int) -> bytes:
+    """The whole body. Raises NodeError for one of more than `most` bytes, too slow, or coded."""
     coding = request.headers.get("content-encoding", "identity")
     if coding != "identity":
         raise NodeError(f"a body coded as {coding[:40]!r} is not read; send it plain.", status=415)
     said = request.headers.get("content-length", "0")
-    too_long = NodeError(f"the body is longer than {limits.body_bytes} bytes.", status=413)
-    if not said.isdigit() or int(said) > limits.body_bytes:
+    too_long = NodeError(f"the body is longer than {most} bytes.", status=413)
+    if not said.isdigit() or int(said) > most:
         raise too_long
     parts, n_bytes = [], 0
     try:
@@ -142,7 +200,7 @@ async def _body(request: Request, node: Node) -> bytes:
             async for part in request.stream():
                 parts.append(part)
                 n_bytes += len(part)
-                if n_bytes > limits.body_bytes:
+                if n_bytes > most:
                     raise too_long
     except TimeoutError:
         raise NodeError(f"the body took longer than {limits.body_s:g} s.", status=408) from None
@@ -151,7 +209,7 @@ async def _body(request: Request, node: Node) -> bytes:
 
 async def _failed(request: Request, error: Exception) -> Response:
     status, headers = 500, {}
-    if isinstance(error, InputError):
+    if isinstance(error, InputError | RouteError):
         status = 400
     if isinstance(error, NodeError):
         status = error.status

@@ -105,14 +105,26 @@ _REPLY = msgspec.json.Decoder(_Reply)
 _ENCODER = msgspec.json.Encoder()
 
 
+def header_bytes(text: str | None) -> int | None:
+    """What HEADER_LENGTH says, None without it. Raises InputError."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise InputError(f"{HEADER_LENGTH} is {text[:40]!r}; give the number of bytes of the JSON part.")
+    return int(text)
+
+
 def read_request(
     body: bytes,
-    header_bytes: int | None,
+    n_json: int | None,
     model: Signature,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> InferRequest:
-    """What `body` asks of `model`. Raises InputError for anything that it does not take."""
-    head, tail = _divided(body, header_bytes)
+    """What `body`, its first `n_json` bytes or all of it JSON, asks of `model`.
+
+    Raises InputError for anything that the model does not take.
+    """
+    head, tail = _divided(body, n_json)
     try:
         request = _REQUEST.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -143,15 +155,19 @@ def write_reply(request: InferRequest, answers: Mapping[str, np.ndarray], model:
     return Body(b"".join((head, *tail)), len(head)) if tail else Body(head, None)
 
 
-def check_reply(body: bytes, header_bytes: int | None, request: InferRequest, model: Signature) -> None:
+def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
     """Raises InputError unless `body`, which another node sent, is an answer to `request`."""
-    head, tail = _divided(body, header_bytes)
+    head, tail = _divided(body.content, body.header_bytes)
     try:
         reply = _REPLY.decode(head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"the answer is none in JSON: {error}.") from error
     asked = {wanted.port.name: wanted for wanted in request.outputs}
-    if reply.id != request.id or {output.name for output in reply.outputs} != asked.keys():
+    if (
+        reply.model_name != model.name
+        or reply.id != request.id
+        or {output.name for output in reply.outputs} != asked.keys()
+    ):
         raise InputError(
             f"the answer is not to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
         )
@@ -167,12 +183,12 @@ def check_reply(body: bytes, header_bytes: int | None, request: InferRequest, mo
         raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
 
 
-def _divided(body: bytes, header_bytes: int | None) -> tuple[bytes, memoryview]:
-    if header_bytes is None:
+def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
+    if n_bytes is None:
         return body, memoryview(b"")
-    if not 0 < header_bytes <= len(body):
-        raise InputError(f"{HEADER_LENGTH} is {header_bytes}, but the body has {len(body)} bytes.")
-    return body[:header_bytes], memoryview(body)[header_bytes:]
+    if not 0 < n_bytes <= len(body):
+        raise InputError(f"{HEADER_LENGTH} is {n_bytes}, but the body has {len(body)} bytes.")
+    return body[:n_bytes], memoryview(body)[n_bytes:]
 
 
 def _check_names(given: list[_Input], model: Signature, limits: Limits) -> None:

@@ -2,7 +2,11 @@
 
 import asyncio
 import logging
+import platform
+import re
+import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -10,22 +14,39 @@ from pliant.errors import NodeError
 
 try:
     from pliant.serve.app import make_app
+    from pliant.serve.ask import ask_explanation as ask_explanation
+    from pliant.serve.client import Client
     from pliant.serve.node import Node
     from pliant.serve.server import NodeServer, bind
+    from pliant.serve.upstreams import Upstreams
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
+from pliant.route.curve import TimeCurve
+from pliant.route.router import Router
+from pliant.route.settings import RouterSettings
+from pliant.serve.admission import Admission
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.served import Served
 
+LENGTHS = (1, 4, 8, 16, 32, 64, 128)
+"""Of the samples that a node learns its first curve from."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What a node is told; `settle_s` is how long it still answers once it has said that it leaves."""
+    """What a node is told.
+
+    `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
+    answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
+    is what is known of this device without that.
+    """
 
     listen: Address
     version: str
     name: str | None = None
+    upstreams: tuple[str, ...] = ()
+    address: str | None = None
     tokens: tuple[str, ...] = ()
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
@@ -33,6 +54,9 @@ class NodeOptions:
     dilation: float = 1.0
     settle_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
+    learn_s: float = 0.0
+    prior: TimeCurve | None = None
+    routing: RouterSettings | None = None
 
 
 class OnStart(Protocol):
@@ -52,25 +76,48 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         served.close()
         raise
     listen = Address(options.listen.host, sock.getsockname()[1])
-    node = Node(
-        options.name or f"{listen}",
-        served,
-        queue=options.queue,
-        dilation=options.dilation,
-        limits=options.limits,
-    )
-    app = make_app(node, tokens, options.version)
-    server = NodeServer(app, options.limits, tls, node.drain, options.settle_s)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted, not logged
-    loop = asyncio.get_running_loop()
     url = f"{'http' if tls is None else 'https'}://{listen}"
-    started = loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop)))
-    try:
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as open_:
+        open_.callback(sock.close)
+        node = _node(options, served, listen)
+        open_.callback(node.close)
+        client = await open_.enter_async_context(
+            Client(options.tokens[0] if options.tokens else None, options.tls.client(), options.limits)
+        )
+        node.upstreams = Upstreams(
+            node.router,
+            client,
+            options.upstreams,
+            served.signature.name,
+            options.address or url,
+            node.probe,
+            node.metrics,
+            options.limits,
+        )
+        if options.learn_s:
+            node.learn(LENGTHS, options.learn_s)
+        app = make_app(node, tokens, options.version)
+        server = NodeServer(app, options.limits, tls, node.drain, options.settle_s)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
+        tasks = [
+            loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop))),
+            loop.create_task(node.upstreams.run()),
+        ]
+        for task in tasks:
+            open_.callback(task.cancel)
         await server.serve([sock])
-    finally:
-        started.cancel()
-        await node.close()
-        sock.close()
+
+
+def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
+    name = (
+        options.name
+        or re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]
+        + f":{listen.port}"
+    )
+    settings = options.routing or RouterSettings(served.max_length, degree=served.degree)
+    router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
+    return Node(served, router, Admission(options.queue, options.dilation), options.limits)
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

@@ -22,7 +22,7 @@ class Limits:
     n_connections: int = 1024
     head_s: float = 10.0
     body_s: float = 30.0
-    idle_s: float = 75.0
+    idle_s: float = 120.0
     write_s: float = 30.0
     hop_s: float = 60.0
     hops: int = 8

@@ -1,6 +1,7 @@
 """What a node counts and measures, for Prometheus. Knows names and labels, not what happens."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -8,12 +9,23 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-LOCAL = "local"
+HERE = "local"
 """The label of this node among the targets of requests."""
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
-States = Callable[[], Iterator[tuple[str, str, str, str, float]]]
-"""What is read when asked for: name, help, label, its value, number."""
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A number that is read when Prometheus asks for it."""
+
+    name: str
+    about: str
+    label: str
+    value: str
+    number: float
+
+
+States = Callable[[], Iterator[State]]
 
 
 @final
@@ -75,8 +87,8 @@ class _States(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         families: dict[str, GaugeMetricFamily] = {}
-        for name, about, label, value, number in self._states():
-            if name not in families:
-                families[name] = GaugeMetricFamily(name, about, labels=(label,))
-            families[name].add_metric((value,), number)
+        for state in self._states():
+            if state.name not in families:
+                families[state.name] = GaugeMetricFamily(state.name, state.about, labels=(state.label,))
+            families[state.name].add_metric((state.value,), state.number)
         yield from families.values()

@@ -19,11 +19,20 @@ class _Kept(Generic[T]):
 class Once(Generic[T]):
     """Answers by id: of what runs now, and of the last `most` that ended in the last `keep_s` seconds.
 
+    Those of a `size` above `most_bytes` / `most` are not kept, so that all of them take `most_bytes` at most.
     What failed is forgotten, so that the same request may be tried again.
     """
 
-    def __init__(self, clock: Callable[[], float], keep_s: float = 30.0, most: int = 1024) -> None:
-        self._clock, self._keep_s, self._most = clock, keep_s, most
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        size: Callable[[T], int],
+        keep_s: float = 30.0,
+        most: int = 1024,
+        most_bytes: int = 64 << 20,
+    ) -> None:
+        self._clock, self._size, self._keep_s = clock, size, keep_s
+        self._most, self._largest = most, most_bytes // most
         self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -48,6 +57,9 @@ class Once(Generic[T]):
                 future.exception()  # whoever waits is told; nobody may be waiting
             raise
         future.set_result(result)
+        if self._size(result) > self._largest:
+            del self._kept[id]
+            return result
         self._kept[id].until_s = self._clock() + self._keep_s
         self._kept.move_to_end(id)
         return result

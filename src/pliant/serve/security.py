@@ -121,13 +121,13 @@ class Address:
         except ValueError:
             return self.host == "localhost"
 
-    @property
-    def is_any(self) -> bool:
-        """Whether it stands for all of this machine's addresses."""
-        try:
-            return ip_address(self.host).is_unspecified
-        except ValueError:
-            return False
+
+def is_any(host: str) -> bool:
+    """Whether `host` stands for all of a machine's addresses."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
 
 
 def parse_address(text: str) -> Address:

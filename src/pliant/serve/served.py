@@ -5,7 +5,7 @@ A `Served` is all that a node needs of a model: another kind is another class of
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, final
+from typing import Literal, Protocol, final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pliant.models.tokenizer import open_tokenizer
 from pliant.run.answering import Answering
 from pliant.run.session import Session
 from pliant.serve.inference import Signature, signature
+from pliant.serve.tensors import numpy_dtype
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -26,13 +27,16 @@ Tensors = Mapping[str, np.ndarray]
 class Served(Protocol):
     """A model: `length` is asked on the node's event loop and must be quick, `answer` on its worker thread.
 
-    Both raise InputError for what the model cannot read.
+    Both raise InputError for what the model cannot read. Time grows with the length as a polynomial of
+    `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some length, to learn it from.
     """
 
     @property
     def signature(self) -> Signature: ...
     @property
     def max_length(self) -> int: ...
+    @property
+    def degree(self) -> Literal[1, 2]: ...
     def length(self, tensors: Tensors) -> int: ...
     def answer(self, tensors: Tensors) -> Tensors: ...
     def sample(self, length: int) -> Tensors: ...
@@ -45,6 +49,8 @@ class TextClassifier:
 
     The logits are normalised: logarithms of the probabilities, which is all that a session tells.
     """
+
+    degree: Literal[1, 2] = 2
 
     def __init__(self, name: str, session: Session) -> None:
         labels = session.store.spec.head.labels
@@ -83,6 +89,8 @@ class TextClassifier:
 class ArrayModel:
     """A compiled ONNX model. Its length is the product of the first input's open dimensions."""
 
+    degree: Literal[1, 2] = 2
+
     def __init__(self, name: str, session: Answering, max_length: int = 4096) -> None:
         self._session = session
         self.max_length = max_length
@@ -100,7 +108,13 @@ class ArrayModel:
         return {name: np.asarray(array) for name, array in answers.items()}
 
     def sample(self, length: int) -> Tensors:
-        raise InputError("an array model has no sample of its own")
+        dims = {port.name: port.dims or () for port in self.signature.inputs}
+        shapes = {x: [d if isinstance(d, int) else 1 for d in ds] for x, ds in dims.items()}
+        for port in self.signature.inputs:
+            open_axes = [i for i, d in enumerate(dims[port.name]) if not isinstance(d, int)]
+            if open_axes:
+                shapes[port.name][open_axes[-1]] = max(1, length)
+        return {p.name: np.ones(shapes[p.name], numpy_dtype(p.dtype)) for p in self.signature.inputs}
 
     def close(self) -> None:
         self._session.close()

@@ -1,0 +1,61 @@
+"""`pliant route explain`: what a node would choose now, and why."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pliant.cli.options import Json
+from pliant.cli.show import console, print_json
+from pliant.quantities import format_bytes, format_seconds
+
+
+def explain(
+    length: Annotated[int, typer.Option(help="Length of the input, in the model's items (tokens).", min=0)],
+    node: Annotated[str, typer.Option(help="The node to ask.")] = "http://127.0.0.1:8080",
+    token_file: Annotated[Path | None, typer.Option(help="The file whose first token to show it.")] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="What its certificate is held against.", show_default="system")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say where a node would have an input of some length answered now, and what it knows of each way."""
+    from rich.table import Table
+
+    from pliant.serve.launch import ask_explanation  # needs the extra; the help does not
+    from pliant.serve.security import Tls, read_tokens
+
+    token = None if token_file is None else read_tokens(token_file)[0]
+    found = ask_explanation(node, length, token, Tls(ca=ca).client())
+    if json:
+        print_json(found)
+        return
+    table = Table(title=f"{found.node}, an input of length {length}", title_justify="left")
+    for name in (
+        "",
+        "target",
+        "way or waiting",
+        "answer",
+        "total",
+        "round trip",
+        "bandwidth",
+        "heard",
+        "why not",
+    ):
+        table.add_column(name)
+    for row in found.candidates:
+        table.add_row(
+            "->" if row.is_chosen else "",
+            row.target if row.node is None else f"{row.target} ({row.node})",
+            *map(_seconds, (row.transfer_s, row.answer_s, row.total_s, row.rtt_s)),
+            "" if row.bandwidth_Bps is None else f"{format_bytes(row.bandwidth_Bps)}/s",
+            "" if row.age_s is None else f"{format_seconds(row.age_s)} ago",
+            row.reason or "",
+        )
+    console().print(table)
+    if found.target is None:
+        typer.echo("nobody can answer now.")
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else format_seconds(seconds)

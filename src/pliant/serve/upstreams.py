@@ -1,0 +1,214 @@
+"""The nodes above and below this one: requests passed on, pings, broadcasts. Knows no model's answer.
+
+What comes of each call goes to the router; what a node above says that cannot be sets it aside.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from math import isfinite
+from typing import final
+
+from pliant.errors import InputError, NodeError, PeerCurveError, RouteError
+from pliant.ir.cost import Link
+from pliant.route.router import Broadcast, Ping, Probe, Router
+from pliant.route.tell import Trail
+from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route, encode_told
+from pliant.serve.client import Client, Response, checked_url
+from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
+from pliant.serve.limits import Limits
+from pliant.serve.metrics import Metrics
+
+REQUEST_HEADER = "Pliant-Request"
+"""A request's id from its first hop on: a node that has it already runs it no second time."""
+CURVE_PATH, TELL_PATH = "/v2/pliant/curve", "/v2/pliant/tell"
+FIRST_GUESS = Link(rtt_s=0.05, bandwidth_Bps=1e7)
+"""What is believed of a link that was never used; no request goes there before a ping came back."""
+_SHORTEST_S = 2.0
+_PATIENCE = 10.0
+_PING_S = 10.0
+_THROTTLE_S = 0.02
+_OWN_ERRORS = (503, 508)
+"""Answers of a node that is well: too busy now, or a request that came in a circle."""
+
+
+@final
+class Upstreams:
+    """Calls on the event loop; `run` does what the router has due until it is cancelled.
+
+    `address` is where this node can be told of changes, None if nobody can reach it. `probe` answers an input
+    of some length here, when the device is idle.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        client: Client,
+        urls: tuple[str, ...],
+        model: str,
+        address: str | None,
+        probe: Callable[[int], None],
+        metrics: Metrics,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._router, self._client, self._clock = router, client, clock
+        self._address, self._probe = address, probe
+        self._model, self._metrics, self._limits = model, metrics, limits
+        self._changed = asyncio.Event()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._warm: set[str] = set()
+        for url in dict.fromkeys(checked_url(url) for url in urls):
+            router.successor(url, FIRST_GUESS)
+
+    async def ask(self, upstream: str, n: int, expected_s: float, trail: Trail, id: str, body: Body) -> Body:
+        """The answer of `upstream` to an input of length n; the router is told what it took.
+
+        Raises NodeError where there is none: the request is to be answered elsewhere.
+        """
+        message = RouteMessage(*_as_wire(trail.sent()), self._router.name, self._address)
+        headers = {ROUTE_HEADER: encode_route(message), REQUEST_HEADER: id, "content-type": JSON}
+        if body.header_bytes is not None:
+            headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
+        url = f"{upstream}/v2/models/{self._model}/infer"
+        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s))
+        start_s = self._clock()
+        try:
+            response = await self._client.call("POST", url, headers, body.content, timeout_s)
+            now_s = self._clock()
+            self._heard(upstream, n, response, now_s - start_s, now_s)
+        except NodeError:
+            self.failed(upstream)
+            raise
+        if response.status == 200:
+            return self._body(upstream, response)
+        if response.status not in _OWN_ERRORS:
+            self.failed(upstream)
+        raise NodeError(f"{upstream} answered with status {response.status}.", status=502)
+
+    def failed(self, upstream: str) -> None:
+        """No answer came, or none of use: others are chosen until it answers a ping."""
+        self._warm.discard(upstream)
+        self._router.failed(upstream, self._clock())
+        self.changed()
+
+    def misbehaved(self, upstream: str) -> None:
+        """What came cannot be: the node is set aside for a while."""
+        self._router.misbehaved(upstream, self._clock())
+        self.changed()
+
+    def changed(self) -> None:
+        """The router may have something due."""
+        self._changed.set()
+
+    def told(self, body: bytes) -> None:
+        """A broadcast came in. Raises RouteError for one that cannot be, NodeError (404) for a stranger's."""
+        told, _ = decode_told(body)
+        now_s = self._clock()
+        names = [state.name for state in self._router.states(now_s) if state.node == told.node]
+        if not names:
+            raise NodeError(f"{told.node} is no upstream of {self._router.name}.", status=404)
+        for name in names:
+            self._router.told(name, told, now_s)
+        self.changed()
+
+    async def run(self) -> None:
+        """Ping, broadcast and probe when it is due; ends when it is cancelled, and all that is under way."""
+        try:
+            while True:
+                self._changed.clear()
+                self._do_due()
+                wait_s = self._router.next_due_s(self._clock()) - self._clock()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
+                        await self._changed.wait()
+                await asyncio.sleep(_THROTTLE_S)  # under load everything changes all the time
+        finally:
+            for task in self._under_way:
+                task.cancel()
+
+    def _do_due(self) -> None:
+        for action in self._router.due(self._clock()):
+            match action:
+                case Ping(upstream):
+                    self._start(self._ping(upstream))
+                case Broadcast(predecessors, told):
+                    for name in predecessors:
+                        self._start(self._tell(name, encode_told(told).encode()))
+                case Probe(length):
+                    self._probe(length)
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _ping(self, upstream: str) -> None:
+        """Its round trip and its curve; on a new connection the first call only opens that."""
+        message = RouteMessage(sender=self._router.name, address=self._address)
+        headers = {ROUTE_HEADER: encode_route(message)}
+        url = f"{upstream}{CURVE_PATH}?model={self._model}"
+        try:
+            if upstream not in self._warm:
+                await self._client.call("GET", url, {}, b"", _PING_S)
+                self._warm.add(upstream)
+            start_s = self._clock()
+            response = await self._client.call("GET", url, headers, b"", _PING_S)
+            now_s = self._clock()
+            if response.status != 200:
+                raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
+            told, spent_s = decode_told(response.content)
+        except NodeError:
+            self.failed(upstream)
+            self._metrics.pings.labels(upstream, "failed").inc()
+        except RouteError:
+            self.misbehaved(upstream)
+            self._metrics.pings.labels(upstream, "misbehaved").inc()
+        else:
+            self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
+            self._metrics.pings.labels(upstream, "ok").inc()
+            self.changed()
+
+    async def _tell(self, predecessor: str, body: bytes) -> None:
+        address = self._router.address_of(predecessor)
+        outcome = "ok"
+        try:
+            if address is None:
+                return
+            response = await self._client.call("POST", f"{address}{TELL_PATH}", {}, body, _PING_S)
+            if response.status != 200:
+                outcome = "refused"
+        except NodeError:
+            outcome = "failed"
+        if outcome != "ok":
+            self._router.forget(predecessor)
+        self._metrics.broadcasts.labels(outcome).inc()
+
+    def _body(self, upstream: str, response: Response) -> Body:
+        try:
+            return Body(response.content, header_bytes(response.headers.get(HEADER_LENGTH)))
+        except InputError as error:
+            self.misbehaved(upstream)
+            raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
+
+    def _heard(self, upstream: str, n: int, response: Response, away_s: float, now_s: float) -> None:
+        """Tell the router what came with an answer."""
+        text = response.headers.get(CURVE_HEADER)
+        if text is None:
+            return
+        try:
+            told, spent_s = decode_told(text)
+        except PeerCurveError:
+            self.misbehaved(upstream)
+            return
+        if response.status == 200:
+            sizes = (response.sent_bytes, response.received_bytes)
+            self._router.answered_by(upstream, n, *sizes, away_s, spent_s or 0.0, told, now_s)
+        else:
+            self._router.told(upstream, told, now_s)
+        self.changed()
+
+
+def _as_wire(trail: Trail) -> tuple[tuple[str, ...], int]:
+    return trail.path, trail.hops_left
