@@ -26,7 +26,7 @@ from pliant.cluster.patience import Patience
 from pliant.cluster.predict import Solved
 from pliant.cluster.record import record
 from pliant.cluster.steer import Switch
-from pliant.errors import InputError
+from pliant.errors import ClusterError, InputError
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
@@ -103,9 +103,9 @@ class Cluster:
     default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
     mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel; with `engine` gloo,
     which workers must be given too, they travel through torch.distributed, unencrypted; with zmq they come in
-    at `data_port`, or the first free one of a range such as `29501-29510`. Devices and links are measured
-    before their first plan unless `measure` is off, which it is for equal shares. Raises ClusterError: see
-    errors.py for which.
+    at `data_port`, or the first free one of a range such as `29501-29510`. With `announce`, workers may find
+    it by multicast DNS. Devices and links are measured before their first plan unless `measure` is off, which
+    it is for equal shares. Raises ClusterError: see errors.py for which.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Cluster:
         exchange: Coding = "fp32",
         engine: Engine = "zmq",
         data_port: str | int | None = None,
+        announce: bool = False,
         adapt: bool = True,
         measure: bool | None = None,
         dilation: float | Callable[[], float] = 1.0,
@@ -156,6 +157,8 @@ class Cluster:
         self._sources: dict[str, Encoder] = {}
         self.name = name
         self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
+        if announce:
+            self._announce(options)
 
     def __enter__(self) -> "Cluster":
         return self
@@ -166,6 +169,15 @@ class Cluster:
     def close(self) -> None:
         """Say goodbye to the workers and let go of everything; safe to call twice."""
         self._opened.close()
+
+    def _announce(self, options: MemberOptions) -> None:
+        try:
+            from pliant.cluster.discover import announced
+
+            self._opened.enter_context(announced(options.name, self.address, options.key))
+        except ClusterError:
+            self.close()
+            raise
 
     def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
         """Return once so many workers can be used. Raises ClusterError naming who came."""

@@ -80,6 +80,9 @@ class MemoryControl:
         self.on_message, self.on_silence = on_message, on_silence
         self._thread.start()
 
+    def connect(self, address: str) -> None:
+        raise NotImplementedError
+
     def send(self, peer: str, data: bytes) -> None:
         other = self.wires.members.get(peer)
         if other is not None and other.is_open and self.is_open and not {peer, self.name} & self.wires.cut:

@@ -39,11 +39,12 @@ def command(*words: str) -> list[str]:
 class WorkerProcess:
     """`pliant worker` as a process of its own; what it says is in `log`."""
 
-    def __init__(self, name: str, join: str, key: Path, model: str, folder: Path, *more: str) -> None:
+    def __init__(self, name: str, join: str | None, key: Path, model: str, folder: Path, *more: str) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
         with self.log.open("ab") as log:
-            words = ("worker", "--join", join, "--name", name, "--key", str(key), "--model", model)
+            where = () if join is None else ("--join", join)
+            words = ("worker", *where, "--name", name, "--key", str(key), "--model", model)
             self.process = subprocess.Popen(
                 command(*words, "--threads", "1", *more), stdout=log, stderr=log, env=os.environ.copy()
             )

@@ -69,6 +69,10 @@ class Led:
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
     engine: DataEngine = "zmq"
     data_port: DataPort = None
+    announce: Annotated[
+        bool,
+        typer.Option("--announce", help="Let `pliant worker --discover` find this device (multicast DNS)."),
+    ] = False
     adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
         True
     )
@@ -95,6 +99,7 @@ class Led:
             exchange=self.exchange,
             engine=self.engine,
             data_port=self.data_port,
+            announce=self.announce,
             adapt=self.adapt,
             dilation=self.dilate_compute,
             on_event=say,

@@ -2,9 +2,12 @@
 
 import platform
 import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from queue import SimpleQueue
 from threading import Event
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,12 +17,21 @@ from pliant.cli.cluster_options import DataEngine, DataPort, KeyFile, Memory, sa
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
 
+if TYPE_CHECKING:
+    from pliant.cluster.worker import Worker
+
 PROBLEM_S = 2.0
 """A problem that lasts as long is said."""
+LOOK_S = 0.1
 
 
 def worker(
-    join: Annotated[list[str], typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")],
+    join: Annotated[
+        list[str] | None, typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")
+    ] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Join primaries that announce themselves (multicast DNS).")
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="What this device is called.", show_default="the host's name")
     ] = None,
@@ -41,6 +53,8 @@ def worker(
     from pliant.cluster.launch import MemberOptions, open_worker
     from pliant.clustered import cluster_key, data_ports, memory_source, open_model, pace_source
 
+    if not (join or discover):
+        raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
     cache = cache_directory()
     sources = [open_model(one, cache) for one in model or ("sst2",)]
 
@@ -69,13 +83,36 @@ def worker(
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
-    with open_worker(options, join, sources) as member:
-        report(f"{options.name} knocks at {', '.join(join)}")
-        before: set[str] = set()
-        said: set[str] = set()
-        while not ended.wait(PROBLEM_S):
-            now = set(member.problems)
-            for problem in sorted(now & before - said):  # one that lasts, not a moment's
-                report(problem)
-            said, before = said | now & before, now
+    found: SimpleQueue[str] = SimpleQueue()
+    with ExitStack() as ends:
+        if discover:
+            from pliant.cluster.discover import discovered
+
+            ends.enter_context(discovered(options.key, found.put))
+        known = list(join or ())
+        if not known:
+            report(f"{options.name} looks for primaries that hold its key")
+        while not known and not ended.wait(LOOK_S):
+            known = _taken(found)
+        if known:
+            member = ends.enter_context(open_worker(options, known, sources))
+            report(f"{options.name} knocks at {', '.join(known)}")
+            _stay(member, found, ended, report)
     report(f"{options.name} has left")
+
+
+def _stay(member: "Worker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]) -> None:
+    """Until the end: knock where primaries were found, and say what goes wrong for longer than a moment."""
+    before: set[str] = set()
+    said: set[str] = set()
+    while not ended.wait(PROBLEM_S):
+        for address in _taken(found):
+            member.join(address)
+        now = set(member.problems)
+        for problem in sorted(now & before - said):
+            report(problem)
+        said, before = said | now & before, now
+
+
+def _taken(found: "SimpleQueue[str]") -> list[str]:
+    return [found.get() for _ in range(found.qsize())]

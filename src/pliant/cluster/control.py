@@ -7,6 +7,9 @@ from typing import Protocol
 class Control(Protocol):
     """One member's control connections: small messages, and who was heard when (see `messenger`)."""
 
+    def connect(self, address: str) -> None:
+        """Knock at one more HOST:PORT, for as long as this is open. Raises ClusterError if it is none."""
+
     def send(self, peer: str, data: bytes) -> None:
         """Hand over a message. Raises ClusterError if `peer` is not here."""
 

@@ -124,6 +124,10 @@ class Worker:
         """Why no primary is heard where this worker knocks: for people."""
         return tuple(self._control.problems)
 
+    def join(self, address: str) -> None:
+        """Knock at one more primary's HOST:PORT. Raises ClusterError if it is none."""
+        self._control.connect(address)
+
     def close(self) -> None:
         """Say goodbye and stop; safe to call twice."""
         if self._closed.is_set():
