@@ -32,8 +32,9 @@ from report import ROOT, Report, options
 
 NOTES = (
     "Devices are namespaces joined by veth and shaped by `tc tbf`; each is a process (`pliant worker`, and "
-    "the primary) with one thread for compute, and the connections are encrypted. All are this CPU; a "
-    f"slower one rests after each stage. The primary is {SLOWER:g} times slower than its secondary: then "
+    "the primary) with one thread for compute, and the connections are encrypted. All are this CPU, each on "
+    "a core of its own where there are two; a slower one rests after each stage by its thread's CPU time. "
+    f"The primary is {SLOWER:g} times slower than its secondary: then "
     "equal ends mean 87.5 % offloaded, the paper's share at 940 Mbit/s. Its own devices differ by 2.9 "
     "(Figure 3), at which 87.5 % could not be the quickest share.",
     "Weights are random (seeded). BERT-Large's layers are its own (hidden 1024, 16 heads, feed forward 4096) "
