@@ -28,15 +28,13 @@ def rows(found: Mapping[str, Any], turns: Turns) -> list[dict[str, Any]]:
 def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     hepti, coedge = found["hepti"][i], found["coedge"][i]
     after = hepti["layers"][max(0, hepti["changed at"]) :]
-    times = [one["ms"] for one in after]
-    late_ms = median(times[len(times) // 2 :])
-    against = _paired(turns, "hepti", "knew")
-    knew_ms = late_ms / against  # as the machine was during the series
+    last_ms, against = _last_ms(hepti), _paired(turns, "hepti", "knew")
+    knew_ms = last_ms / against  # as the machine was during the series
     first = [one["ms"] for one in after if one["run"] == 0]
     coedge_ms = median(one["ms"] for one in coedge["layers"][-len(coedge["layers"]) // 2 :])
     return {
         "segment": SEGMENTS[i].name,
-        "Hepti, a layer [ms]": late_ms,
+        "Hepti's last plan, a layer [ms]": last_ms,
         "CoEdge, a layer [ms]": coedge["stopped"] or coedge_ms,
         "CoEdge above Hepti [%]": 100 * (_paired(turns, "coedge", "hepti") - 1) if "coedge" in turns else "-",
         "paper [%]": PAPER.get(i, "-"),
@@ -51,6 +49,11 @@ def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]])
         "plan that knew": describe(msgspec.convert(found["knew"][i], Partition)),
         "CoEdge's plan": coedge["plan"],
     }
+
+
+def _last_ms(segment: Mapping[str, Any]) -> float:
+    """A layer by the segment's last plan."""
+    return median(one["ms"] for one in segment["layers"] if one["plan"] == segment["plan"])
 
 
 def _paired(turns: Mapping[str, Sequence[float]], a: str, b: str) -> float:
@@ -131,10 +134,10 @@ def draw(found: Mapping[str, Any], turns: Turns, path: Path) -> None:
             axes.plot(range(start, start + len(layers)), [x["ms"] for x in layers], style, lw=1, label=label)
             if found[system][i]["stopped"]:
                 axes.plot(start + len(layers) - 1, layers[-1]["ms"], "C0X", markersize=9)
-        own = [x["ms"] for x in found["hepti"][i]["layers"]]
-        knew_ms = median(own[len(own) // 2 :]) / _paired(turns[i], "hepti", "knew")
-        axes.hlines(knew_ms, start, start + n, "black", "dashed", lw=1, label=None if i else "plan that knew")
+        knew_ms = _last_ms(found["hepti"][i]) / _paired(turns[i], "hepti", "knew")
         changed = max(0, found["hepti"][i]["changed at"])
+        label = None if i else "plan that knew"
+        axes.hlines(knew_ms, start + changed, start + n, "black", "dashed", lw=1, label=label)
         axes.axvline(start + changed, color="grey", lw=0.5)
         axes.annotate(
             change.name, (start + changed, 1), xycoords=("data", "axes fraction"), fontsize=8, va="top"
