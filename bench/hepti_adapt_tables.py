@@ -41,6 +41,7 @@ def _row(found: Mapping[str, Any], i: int, turns: Mapping[str, Sequence[float]])
         _AGAINST: against,
         _SOON: settled_after(after, knew_ms) if i else "-",
         "rest of that run / who knew": sum(first) / knew_ms / len(first) if i else "-",
+        "longest layer of that rest [ms]": max(one["ms"] for one in after if one["run"] == 0) if i else "-",
         "layers by a plan too large": sum(one["too large"] for one in after),
         "secondary's weights [MB]": hepti["weights"] / 1e6,
         "of all weights [%]": 100 * hepti["weights"] / found["all weights"],
@@ -80,6 +81,7 @@ def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> l
     after, ratios = [row[_SOON] for row in changed], [row[_AGAINST] for row in changed]
     is_soon = all(n is not None and n <= 1 for n in after) and max(ratios) <= BAR
     said = "; ".join(f"{ratio:.2f}, within 10 % after {n}" for ratio, n in zip(ratios, after, strict=True))
+    longest = " and ".join(f"{row['longest layer of that rest [ms]']:.0f}" for row in changed)
     return [
         Claim(
             "hepti.adapt",
@@ -93,7 +95,8 @@ def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> l
             f"Hepti / the plan that knew: {said} layers",
             "within 10 % after one layer",
             is_soon,
-            "bandwidth, then memory, changed inside of a run; plans compared in turns",
+            "bandwidth, then memory, changed inside of a run; plans compared in turns; the longest layer after "
+            f"the change: {longest} ms, with the weights that had to be replaced before it",
         ),
     ]
 
