@@ -95,8 +95,8 @@ def claims(found: Mapping[str, Any], segments: Sequence[Mapping[str, Any]]) -> l
             f"Hepti / the plan that knew: {said} layers",
             "within 10 % after one layer",
             is_soon,
-            "bandwidth, then memory, changed inside of a run; plans compared in turns; the longest layer after "
-            f"the change: {longest} ms, with the weights that had to be replaced before it",
+            "bandwidth, then memory, changed inside of a run; plans compared in turns; the longest layer "
+            f"after the change: {longest} ms, with the weights that had to be replaced before it",
         ),
     ]
 
