@@ -75,7 +75,13 @@ class Choice:
     target: str
     seconds: float
     energy_j: float
-    runners_up: tuple[Option, ...]
+    others: tuple[tuple[float, float, float, str], ...] = ()
+    """(cost, seconds, joules, name), as ranked: most choices are followed without a look at them."""
+
+    @property
+    def runners_up(self) -> tuple[Option, ...]:
+        """What would be next, best first."""
+        return tuple([Option(name, seconds, joules, cost) for cost, seconds, joules, name in self.others])
 
 
 def choose(n: int, candidates: Sequence[Candidate], objective: Objective = TIME) -> Choice:
@@ -95,5 +101,4 @@ def choose(n: int, candidates: Sequence[Candidate], objective: Objective = TIME)
         )
     ranked.sort(key=itemgetter(0))
     _, seconds, joules, name = ranked[0]
-    others = tuple([Option(other, s, e, cost) for cost, s, e, other in ranked[1:]])
-    return Choice(name, seconds, joules, others)
+    return Choice(name, seconds, joules, tuple(ranked[1:]))

@@ -93,14 +93,19 @@ def minimum(curves: Sequence[TimeCurve], max_n: int) -> TimeCurve:
     """
     if len(curves) == 1:
         return curves[0]
-    knots = {0, max_n}
+    met = {0, max_n}
     for curve in curves:
-        knots.update(n for n in curve.lengths if 0 < n < max_n)
+        met.update(n for n in curve.lengths if n < max_n)
+    knots = sorted(met)
+    columns = list(zip(*([c.at(n) for n in knots] for c in curves), strict=True))
+    least = [min(column) for column in columns]
     points: list[tuple[int, float]] = []
-    ordered = sorted(knots)
-    for a, b in pairwise(ordered):
-        points += _lower(curves, a, b)
-    points.append((max_n, min(c.at(max_n) for c in curves)))
+    for i in range(len(knots) - 1):
+        points.append((knots[i], least[i]))
+        first = columns[i].index(least[i])
+        if columns[i + 1][first] > least[i + 1]:  # a line that is least at both ends is least between
+            points += _crossings(columns[i], columns[i + 1], knots[i], knots[i + 1])
+    points.append((max_n, least[-1]))
     return TimeCurve(_without_straight(points))
 
 
@@ -157,15 +162,11 @@ def validated(points: object, max_points: int = MAX_POINTS, max_n: int = MAX_LEN
     return TimeCurve(tuple(kept))
 
 
-def _lower(curves: Sequence[TimeCurve], a: int, b: int) -> list[tuple[int, float]]:
-    """Points of the lower envelope on [a, b), where every curve is straight; the one at a is the first."""
-    width = b - a
-    lines = []
-    for curve in curves:
-        start = curve.at(a)
-        lines.append((start, (curve.at(b) - start) / width))
+def _crossings(starts: Sequence[float], ends: Sequence[float], a: int, b: int) -> list[tuple[int, float]]:
+    """Points of the least of lines between a and b, both left out, where one takes over from another."""
+    lines = [(s, (t - s) / (b - a)) for s, t in zip(starts, ends, strict=True)]
     here, (value, slope) = a, min(lines)
-    points = [(a, value)]
+    points: list[tuple[int, float]] = []
     while True:
         # the line that comes below the present one first
         at = float(b)
@@ -174,12 +175,10 @@ def _lower(curves: Sequence[TimeCurve], a: int, b: int) -> list[tuple[int, float
                 x = here + max(0.0, (start + steep * (here - a) - value) / (slope - steep))
                 at = min(at, x)
         left = floor(at)
-        if left + 1 >= b or at >= b:
-            if here < left < b:
-                points.append((left, value + slope * (left - here)))
-            return points
-        if left > here:
+        if here < left < b:
             points.append((left, value + slope * (left - here)))
+        if left + 1 >= b:
+            return points
         here = left + 1
         value, slope = min((start + steep * (here - a), steep) for start, steep in lines)
         points.append((here, value))

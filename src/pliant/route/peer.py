@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pliant.ir.cost import Link
+from pliant.route.choose import Candidate
 from pliant.route.curve import TimeCurve
+from pliant.route.energy import remote_candidate
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told
 from pliant.route.transfer import TransferTimes
@@ -46,6 +48,7 @@ class Successor:
         self.told: Told | None = None
         self.ping_at_s = float("-inf")
         self.contact_s: float | None = None
+        self._candidate: Candidate | None = None
         self._settings = settings
         self._me = me
         self._interval_s = settings.ping_after_s
@@ -54,6 +57,21 @@ class Successor:
         self._asides = 0
         self._strikes = 0
         self._honest = 0
+
+    def candidate(self) -> Candidate:
+        """This successor by eq. 4 (and eq. 9 where a radio is in the settings), while it `is_ready`."""
+        assert self.told is not None
+        if self._candidate is None:
+            link = self.transfer
+            self._candidate = remote_candidate(
+                self.name,
+                self.told.curve,
+                (link.fixed_s, link.per_item_s),
+                (link.sent.fixed, link.sent.per_item),
+                (link.received.fixed, link.received.per_item),
+                self._settings.radio,
+            )
+        return self._candidate
 
     @property
     def is_ready(self) -> bool:
@@ -78,17 +96,16 @@ class Successor:
         self._heard(is_surprise, now_s)
         if is_believed and told is not None:
             self.tell(told, now_s, in_order=True)
-        return (
-            is_surprise
-            or self.told is not before
-            or was_ready is not self.is_ready
-            or was != (link.fixed_s, link.per_item_s)
-        )
+        is_moved = was != (link.fixed_s, link.per_item_s)
+        if is_moved:
+            self._candidate = None
+        return is_moved or is_surprise or self.told is not before or was_ready is not self.is_ready
 
     def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
         self._heard(is_surprise, now_s)
         self.tell(told, now_s, in_order=True)
+        self._candidate = None
 
     def tell(self, told: Told, now_s: float, in_order: bool = False) -> bool:
         """Its word came; not `in_order` (a broadcast), an older word than the present one is dropped.
@@ -99,7 +116,7 @@ class Successor:
             return False
         if self.told is not None and not in_order and told.is_older_than(self.told):
             return False
-        self.told = told
+        self.told, self._candidate = told, None
         if self._failures:
             self.ping_at_s = min(self.ping_at_s, now_s)
         return True

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL, TIME, Candidate, Choice, Objective, choose
-from pliant.route.curve import MAX_POINTS, TimeCurve, exceeds_by, minimum, thinned
-from pliant.route.energy import local_candidate, remote_candidate
+from pliant.route.curve import MAX_POINTS, TimeCurve, minimum, thinned
+from pliant.route.energy import local_candidate
 from pliant.route.fit import Confidence, LocalTimes
 from pliant.route.peer import PeerState, Successor
+from pliant.route.predecessors import Predecessors
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told, Trail, checked_name
 
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
-_MAX_PREDECESSORS = 256
 _OPTIMISM = 0.8
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
@@ -58,13 +58,6 @@ class Probe:
 Due = Ping | Broadcast | Probe
 
 
-@dataclass(slots=True)
-class _Predecessor:
-    address: str | None
-    heard_s: float
-    told: Told | None = None
-
-
 class Router:
     """A node's whole decision state for one model.
 
@@ -79,7 +72,7 @@ class Router:
         self.settings = settings
         self._local = LocalTimes(settings.fit, settings.max_n, prior)
         self._successors: dict[str, Successor] = {}
-        self._predecessors: dict[str, _Predecessor] = {}
+        self._predecessors = Predecessors(settings.expire_after_s)
         self._candidates: list[Candidate] = []
         self._started, self._n_words = started, 0
         self._wait_s = self._usual_wait_s = 0.0
@@ -123,9 +116,8 @@ class Router:
     def tell(self, now_s: float, predecessor: str | None = None) -> Told:
         """This node's word, and for a `predecessor` (a node's name) that it has been told."""
         word = self._word(predecessor)
-        known = self._predecessors.get(predecessor) if predecessor is not None else None
-        if known is not None:
-            known.told = word
+        if predecessor is not None:
+            self._predecessors.told(predecessor, word)
         return word
 
     def curve(self, now_s: float) -> TimeCurve:
@@ -136,8 +128,7 @@ class Router:
         """What is to be done now; each thing is said once."""
         if now_s < self._next_due_s and self._is_checked:
             return ()
-        for name in [p for p, known in self._predecessors.items() if self._has_expired(known, now_s)]:
-            del self._predecessors[name]
+        self._predecessors.expire(now_s)
         pings = [Ping(s.name) for s in self._successors.values() if self._asks(s, now_s)]
         found: tuple[Due, ...] = (*pings, *self._broadcasts(), *self._probe(now_s))
         self._is_checked = True
@@ -244,31 +235,22 @@ class Router:
 
     def heard_of(self, predecessor: str, address: str | None, now_s: float) -> None:
         """A request or ping of `predecessor` came; broadcasts reach it at `address`, until it expires."""
-        known = self._predecessors.get(predecessor)
-        if known is not None:
-            known.heard_s = now_s
-            known.address = address or known.address
-            return
-        if len(self._predecessors) >= _MAX_PREDECESSORS:
-            oldest = min(self._predecessors, key=lambda name: self._predecessors[name].heard_s)
-            del self._predecessors[oldest]
-        self._predecessors[predecessor] = _Predecessor(address, now_s)
+        self._predecessors.heard_of(predecessor, address, now_s)
         self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
 
     def forget(self, predecessor: str) -> None:
         """A broadcast did not reach `predecessor`; its next request or ping registers it again."""
-        self._predecessors.pop(predecessor, None)
+        self._predecessors.forget(predecessor)
 
     def address_of(self, predecessor: str) -> str | None:
         """Where `predecessor` listens for broadcasts."""
-        known = self._predecessors.get(predecessor)
-        return known.address if known is not None else None
+        return self._predecessors.address_of(predecessor)
 
     # -- to look at
 
     @property
     def predecessors(self) -> tuple[str, ...]:
-        return tuple(self._predecessors)
+        return self._predecessors.names
 
     @property
     def local_curve(self) -> TimeCurve | None:
@@ -291,24 +273,8 @@ class Router:
 
     def _refresh(self) -> None:
         """Candidates and words from what is known now."""
-        power, radio = self.settings.power, self.settings.radio
-        candidates = [local_candidate(self._local.curve or _UNKNOWN, self._wait_s, power)]
-        for s in self._successors.values():
-            if not s.is_ready:
-                continue
-            assert s.told is not None
-            link = s.transfer
-            candidates.append(
-                remote_candidate(
-                    s.name,
-                    s.told.curve,
-                    (link.fixed_s, link.per_item_s),
-                    (link.sent.fixed, link.sent.per_item),
-                    (link.received.fixed, link.received.per_item),
-                    radio,
-                )
-            )
-        self._candidates = candidates
+        here = local_candidate(self._local.curve or _UNKNOWN, self._wait_s, self.settings.power)
+        self._candidates = [here, *[s.candidate() for s in self._successors.values() if s.is_ready]]
         self._words = {}
         self._is_stale = False
 
@@ -359,22 +325,12 @@ class Router:
         curve = thinned(least, MAX_POINTS)
         return Told(self.name, curve, frozenset(through), (self._started, self._n_words))
 
-    def _broadcasts(self) -> tuple[Broadcast, ...]:
-        threshold_s, ratio = self.settings.threshold_s, self.settings.threshold_ratio
-        groups: dict[int, tuple[Told, list[str]]] = {}
-        for name, known in self._predecessors.items():
-            if known.address is None:
-                continue
-            word = self._word(name)
-            if known.told is word or known.told is None:  # one that was never told has an answer coming
-                continue
-            if exceeds_by(known.told.curve, word.curve, self.settings.max_n, ratio) > threshold_s:
-                groups.setdefault(id(word), (word, []))[1].append(name)
-                known.told = word
-        return tuple(Broadcast(tuple(names), word) for word, names in groups.values())
-
-    def _has_expired(self, known: _Predecessor, now_s: float) -> bool:
-        return now_s - known.heard_s >= self.settings.expire_after_s
+    def _broadcasts(self) -> list[Broadcast]:
+        settings = self.settings
+        behind = self._predecessors.behind(
+            self._word, settings.max_n, settings.threshold_s, settings.threshold_ratio
+        )
+        return [Broadcast(names, word) for word, names in behind]
 
     def _asks(self, peer: Successor, now_s: float) -> bool:
         """Whether `peer` is pinged now; where nothing depends on it, the ping is put off."""
@@ -423,5 +379,4 @@ class Router:
 
     def _earliest(self) -> float:
         times = [self._probe_at_s, *(s.ping_at_s for s in self._successors.values())]
-        times += [p.heard_s + self.settings.expire_after_s for p in self._predecessors.values()]
-        return min(times)
+        return min(*times, self._predecessors.expires_at_s())

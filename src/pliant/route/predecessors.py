@@ -1,0 +1,85 @@
+"""Who asks this node, where broadcasts reach them, and what each was told last. Knows no curve of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pliant.route.curve import exceeds_by
+from pliant.route.tell import Told
+
+_MOST = 256
+
+
+@dataclass(slots=True)
+class _Predecessor:
+    address: str | None
+    heard_s: float
+    told: Told | None = None
+
+
+class Predecessors:
+    """They register with every request and ping, and expire after `expire_after_s` without either.
+
+    At most 256 are kept, those heard of last: anybody may claim a name.
+    """
+
+    def __init__(self, expire_after_s: float) -> None:
+        self._expire_after_s = expire_after_s
+        self._known: dict[str, _Predecessor] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._known)
+
+    def heard_of(self, name: str, address: str | None, now_s: float) -> None:
+        known = self._known.get(name)
+        if known is not None:
+            known.heard_s, known.address = now_s, address or known.address
+            return
+        if len(self._known) >= _MOST:
+            del self._known[min(self._known, key=lambda other: self._known[other].heard_s)]
+        self._known[name] = _Predecessor(address, now_s)
+
+    def forget(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def address_of(self, name: str) -> str | None:
+        known = self._known.get(name)
+        return known.address if known is not None else None
+
+    def told(self, name: str, word: Told) -> None:
+        """`word` went to it, with an answer."""
+        known = self._known.get(name)
+        if known is not None:
+            known.told = word
+
+    def expire(self, now_s: float) -> None:
+        """Those not heard of for too long are gone."""
+        limit_s = now_s - self._expire_after_s
+        for name in [n for n, known in self._known.items() if known.heard_s <= limit_s]:
+            del self._known[name]
+
+    def expires_at_s(self) -> float:
+        """When the next one is gone, if it stays silent; infinity if there is none."""
+        return min((p.heard_s for p in self._known.values()), default=float("inf")) + self._expire_after_s
+
+    def behind(
+        self, word_for: Callable[[str], Told], max_n: int, threshold_s: float, ratio: float
+    ) -> tuple[tuple[Told, tuple[str, ...]], ...]:
+        """(word, those to be told it) where what they know is off by more than T_th (CRIME 4.3.3).
+
+        They count as told. One that was never told has an answer coming with its first word.
+        """
+        groups: dict[int, tuple[Told, list[str]]] = {}
+        for name, known in self._known.items():
+            if known.address is None or known.told is None:
+                continue
+            word = word_for(name)
+            if known.told is word:
+                continue
+            if exceeds_by(known.told.curve, word.curve, max_n, ratio) > threshold_s:
+                groups.setdefault(id(word), (word, []))[1].append(name)
+                known.told = word
+        return tuple((word, tuple(names)) for word, names in groups.values())
