@@ -102,14 +102,18 @@ def test_bandwidth_is_learned_where_sizes_differ(spikes: float) -> None:
     assert times.fixed_s + times.per_item_s * 100_000 == pytest.approx(0.45 + 0.5 * spikes, rel=0.15)
 
 
-def test_bandwidth_stays_the_priors_where_sizes_say_nothing() -> None:
-    """Sentences of a hundred bytes: noise of the round trip is no bandwidth (CRIME 3.1)."""
-    rng = np.random.default_rng(2)
+@pytest.mark.parametrize("seed", range(8))
+def test_bandwidth_stays_the_priors_where_sizes_say_nothing(seed: int) -> None:
+    """Sentences of a hundred bytes: noise of the round trip is no bandwidth (CRIME 3.1).
+
+    A slope found in noise once would end all sending, and with it all that could correct it.
+    """
+    rng = np.random.default_rng(seed)
     times = TransferTimes(PRIOR, TransferSettings())
-    for at in range(400):
+    for at in range(2000):
         n = int(rng.integers(4, 40))
-        times.answered(n, 6 * n, 8, 0.1 * float(rng.normal(1, 0.1)), 0.0, float(at))
-    assert times.bandwidth_Bps == pytest.approx(250e3, rel=0.01)
+        times.answered(n, 6 * n, 8, 0.1 * float(rng.lognormal(0, 0.15)), 0.0, float(at))
+    assert times.bandwidth_Bps == 250e3
     assert times.per_item_s == pytest.approx(6 / 250e3, rel=0.2)
 
 

@@ -1,0 +1,54 @@
+"""Joules that this machine says it has spent: RAPL's counters, or a hwmon energy counter. Decides nothing.
+
+RAPL counts a package's energy in `/sys/class/powercap` (often readable by root alone), hwmon in
+`/sys/class/hwmon/*/energy*_input`; both in microjoules. Counters wrap; a reading says so by its range.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSFS = Path("/sys/class")
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One counter of microjoules, in a file; `range_uj` is where it begins anew, None if it does not say."""
+
+    name: str
+    path: Path
+    range_uj: int | None = None
+
+    def read_uj(self) -> int:
+        """The counter now. Raises OSError where it may not be read."""
+        return int(self.path.read_text())
+
+    def joules(self, before_uj: int, after_uj: int) -> float:
+        """What was spent between two readings less than one turn of the counter apart."""
+        spent_uj = after_uj - before_uj
+        if spent_uj < 0 and self.range_uj is not None:
+            spent_uj += self.range_uj
+        return max(spent_uj, 0) / 1e6
+
+
+def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
+    """The counters that can be read here; none on most virtual machines."""
+    found = []
+    for path in sorted(sysfs.glob("powercap/intel-rapl:?/energy_uj")):
+        limit = _number(path.with_name("max_energy_range_uj"))
+        found.append(Meter(_text(path.with_name("name")) or path.parent.name, path, limit))
+    for path in sorted(sysfs.glob("hwmon/*/energy*_input")):
+        label = _text(path.with_name(path.name.replace("_input", "_label")))
+        found.append(Meter(label or _text(path.with_name("name")) or path.parent.name, path))
+    return tuple(m for m in found if _number(m.path) is not None)
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text is not None and text.isdigit() else None

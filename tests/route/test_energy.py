@@ -1,0 +1,71 @@
+"""Equations 8 and 9 by hand, and the sources' numbers."""
+
+import pytest
+
+from pliant.errors import RouteError
+from pliant.ir.cost import Link
+from pliant.route.choose import ENERGY, LOCAL, TIME
+from pliant.route.curve import line
+from pliant.route.energy import (
+    A53_COVE,
+    A53_IMDB,
+    LTE,
+    PowerModel,
+    RadioModel,
+    local_candidate,
+    remote_candidate,
+)
+from pliant.route.router import Router
+from pliant.route.settings import RouterSettings
+from pliant.route.tell import Told
+
+
+def test_the_papers_powers_are_figure_8s() -> None:
+    """Baseline and increments of the Cortex-A53."""
+    assert (A53_COVE.idle_W, A53_COVE.compute_W, A53_IMDB.compute_W) == (1.81, 1.00, 0.91)
+
+
+def test_lte_sends_a_megabit_for_its_slope() -> None:
+    """438.39 mW per Mbit/s is as many millijoules a megabit, however fast; down 51.97."""
+    assert LTE.transfer_j(125_000, 0) == pytest.approx(0.43839)
+    assert LTE.transfer_j(0, 250_000) == pytest.approx(2 * 0.05197)
+    assert LTE.isolated_j == pytest.approx(1.06 * 11.576 + 1.2107 * 0.2601)
+
+
+def test_local_energy_is_equation_8() -> None:
+    """The increment while it computes; a queue costs time, not power."""
+    here = local_candidate(line(0.1, 0.01, 100), 0.5, A53_COVE)
+    assert here.seconds(10) == pytest.approx(0.7)
+    assert here.joules(10, here.seconds(10)) == pytest.approx(0.2)
+
+
+def test_remote_energy_is_equation_9() -> None:
+    """E_tx0 for the bytes, P_tx until the answer."""
+    far = remote_candidate("up", line(0.1, 0.01, 100), (0.05, 0.001), (0.0, 125.0), (250.0, 0.0), LTE)
+    seconds = 0.05 + 0.01 + 0.1 + 0.1
+    assert far.seconds(10) == pytest.approx(seconds)
+    sent_j, received_j = 1250 / 125_000 * 0.43839, 250 / 125_000 * 0.05197
+    assert far.joules(10, seconds) == pytest.approx(sent_j + received_j + 1.28804 * seconds)
+
+
+def test_for_energy_fewer_inputs_leave_the_device() -> None:
+    """CRIME 5.4: an LTE radio draws more than the A53 adds, so the curves of Figure 14 move left."""
+    node = Router("me", RouterSettings(100, power=A53_COVE, radio=LTE), line(0.0, 0.02, 100))
+    node.successor("up", Link(0.2, 250e3))
+    node.due(0.0)
+    node.pinged("up", 0.2, 0.0, Told("up", line(0.0, 0.001, 100), frozenset({"up"})), 0.0)
+
+    def first_away(objective: object) -> int:
+        return next(n for n in range(101) if node.choose(n, 0.0, objective).target != LOCAL)  # type: ignore[arg-type]
+
+    assert first_away(TIME) == 11
+    assert first_away(ENERGY) == 14
+
+
+@pytest.mark.parametrize("watts", [-1.0, float("nan"), float("inf")])
+def test_powers_that_cannot_be_are_refused(watts: float) -> None:
+    """They come from options."""
+    with pytest.raises(RouteError):
+        PowerModel("x", 1.0, watts, "")
+    with pytest.raises(RouteError):
+        RadioModel("x", 1.0, 1.0, watts, "")
