@@ -17,6 +17,8 @@ import numpy as np
 from pliant.api import cache_directory, default_threads, is_store, model_directory
 from pliant.cluster.choose import AnyMode, Shares, chooser
 from pliant.cluster.coding import Coding
+from pliant.cluster.explain import explain as explained
+from pliant.cluster.explain import misfits
 from pliant.cluster.key import Key, default_path, read_key
 from pliant.cluster.launch import Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Fault, Led
@@ -56,7 +58,10 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What would run: each device's share and weights, and what it should take."""
+    """What would run: each device's share and weights, and what it should take.
+
+    `misfits` say whose weights do not fit in its memory; `reasons` why this plan, where that was asked.
+    """
 
     mode: Mode
     partition: Partition
@@ -66,6 +71,8 @@ class ClusterPlan:
     weight_bytes: Mapping[str, int]
     program: Program
     spans: tuple[Span, ...]
+    misfits: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool | None:
@@ -155,6 +162,7 @@ class Cluster:
         )
         self._leader: Leader = self._opened.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
+        self._coding: Coding = exchange
         self.name = name
         self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
         if announce:
@@ -212,14 +220,17 @@ class Cluster:
         """Who was turned away before it could be listed, and why: for people."""
         return self._leader.messenger.problems
 
-    def plan(self, model: Model, tokens: int, latency: str | float | None = None) -> ClusterPlan:
-        """What a run of so many tokens would do now; nothing is loaded."""
+    def plan(
+        self, model: Model, tokens: int, latency: str | float | None = None, *, explain: bool = False
+    ) -> ClusterPlan:
+        """What a run of so many tokens would do now; nothing is loaded. `explain` takes a second more."""
         source = self.open(model)
         self._leader.steering.measure(source, tokens)
         spec = source.spec
         solved = self._leader.steering.solve(spec, tokens)
         deadline_s = None if latency is None else parse_seconds(latency)
-        return _plan_of(spec, solved, deadline_s)
+        reasons = explained(spec, solved, self.name, self._coding) if explain else ()
+        return replace(_plan_of(spec, solved, deadline_s), reasons=reasons)
 
     def sample(self, model: Model, tokens: int, seed: int = 0) -> Mapping[str, np.ndarray]:
         """Random feeds of so many rows. Raises InputError for rows that the model cannot have."""
@@ -376,4 +387,5 @@ def _plan_of(spec: EncoderSpec, solved: Solved, deadline_s: float | None) -> Clu
         weight_bytes=weight_bytes(spec, solved.partition),
         program=solved.program,
         spans=solved.spans,
+        misfits=misfits(weight_bytes(spec, solved.partition), solved.picture),
     )

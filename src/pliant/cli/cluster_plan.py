@@ -1,5 +1,7 @@
 """`pliant cluster plan`: who would take what, and how long it should take."""
 
+from typing import Annotated
+
 import typer
 
 from pliant.cli.cluster_options import Deadline, Led, ModelName, Tokens, leading
@@ -10,11 +12,18 @@ from pliant.cli.show import print_json
 
 @leading
 def plan(
-    model: ModelName, led: Led, tokens: Tokens = 128, latency: Deadline = None, json: Json = False
+    model: ModelName,
+    led: Led,
+    tokens: Tokens = 128,
+    latency: Deadline = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say why: every mode's time, memory, what might be saved.")
+    ] = False,
+    json: Json = False,
 ) -> None:
     """Choose who takes what, and predict the time; nothing runs."""
     with led.open(model) as cluster:
-        made = cluster.plan(model, tokens, latency)
+        made = cluster.plan(model, tokens, latency, explain=explain)
     if json:
         print_json(plan_values(made))
         return

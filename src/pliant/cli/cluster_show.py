@@ -23,6 +23,10 @@ def show_plan(plan: "ClusterPlan") -> None:
         f"mode {plan.mode}: {format_seconds(plan.seconds)} predicted, "
         f"{format_seconds(plan.layer_s)} a layer{met}"
     )
+    for line in plan.misfits:
+        typer.echo(f"  ! {line}")
+    for line in plan.reasons:
+        typer.echo(f"  - {line}")
     typer.echo("predicted timeline, by layer:")
     typer.echo(timeline_text(plan.program, plan.spans), nl=False)
 
@@ -73,6 +77,8 @@ def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
         "deadline_s": plan.deadline_s,
         "met": plan.met,
         "weight_bytes": dict(plan.weight_bytes),
+        "misfits": plan.misfits,
+        "reasons": plan.reasons,
     }
 
 

@@ -2,16 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from pliant.ir.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """One way to run: its predicted seconds, infinite where weights do not fit."""
+    """One way to run: its predicted seconds, infinite where weights do not fit; of modes, how."""
 
     what: str
     seconds: float
+    partition: Partition | None = None
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether no plan of it fits in memory."""
+        return not isfinite(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)

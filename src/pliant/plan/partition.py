@@ -79,7 +79,10 @@ def choose_partition(
     partition = _with_everybody(as_partition(p, plan), capabilities)
     alone_s = _alone(p)
     considered = [Considered(f"{name} alone", s) for name, s in alone_s.items()]
-    considered += [Considered(mode, s) for mode, (_, s) in tried.items()]
+    considered += [
+        Considered(mode, s, as_partition(p, one) if np.isfinite(s) else None)
+        for mode, (one, s) in tried.items()
+    ]
     return Decision(
         partition=partition,
         seconds=plan_s,
