@@ -164,7 +164,7 @@ _WORDS = [Told("up", _curve(i), frozenset({"up"}), (i, 0)) for i in range(2)]
 
 def _stir(router: Router, i: int, n: int) -> None:
     """One of the successors tells another curve than before."""
-    router.told(f"up{i % n}", _WORDS[(i // n + i) % 2], 1.0)
+    router.told(f"up{i % n}", _WORDS[i // n % 2], 1.0)
 
 
 def _answer(router: Router, i: int, n: int) -> None:
