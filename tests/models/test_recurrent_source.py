@@ -54,7 +54,7 @@ def test_missing_and_misshapen_tensors_are_named_at_once(tmp_path: Path) -> None
         ModelError, match=r"lacks 3 tensors: classifier\.bias, rnn\.bias_hh_l0, rnn\.bias_ih_l0"
     ):
         open_recurrent_source(tmp_path)
-    tensors["rnn.weight_hh_l0"] = tensors["rnn.weight_hh_l0"][:-1]
+    tensors["rnn.weight_hh_l0"] = tensors["rnn.weight_hh_l0"][:-1].copy()
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match=r"rnn\.weight_hh_l0 is F32\[31, 8\]"):
         open_recurrent_source(tmp_path)

@@ -153,3 +153,16 @@ def test_the_source_is_any_that_has_a_spec(cache: Path) -> None:
     answer = RecurrentModel(source, *machine(AVX2, cache))("A man inspects the uniform of a figure.")
     want = torchs_answer(source, source.read("A man inspects the uniform of a figure."))
     np.testing.assert_allclose(answer.logits, want, rtol=0, atol=TOLERANCE)
+
+
+def test_what_is_reserved_is_not_made_again(tmp_path: Path, cache: Path) -> None:
+    """A node that measures itself must not see forms being made; lengths may come in any order then."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    want = {n: model.answer(words(n)).logits for n in LENGTHS}
+    model.close()
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    model.reserve(130)
+    held = model.weight_bytes
+    for n in reversed(LENGTHS):
+        np.testing.assert_array_equal(model.answer(words(n)).logits, want[n])
+    assert model.weight_bytes == held

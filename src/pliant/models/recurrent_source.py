@@ -1,6 +1,6 @@
 """A recurrent model's weights and words: from a directory, or random. Knows no graph and no kernel.
 
-A directory holds config.json (models/recurrent_spec.py), safetensors with torch's names, and tokenizer.json.
+A directory holds config.json (models/recurrent_spec.py), torch's weights as safetensors, and tokenizer.json.
 `random:CONFIG[:SEED]` has seeded weights, and no tokenizer: its words are numbered by their hash.
 """
 
@@ -18,9 +18,10 @@ import numpy as np
 from pliant.arrays import Float32, Int32, Integer
 from pliant.errors import InputError, ModelError
 from pliant.models.encoder_random import uniform
+from pliant.models.recurrent_names import match_tensors
 from pliant.models.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
 from pliant.models.tokenizer import open_tokenizer
-from pliant.models.weights import FLOATS, StoredTensor, index_weights, read_float
+from pliant.models.weights import StoredTensor, index_weights, read_float
 
 RANDOM = "random"
 _VERSION = 1
@@ -52,6 +53,8 @@ class RecurrentSource:
 
     def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
         """The words' vectors. Raises InputError for no or too many words, and for one that does not exist."""
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"words are {ids.dtype}{list(ids.shape)}; give whole numbers in one row.")
         if not 1 <= len(ids) <= MAX_TOKENS:
             raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
         low, high = int(ids.min()), int(ids.max())
@@ -83,7 +86,10 @@ def open_recurrent_source(source: str | Path) -> RecurrentSource:
 
 def _directory(directory: Path) -> RecurrentSource:
     spec = read_recurrent(directory / "config.json")
-    stored = _match(directory, spec)
+    try:
+        stored = match_tensors(spec, index_weights(directory))
+    except ModelError as e:
+        raise ModelError(e if str(directory) in str(e) else f"{directory} cannot be used: {e}") from e
     weights = {name: read_float(tensor) for name, tensor in stored.items() if name != EMBEDDING}
     tokenizer = open_tokenizer(directory, spec)
     digest = sha256()
@@ -98,23 +104,6 @@ def _directory(directory: Path) -> RecurrentSource:
         is_random=False,
         _read=lambda text: tokenizer.encode(text).ids,
     )
-
-
-def _match(directory: Path, spec: RecurrentSpec) -> dict[str, StoredTensor]:
-    """Where each tensor lies; whatever does not fit is named at once."""
-    present, wanted = index_weights(directory), spec.tensors()
-    missing = sorted(wanted.keys() - present.keys())
-    if missing:
-        raise ModelError(f"{directory} lacks {len(missing)} tensors: {', '.join(missing)}.")
-    found = {name: present[name] for name in wanted}
-    wrong = [
-        f"{name} is {tensor.dtype}{list(tensor.shape)}, not floats of {list(wanted[name])}"
-        for name, tensor in found.items()
-        if tensor.shape != wanted[name] or tensor.dtype not in FLOATS
-    ]
-    if wrong:
-        raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
-    return found
 
 
 def _table(tensor: StoredTensor) -> np.ndarray:

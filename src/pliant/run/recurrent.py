@@ -1,10 +1,10 @@
 """A recurrent model, ready to answer: words in, label or vector out, one native call between.
 
-Kernels are the same for all lengths; a form is lowered for each power of two, and a run cuts it to the
-steps there are. Knows no file and no latency target.
+Kernels are the same for all lengths; a form is lowered for each power of two, when it is first needed, and a
+run cuts it to the steps there are. Knows no file and no latency target.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import numpy as np
@@ -66,8 +66,9 @@ class RecurrentModel:
 
     @property
     def weight_bytes(self) -> int:
-        """Of all weights in memory, in the form kernels want, and of the words' vectors."""
-        return sum(array.nbytes for array in self._weights.values()) + self.source.table.nbytes
+        """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
+        held = [*self._weights.values(), *self.source.weights.values(), self.source.table]
+        return sum(array.nbytes for array in held)
 
     def __call__(self, text: str) -> RecurrentAnswer:
         """The answer to a text. Raises InputError where it has no words, or too many."""
@@ -99,6 +100,16 @@ class RecurrentModel:
             self._run(vectors)
             return self._states[:n].copy()
 
+    def reserve(self, n_tokens: int) -> None:
+        """Make ready for inputs of up to `n_tokens` words: none of them takes longer for being the first."""
+        with self._turns.lock:
+            self._check_open()
+            steps = _LEAST_STEPS
+            while steps < min(2 * n_tokens, 2 * MAX_TOKENS):
+                if steps not in self._stages:
+                    self._reserve(steps)
+                steps *= 2
+
     def close(self) -> None:
         """Let go of all memory; answering afterwards is an error."""
         with self._turns.lock:
@@ -106,16 +117,19 @@ class RecurrentModel:
             self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
 
     def _run(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
-        if self._closed:
-            raise InputError("this model is closed; open it again.")
+        self._check_open()
         steps = max(_LEAST_STEPS, 1 << (len(vectors) - 1).bit_length())
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[: len(vectors), 0] = vectors
         self._stages[steps].walk(len(vectors), self._pool)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this model is closed; open it again.")
+
     def _reserve(self, steps: int) -> None:
-        """Make the form of `steps`, and room for it; packed weights are shared by all forms."""
+        """Make the form of `steps`, and room for it; weights are packed once for all forms."""
         spec = self.spec
         form = recurrent_form(recurrent_graph(spec, self.source.weights, steps), self._target)
         for name, packed in form.image.packed.items():
@@ -124,7 +138,11 @@ class RecurrentModel:
                 packed.fill(self._weights[name])
         for name, constant in form.image.constants.items():
             self._weights.setdefault(name, np.ascontiguousarray(constant))
-        self._forms[steps] = form, addresses(kernels(form.image), self._library)
+        code = addresses(kernels(form.image), self._library)
+        self._forms[steps] = (
+            Form(replace(form.image, packed={}, constants={})),
+            code,
+        )  # lets go of the graph's
         self._pool.reserve(form.image.scratch_bytes)
         most = max(self._forms)
         self._vectors = aligned_floats(most, 1, spec.inputs)
