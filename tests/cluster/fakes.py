@@ -15,7 +15,7 @@ from pliant.cluster.held import Held
 from pliant.cluster.lead import Lead
 from pliant.cluster.messages import Note
 from pliant.cluster.patience import Patience
-from pliant.cluster.perform import Performer
+from pliant.cluster.perform import Loaded, Performer
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import Offer, Worker
 from pliant.errors import PeerLost
@@ -155,6 +155,7 @@ class FakeHolder:
 
     def __init__(self, name: str, spec: EncoderSpec, partition: Partition, before: Before) -> None:
         self.name, self.spec, self.partition, self.before = name, spec, partition, before
+        self.loaded = Loaded(0, 0.0)
         self.tensors = {"attended": np.zeros((partition.tokens, spec.attended), np.float32)}
         for k in range(spec.n_layers + 1):
             self.tensors[f"x.{k}"] = np.zeros((partition.tokens, spec.hidden), np.float32)

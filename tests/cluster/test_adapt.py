@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cluster.adapt import Picture, drift, pays, reason_to_solve
+from pliant.cluster.adapt import Picture, drift, pays, reason_to_solve, too_large
 from pliant.ir.cluster import Capability, Drift, Interface, Links
 
 GB = 10**9
@@ -74,8 +74,8 @@ def test_a_switch_has_to_pay_within_the_run(
 def test_a_drift_that_no_layer_feels_is_not_solved_again() -> None:
     """A stage of microseconds may take twice as long in any run: plans would never stand still."""
     now = picture(a=slower(3.0))
-    assert reason_to_solve(picture(), now, ("p", "a"), NEED, lambda one: 1.0 + 0.05 * (one is now)) is None
-    said = reason_to_solve(picture(), now, ("p", "a"), NEED, lambda one: 1.0 + 0.5 * (one is now))
+    assert reason_to_solve(picture(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.05 * (one is now)) is None
+    said = reason_to_solve(picture(), now, ("p", "a"), NEED, 0, lambda one: 1.0 + 0.5 * (one is now))
     assert said == "times drifted by 50%"
 
 
@@ -83,3 +83,27 @@ def test_a_plan_that_saves_little_is_not_switched_to() -> None:
     """What it promises is no more exact, and its weights and stages are made beside the run."""
     assert not pays(1.0, 0.95, 1000, 0.0, 0.0)
     assert pays(1.0, 0.85, 1000, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("planned_bytes", "now_bytes", "is_back"),
+    [
+        (GB // 2, GB, True),
+        (GB - 1, GB, True),  # little more, but whole layers fit again
+        (GB // 2, GB // 2 + GB // 10, False),
+        (GB // 2, GB // 2 + GB // 5, True),  # not whole ones, but a larger share
+        (GB, 9 * GB, False),  # it was not short
+    ],
+)
+def test_memory_that_is_back_is_a_reason_where_it_was_short(
+    planned_bytes: int, now_bytes: int, is_back: bool
+) -> None:
+    """Hepti 4.2: whoever was given tiles for lack of memory may hold whole layers again."""
+    planned, now = (picture(a=replace(DEVICE, free_bytes=n)) for n in (planned_bytes, now_bytes))
+    said = reason_to_solve(planned, now, ("p", "a"), {"p": 1, "a": 1}, whole_bytes=GB)
+    assert said == ("memory of a is back" if is_back else None)
+
+
+def test_who_left_is_not_said_to_lack_memory() -> None:
+    """Its silence is dealt with elsewhere; a plan may still name it for a moment."""
+    assert too_large({"p": 2 * GB, "gone": GB}, picture()) == ("p",)

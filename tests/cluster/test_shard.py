@@ -53,15 +53,15 @@ def run_alone(shard: Shard, partition: Partition, layers: range) -> None:
 
 def test_other_rows_need_no_other_weights(shards: Shards) -> None:
     """Bandwidth drifts more often than anything else: rows are moved without loading."""
-    assert shards.prepare(two(2, 5)).loaded_bytes > 0
-    assert shards.prepare(two(2, 3)).loaded_bytes == 0
+    assert shards.prepare(two(2, 5)).loaded.n_bytes > 0
+    assert shards.prepare(two(2, 3)).loaded.n_bytes == 0
 
 
 def test_other_heads_need_their_own_weights_only(shards: Shards) -> None:
     """What the new heads need is loaded; the row-wise part, most of a layer, stays."""
     whole = shards.prepare(two(2, 5))
     changed = shards.prepare(two(1, 5))
-    assert 0 < changed.loaded_bytes < whole.loaded_bytes / 4
+    assert 0 < changed.loaded.n_bytes < whole.loaded.n_bytes / 4
 
 
 def test_weights_that_no_plan_reads_are_let_go(shards: Shards) -> None:
@@ -84,7 +84,7 @@ def test_weights_take_what_was_planned(shards: Shards) -> None:
 def test_a_plan_for_the_rest_of_a_run_loads_the_rest(shards: Shards) -> None:
     """Time to load counts against a new plan; layers that have run are not needed for it."""
     late = shards.prepare(two(2, 5), first=2)
-    assert shards.prepare(two(2, 5)).loaded_bytes == 2 * late.loaded_bytes
+    assert shards.prepare(two(2, 5)).loaded.n_bytes == 2 * late.loaded.n_bytes
 
 
 def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: Pool) -> None:

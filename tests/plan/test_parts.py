@@ -44,6 +44,19 @@ def test_weight_stationary_devices_hold_all_but_the_other_heads() -> None:
     }
 
 
+def test_what_two_partitions_share_is_held_once() -> None:
+    """Whether a plan has room beside another: other rows need nothing more, other heads their own."""
+    spec = bert(1024, 16, 4096, 24)
+    one, rows, heads = (
+        Partition("ws", "a", (Share("a", h, r), Share("b", 16 - h, 256 - r)), 256)
+        for h, r in ((2, 32), (2, 64), (3, 32))
+    )
+    head = 24 * 4 * 3 * 64 * (1024 + 1)
+    before = weight_bytes(spec, one)
+    assert weight_bytes(spec, one, rows) == before
+    assert weight_bytes(spec, one, heads) == {"a": before["a"] + 3 * head, "b": before["b"] + 13 * head}
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("spec", [bert(), bert(pre=True), mobilebert()])
 def test_cutting_a_layer_does_not_change_its_products(spec: EncoderSpec, mode: Mode) -> None:

@@ -15,6 +15,8 @@ THRESHOLD = 0.12
 LEAST_GAIN = 0.1
 """What another plan has to save of a layer: it loads weights and compiles stages beside the run, and what it
 promises is no more exact."""
+GROWTH = 0.25
+"""Memory gained that is worth a new solution, where there was too little for whole layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,20 @@ def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
 
 
 def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:
-    """Devices whose share's weights do not fit in the memory that is free for the model."""
-    return tuple(name for name, n in need.items() if n > now.capabilities[name].free_bytes)
+    """Devices whose weights do not fit in the memory that is free for models; who has left has none."""
+    devices = now.capabilities
+    return tuple(name for name, n in need.items() if name in devices and n > devices[name].free_bytes)
+
+
+def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...]:
+    """Devices that had less than `whole_bytes`, for all layers, when it was planned, and have more now."""
+    found = []
+    for name, device in now.capabilities.items():
+        before = planned.capabilities.get(name, device).free_bytes
+        enough = min(whole_bytes, (1 + GROWTH) * before)
+        if before < whole_bytes and device.free_bytes >= enough:
+            found.append(name)
+    return tuple(found)
 
 
 def reason_to_solve(
@@ -50,11 +64,14 @@ def reason_to_solve(
     now: Picture,
     participants: Collection[str],
     need: Mapping[str, int],
+    whole_bytes: int = 0,
     layer_s: Callable[[Picture], float] | None = None,
 ) -> str | None:
     """Why the partition should be solved again, in words; None where it need not be.
 
-    `layer_s` predicts a layer by the plan as it is: what drifted counts where a layer feels it.
+    `need` are the bytes of each device's weights, `whole_bytes` those of all layers: who has that much may
+    work weight-stationary. `layer_s` predicts a layer by the plan as it is: what drifted counts where a layer
+    feels it.
     """
     joined = now.capabilities.keys() - planned.capabilities.keys()
     left = [name for name in participants if name not in now.capabilities]
@@ -65,6 +82,9 @@ def reason_to_solve(
     tight = too_large({name: need[name] for name in participants}, now)
     if tight:
         return f"memory of {', '.join(tight)} is short"
+    back = regained(planned, now, whole_bytes)
+    if back:
+        return f"memory of {', '.join(back)} is back"
     apart = drift(planned, now, [name for name in planned.capabilities if name in now.capabilities])
     if apart > THRESHOLD and layer_s is not None:
         before_s, now_s = layer_s(planned), layer_s(now)

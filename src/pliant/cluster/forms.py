@@ -1,5 +1,6 @@
 """Parts of layers, compiled once for all layers, and their weights, packed once. Knows no partition."""
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -15,7 +16,7 @@ from pliant.compile.lower.rules import lower
 from pliant.compile.stage import Form
 from pliant.ir.graph import Graph
 from pliant.kernels.jit import Library
-from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.memory import aligned_bytes, trim_heap
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_draft import Part
 from pliant.models.encoder_source import EncoderSource
@@ -59,11 +60,13 @@ class Forms:
         self._target = Target(library.isa, pool.n_threads)
         self._compiled: dict[str, Compiled] = {}
         self._weights: dict[WeightKey, np.ndarray] = {}
+        self.load_s = 0.0
+        """Spent reading and packing weights so far, compiling left out."""
 
     @property
     def weight_bytes(self) -> int:
         """Of all weights held, in the form kernels want."""
-        return sum(array.nbytes for array in self._weights.values())
+        return sum(array.nbytes for array in list(self._weights.values()))  # others ask while some load
 
     def compiled(self, part: Part) -> Compiled:
         """The part compiled, now or earlier."""
@@ -77,12 +80,17 @@ class Forms:
         keys = compiled.keys(layer)
         missing = [name for name, key in keys.items() if key not in self._weights]
         if missing:
+            start_s = time.perf_counter()
             self._load(compiled, layer, {name: keys[name] for name in missing})
+            self.load_s += time.perf_counter() - start_s
         return {name: self._weights[key] for name, key in keys.items()}
 
     def keep(self, used: Collection[WeightKey]) -> None:
         """Let go of all weights but these."""
+        n_before = len(self._weights)
         self._weights = {key: array for key, array in self._weights.items() if key in used}
+        if len(self._weights) < n_before:
+            trim_heap()
 
     def _compile(self, part: Part) -> Compiled:
         blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}

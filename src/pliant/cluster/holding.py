@@ -13,6 +13,10 @@ from pliant.kernels.pool import Pool
 from pliant.models.encoder_source import EncoderSource
 from pliant.profile.memory import free_memory_bytes
 
+SPARE_BYTES = 48 << 20
+"""What stays free beside weights: for a layer while it is read, for activations, for others on the device.
+Where those take it, models give back as much: who waits until nothing is free is ended by the kernel."""
+
 
 @final
 class Holding:
@@ -31,7 +35,6 @@ class Holding:
 
     def replace(self, source: EncoderSource, partition: Partition) -> Holder:
         for identity, shards in self._shards.items():
-            shards.release()
             if identity != source.identity:
                 shards.keep()
         return self._of(source).replace(partition)
@@ -48,7 +51,7 @@ class Holding:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(shards.weight_bytes for shards in self._shards.values())
+        return sum(shards.weight_bytes for shards in list(self._shards.values()))
 
     def _of(self, source: EncoderSource) -> Shards:
         if source.identity not in self._shards:
@@ -57,5 +60,5 @@ class Holding:
 
 
 def free_for_model(holding: Holding) -> Callable[[], int]:
-    """Memory that a model may take here: what is free, and what models hold already."""
-    return lambda: free_memory_bytes() + holding.weight_bytes
+    """Memory that a model may take here: what is free but for a spare, and what models hold already."""
+    return lambda: max(0, free_memory_bytes() + holding.weight_bytes - SPARE_BYTES)

@@ -72,11 +72,11 @@ class Prepare(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
-    """Plan `plan` can begin; its weights took `load_s` to load and `weight_bytes` to hold."""
+    """Plan `plan` can begin; those of its weights that were not here yet took `load_s` to load."""
 
     plan: int
     load_s: float
-    weight_bytes: int
+    loaded_bytes: int
     free_bytes: int
 
 

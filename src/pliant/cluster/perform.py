@@ -23,8 +23,21 @@ FREE_S = 0.1
 """How old what a member says of its free memory may be."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Weights that were read and packed because they were not held yet, and how long that took."""
+
+    n_bytes: int
+    seconds: float
+
+
 class Holder(Protocol):
     """What computes a device's stages and holds its tensors (see `shard`)."""
+
+    @property
+    def loaded(self) -> Loaded:
+        """What had to be loaded for it."""
+        ...
 
     def compute(self, step: int, work: Compute) -> None:
         """Run one stage."""

@@ -20,12 +20,13 @@ MOST_AT_ONCE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A partition, what it was made of, and what it should take: all segments, and one layer."""
+    """A partition, what it was made of, and what it should take: all segments, and one `layer`."""
 
     partition: Partition
     picture: Picture
     program: Program
     spans: tuple[Span, ...]
+    layer: Program
     layer_s: float
     cost: ClusterCost
     byte_s: Mapping[tuple[str, str], float]
@@ -44,15 +45,14 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     layer = _layer(spec, partition, coding)
     layer_spans = simulate(layer, cost)
     byte_s = _byte_s(layer, layer_spans)
-    return Solved(partition, picture, program, spans, latency(layer_spans), cost, byte_s)
+    return Solved(partition, picture, program, spans, layer, latency(layer_spans), cost, byte_s)
 
 
-def layer_seconds(
-    spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32"
-) -> float:
-    """What one layer of a partition should take; `predict` says the same and more, for longer."""
-    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
-    return latency(simulate(_layer(spec, partition, coding), cost))
+def layer_seconds(solved: Solved, picture: Picture) -> float:
+    """What one layer of a partition should take by another picture; `predict` says more, for longer."""
+    return latency(
+        simulate(solved.layer, ClusterCost(picture.capabilities, picture.links, solved.cost.flops))
+    )
 
 
 def link_ratios(

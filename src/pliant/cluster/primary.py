@@ -255,6 +255,8 @@ class Primary:
         order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
         for name in others:
             self.send(name, order)
+        if is_in_place:
+            self._tell_to_forget((), but=others)
         holder = (self.hold.replace if is_in_place else self.hold.prepare)(source, partition)
         failure: ClusterError | None = None
         try:
@@ -285,9 +287,12 @@ class Primary:
     def forget(self, keep: Collection[Held]) -> None:
         """Tell everybody which plans are still needed, and keep no other here."""
         self.hold.keep([held.holder for held in keep])
+        self._tell_to_forget([held.number for held in keep])
+
+    def _tell_to_forget(self, keep: Collection[int], but: Collection[str] = ()) -> None:
         for member in self.monitor.members:
-            if member.is_here:
-                self.send(member.name, Forget(tuple(held.number for held in keep)))
+            if member.is_here and member.name not in but:
+                self.send(member.name, Forget(tuple(keep)))
 
     def _await_ready(
         self, plan: int, others: Collection[str], failure: ClusterError | None

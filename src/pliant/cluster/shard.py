@@ -1,6 +1,6 @@
 """One device's side of a partition: its stages, ready to run, and its tensors. Knows no peer and no clock."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import final
 from weakref import WeakSet
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from pliant.cluster.buffers import Buffers, Fill
 from pliant.cluster.forms import Compiled, Forms, WeightKey
+from pliant.cluster.perform import Loaded
 from pliant.compile.assemble import ARENA
 from pliant.compile.call import Target
 from pliant.compile.fragment import fragment_image
@@ -66,18 +67,18 @@ class Shards:
 
         What they read and this one does not is let go of before anything is read or packed.
         """
-        self.release()
+        self._release(())
         return self._prepare(partition, 0, is_alone=True)
 
-    def release(self) -> None:
-        """No shard that was made here will run again."""
-        for shard in list(self._made):
-            shard.release()
-        self._made.clear()
-
     def keep(self, *used: "Shard") -> None:
-        """Let go of the weights that none of `used` reads; other shards must not run any more."""
+        """Let go of the weights that none of `used` reads; other shards run no more, whoever holds them."""
+        self._release(used)
         self._forms.keep({key for shard in used for key in shard.weight_keys})
+
+    def _release(self, but: Collection["Shard"]) -> None:
+        for shard in set(self._made) - set(but):
+            shard.release()
+            self._made.discard(shard)
 
     def _end(self, kernel: str, rows: int) -> CompiledSession:
         key = kernel, rows
@@ -119,14 +120,13 @@ class Shard:
         if is_alone:
             layers = range(first, spec.n_layers)
             forms.keep({k for i in layers for s in mine[i % 2] for k in compiled[s.kernel].keys(i).values()})
-        before = forms.weight_bytes
+        before, before_s = forms.weight_bytes, forms.load_s
         for layer in range(first, spec.n_layers):
             for stage in mine[layer % 2]:
                 bound = self._bind(stage, compiled[stage.kernel], layer, forms)
                 self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
-        self.loaded_bytes = forms.weight_bytes - before
-        """Bytes of weights that had to be read and packed for this shard."""
+        self.loaded = Loaded(forms.weight_bytes - before, forms.load_s - before_s)
         self._n_layers = spec.n_layers
 
     @property
@@ -145,9 +145,9 @@ class Shard:
         return self._arena.n_bytes + self._buffers.n_bytes
 
     def release(self) -> None:
-        """Let go of the weights, whoever still holds this object: it runs no more."""
-        self._stages.clear()
-        self._weights.clear()
+        """Let go of the weights, whoever still holds this object; a stage that runs keeps them to its end."""
+        self._stages = {}
+        self._weights = {}
 
     def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
         """The primary's: what the input stage of the coming run reads."""
@@ -171,6 +171,7 @@ class Shard:
         if work.kernel in self._ends:
             self._run_end(work.kernel)
             return
+        weights = self._weights  # taken before the stage: it knows their addresses alone
         found = self._stages.get((work.kernel, work.layer or 0))
         if found is None:
             raise InputError(
@@ -180,6 +181,7 @@ class Shard:
         for fill in fills:
             fill.into[...] = fill.made
         stage.walk(rows, self._pool)
+        del weights
 
     def view(self, work: Exchange) -> np.ndarray:
         """What travels, float32 [rows, columns]: what this device made, or where it reads it; a view."""

@@ -3,8 +3,10 @@
 Decides by `adapt`; solves by a function it is given; asks `Primary` to have plans held ready.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -20,11 +22,12 @@ from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
-from pliant.ir.cluster import Capability, Interface, Links, Seen, refreshed, refreshed_links
+from pliant.ir.cluster import Capability, Drift, Interface, Links, Seen, refreshed, refreshed_links
+from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.parts import weight_bytes, work_flops
+from pliant.plan.parts import weight_bytes
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
 """What a device counts as until it was measured: about 20 GFLOP/s."""
@@ -34,6 +37,8 @@ _LOAD_BPS = 200e6
 """Loading and packing weights, until a worker has shown how fast it does that."""
 _KEPT = 4
 """Plans that members hold ready at a time, of other lengths or models too."""
+_KNOWN = 64
+"""Plans of earlier runs that can still be told of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,22 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _Plan:
+    """A plan, what it was made of, the bytes of each device's weights, and those of all layers whole."""
+
     held: Held
     solved: Solved
+    need: Mapping[str, int]
+    whole_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Better:
+    """What to change to, and why; `held` is None where there is no memory for it beside the current plan."""
+
+    solved: Solved
     reason: str
+    held: Held | None
 
 
 @final
@@ -78,8 +95,10 @@ class Steering:
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
-        self._plans: dict[int, tuple[Held, Solved]] = {}
-        self._pending: Future[_Ready | None] | None = None
+        self._plans: dict[int, _Plan] = {}
+        self._held: list[Held] = []
+        self._pending: Future[_Better | None] | None = None
+        self._better: _Better | None = None
         self._load_Bps: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
         self._without: frozenset[str] = frozenset()
@@ -100,10 +119,17 @@ class Steering:
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         self._await_pending()
+        better, self._better = self._better, None
         if number == 0:
             self.switches.clear()
-        self._forget()
+            self._plans = dict(list(self._plans.items())[-_KNOWN:])
+        self._forget(self._held[-_KEPT:])
         self._without = frozenset(without)
+        if number and better is not None and set(better.solved.partition.participants) <= self._here():
+            with suppress(NotReady):
+                held = self._hold(source, better.solved)
+                self._switch(number, better.reason)
+                return held
         self.measure(source, tokens)
         kept = self._kept(source, tokens)
         if kept is not None:
@@ -111,22 +137,25 @@ class Steering:
         while True:
             solved = self.solve(source.spec, tokens, self._without)
             try:
-                return self._hold(source, solved).held
+                return self._hold(source, solved)
             except NotReady as error:
                 self._without |= error.reasons.keys()
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
+    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
         """The plan that became ready since, or the current one; a new solution is begun where it may pay."""
         self._see(current, notes)
         if not self._is_adaptive:
             return current
-        if self._pending is not None and self._pending.done():
-            ready = self._take_pending()
-            if ready is not None and set(ready.held.partition.participants) <= self._here():
-                self.switches.append(Switch(number, ready.reason))
-                self._on_event(f"new plan from segment {number}: {ready.reason}")
-                return ready.held
         n_layers = current.n_segments - 1 - number
+        if self._pending is not None and self._pending.done():
+            better = self._take_pending()
+            if better is not None and set(better.solved.partition.participants) <= self._here():
+                if better.held is not None:
+                    self._switch(number, better.reason)
+                    return better.held
+                if n_layers > 0:
+                    self._better = better
+                    return None
         if self._pending is None and n_layers > 1 and number > 1:
             reason = self._reason(current)
             if reason is not None:
@@ -136,7 +165,7 @@ class Steering:
     def predicted_s(self, held: Held) -> float | None:
         """Seconds of one layer by the picture that the plan was made of."""
         known = self._plans.get(held.number)
-        return None if known is None else known[1].layer_s
+        return None if known is None else known.solved.layer_s
 
     # What plans are made of.
 
@@ -161,7 +190,7 @@ class Steering:
 
     def solved(self, held: Held) -> Solved:
         """What a plan that was begun here was made of."""
-        return self._plans[held.number][1]
+        return self._plans[held.number].solved
 
     def measure(self, source: EncoderSource, tokens: int) -> None:
         """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
@@ -199,7 +228,7 @@ class Steering:
         known = self._plans.get(current.number)
         if known is None:
             return
-        flops = work_flops(current.source.spec, current.partition)
+        flops = known.solved.cost.flops
         now = self.picture().capabilities
         for name, note in notes.items():
             device = now.get(name)
@@ -210,10 +239,11 @@ class Steering:
                 for kind, seconds in note.compute_s.items()
                 if seconds > 0
             ]
-            self._drifts[name] = refreshed(device, [s for s in seen if s.flops > 0])
+            self._drifts[name] = _drifted(device, [s for s in seen if s.flops > 0])
         offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
         links = self._links_of(now)
-        ratios = link_ratios(known[1], links, {n: note for n, note in notes.items() if n in now}, offsets_s)
+        notes = {name: note for name, note in notes.items() if name in now}
+        ratios = link_ratios(known.solved, links, notes, offsets_s)
         if ratios:
             self._links = refreshed_links(links, ratios)
 
@@ -221,14 +251,13 @@ class Steering:
         known = self._plans.get(current.number)
         if known is None:
             return None
-        need = weight_bytes(current.source.spec, current.partition)
-        now, spec, partition = self.picture(self._without), current.source.spec, current.partition
         return reason_to_solve(
-            known[1].picture,
-            now,
-            partition.participants,
-            need,
-            lambda picture: layer_seconds(spec, partition, picture, self._coding),
+            known.solved.picture,
+            self.picture(self._without),
+            current.partition.participants,
+            known.need,
+            known.whole_bytes,
+            lambda picture: layer_seconds(known.solved, picture),
         )
 
     # Plans.
@@ -236,62 +265,106 @@ class Steering:
     def _kept(self, source: EncoderSource, tokens: int) -> Held | None:
         """A plan held ready that nothing speaks against."""
         here = self._here()
-        for held, solved in reversed(self._plans.values()):
+        for held in reversed(self._held):
+            plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
-            if is_same and solved.picture.capabilities.keys() == here and self._primary.is_held(held):
+            if is_same and plan.solved.picture.capabilities.keys() == here and self._primary.is_held(held):
                 if not self._is_adaptive or self._reason(held) is None:
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
                 if not here <= anew.picture.capabilities.keys():  # somebody left this moment
                     return None
                 now = predict(source.spec, held.partition, anew.picture, self._coding)
-                tight = too_large(weight_bytes(source.spec, held.partition), anew.picture)
+                tight = too_large(plan.need, anew.picture)
                 if not tight and now.layer_s * (1 - LEAST_GAIN) <= anew.layer_s:
-                    self._plans[held.number] = held, now
+                    self._plans[held.number] = replace(plan, solved=now)
                     return held
                 return None
         return None
 
-    def _hold(self, source: EncoderSource, solved: Solved, reason: str = "") -> _Ready:
-        held, answers = self._primary.prepare(source, solved.partition, self._coding)
-        for name, ready in answers.items():
-            if ready.load_s > 0 and ready.weight_bytes > 0:
-                self._load_Bps[name] = ready.weight_bytes / ready.load_s
-        self._plans[held.number] = held, solved
-        return _Ready(held, solved, reason)
+    def _hold(self, source: EncoderSource, solved: Solved) -> Held:
+        """A plan held ready while nothing runs: in place where there is no memory for it beside the others.
 
-    def _forget(self) -> None:
-        if len(self._plans) > _KEPT:
-            self._plans = dict(list(self._plans.items())[-_KEPT:])
-            self._primary.forget([held for held, _ in self._plans.values()])
+        Raises NotReady naming those who cannot.
+        """
+        if self._fits(source, solved, self._held):
+            return self._prepare(source, solved)
+        return self._prepare(source, solved, is_in_place=True)
 
-    def _look(self, current: Held, reason: str, n_layers: int) -> _Ready | None:
-        """On the steering thread: a better plan, held ready; None where none pays."""
-        spec, tokens = current.source.spec, current.partition.tokens
+    def _prepare(self, source: EncoderSource, solved: Solved, *, is_in_place: bool = False) -> Held:
+        spec, partition = source.spec, solved.partition
+        if is_in_place:
+            self._held.clear()  # whoever is asked gives them up, even if it then fails
+        held, answers = self._primary.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
+        loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
+        self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
+        alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
+        whole_bytes = weight_bytes(spec, alone)[partition.primary]
+        self._plans[held.number] = _Plan(held, solved, weight_bytes(spec, partition), whole_bytes)
+        self._held.append(held)
+        return held
+
+    def _forget(self, keep: Sequence[Held]) -> None:
+        """Everybody gives up the plans held ready that are not to be kept."""
+        if len(keep) < len(self._held):
+            self._held = list(keep)
+            self._primary.forget(self._held)
+
+    def _switch(self, number: int, reason: str) -> None:
+        self.switches.append(Switch(number, reason))
+        self._on_event(f"new plan from segment {number}: {reason}")
+
+    def _look(self, current: Held, reason: str, n_layers: int) -> _Better | None:
+        """On the steering thread: a better plan, held ready where there is memory; None where none pays."""
+        source, plan = current.source, self._plans[current.number]
+        spec, tokens = source.spec, current.partition.tokens
         solved = self.solve(spec, tokens, self._without)
         if solved.partition == current.partition:
-            self._plans[current.number] = current, solved
+            self._plans[current.number] = replace(plan, solved=solved)
             return None
         participants = current.partition.participants
         if not set(participants) <= solved.picture.capabilities.keys():
             return None  # somebody left meanwhile: the run notices by itself
-        need = weight_bytes(spec, current.partition)
-        must = too_large({name: need[name] for name in participants}, solved.picture)
         now = predict(spec, current.partition, solved.picture, self._coding)
         x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
             4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
         )
-        if not must and not pays(now.layer_s, solved.layer_s, n_layers, self._load_s(spec, solved), x_s):
-            self._plans[current.number] = current, now
+        is_beside = self._fits(source, solved, [current])
+        load_s = self._load_s(source, solved.partition)
+        times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
+        must = too_large(plan.need, solved.picture)
+        if not must and not pays(now.layer_s, solved.layer_s, n_layers, *times):
+            self._plans[current.number] = replace(plan, solved=now)
             return None
+        if not is_beside:
+            return _Better(solved, reason, None)
+        if not self._fits(source, solved, self._held):
+            self._forget([current])
         try:
-            return self._hold(current.source, solved, reason)
+            return _Better(solved, reason, self._prepare(source, solved))
         except NotReady:
             return None
 
-    def _load_s(self, spec: EncoderSpec, solved: Solved) -> float:
-        need = weight_bytes(spec, solved.partition)
-        return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in need.items())
+    def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[Held]) -> bool:
+        """Whether every device has memory for the plan and for those `beside` it."""
+        models = {held.source.identity: held.source for held in beside} | {source.identity: source}
+        together: Counter[str] = Counter()
+        for identity, one in models.items():
+            partitions = [held.partition for held in beside if held.source.identity == identity]
+            partitions += [solved.partition] if identity == source.identity else []
+            together.update(weight_bytes(one.spec, *partitions))
+        return not too_large(together, solved.picture)
+
+    def _load_s(self, source: EncoderSource, partition: Partition) -> float:
+        new = self._new_bytes(source, partition)
+        return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
+
+    def _new_bytes(self, source: EncoderSource, partition: Partition) -> dict[str, int]:
+        """Of the weights that each device has to load for a partition: it does not hold them yet."""
+        held = [one.partition for one in self._held if one.source.identity == source.identity]
+        before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
+        return {name: after[name] - before.get(name, 0) for name in partition.devices}
 
     def _here(self) -> set[str]:
         usable = {m.name for m in self._usable()}
@@ -316,7 +389,7 @@ class Steering:
         if self._pending is not None:
             self._take_pending()
 
-    def _take_pending(self) -> _Ready | None:
+    def _take_pending(self) -> _Better | None:
         pending, self._pending = self._pending, None
         assert pending is not None
         try:
@@ -324,3 +397,16 @@ class Steering:
         except PliantError as error:
             self._on_event(f"no new plan: {error}")
             return None
+
+
+def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
+    """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
+    after = refreshed(device, seen)
+    before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
+    if before_s <= 0:
+        return after
+    ratio = sum(after.seconds(s.kind, s.flops) for s in seen) / before_s
+    known = {curve.kind for curve in device.curves} | {drift.kind for drift in device.drifts}
+    drifts = {kind: device.drift(kind) * ratio for kind in sorted(known)}
+    drifts |= {s.kind: after.drift(s.kind) for s in seen}
+    return replace(after, drifts=tuple(Drift(kind, factor) for kind, factor in drifts.items()))

@@ -44,7 +44,6 @@ from pliant.cluster.messages import (
 from pliant.cluster.perform import Holder, Performer, Turn
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved, PliantError
 from pliant.models.encoder_source import EncoderSource
-from pliant.plan.parts import weight_bytes
 from pliant.run.execute import Lanes
 
 KNOCK_S = 0.25
@@ -239,7 +238,6 @@ class Worker:
                     self._hold.keep(held)
 
     def _prepare(self, peer: str, wanted: Prepare) -> None:
-        start_s = self._clock()
         try:
             if self._serving not in (None, peer):
                 raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
@@ -248,7 +246,6 @@ class Worker:
                 holder = self._replace(source, wanted)
             else:
                 holder = self._hold.prepare(source, wanted.partition)
-            n_bytes = weight_bytes(source.spec, wanted.partition)[self.name]
             self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
         except (PliantError, MemoryError, OSError) as error:
             self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))
@@ -256,7 +253,8 @@ class Worker:
         with self._lock:
             self._serving = peer
             self._plans[wanted.plan] = Held(wanted.plan, source, wanted.partition, wanted.coding, holder)
-        self._send(peer, Ready(wanted.plan, self._clock() - start_s, n_bytes, self._offer.free_bytes()))
+        loaded = holder.loaded
+        self._send(peer, Ready(wanted.plan, loaded.seconds, loaded.n_bytes, self._offer.free_bytes()))
 
     def _replace(self, source: EncoderSource, wanted: Prepare) -> Holder:
         """Give up every plan, once no run uses one, before the wanted one is loaded."""

@@ -73,17 +73,15 @@ def outputs(stage: Stage) -> tuple[Port, ...]:
     return tuple(Port(_output(stage, region), (region,)) for region in stage.writes)
 
 
-def weight_bytes(spec: EncoderSpec, partition: Partition) -> dict[str, int]:
-    """Bytes of float32 weights that each device needs for all layers; 0 where it takes no part."""
-    held: dict[str, set[Block]] = {device: set() for device in partition.devices}
-    alike: dict[str, set[Block]] = {}
-    for stage in stages(spec, partition, 0):
-        is_alike = stage.kind in ("rest", "reduce")  # on every device
-        found = alike.get(stage.kernel) if is_alike else None
-        if found is None:
-            pieces = graph_part(spec, partition, stage).pieces.values()
-            found = alike[stage.kernel] = {block for piece in pieces for block in piece.blocks}
-        held[stage.device] |= found
+def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
+    """Bytes of float32 weights that each device needs for all layers; 0 where it takes no part.
+
+    Of several partitions it holds together what any of them needs: what they share, once.
+    """
+    held: dict[str, set[Block]] = {}
+    for partition in partitions:
+        for device, blocks in _blocks(spec, partition).items():
+            held.setdefault(device, set()).update(blocks)
     return {device: spec.n_layers * sum(map(_block_bytes, found)) for device, found in held.items()}
 
 
@@ -106,6 +104,19 @@ def work_flops(spec: EncoderSpec, partition: Partition) -> Callable[[Compute], f
     """The operations of every step of a split program, for a cost; those of input and head count as none."""
     known = {(s.device, s.kernel): float(flops(spec, partition, s)) for s in stages(spec, partition, 0)}
     return lambda work: known.get((work.device, work.kernel), 0.0)
+
+
+def _blocks(spec: EncoderSpec, partition: Partition) -> dict[str, set[Block]]:
+    held: dict[str, set[Block]] = {device: set() for device in partition.devices}
+    alike: dict[str, set[Block]] = {}
+    for stage in stages(spec, partition, 0):
+        is_alike = stage.kind in ("rest", "reduce")  # on every device
+        found = alike.get(stage.kernel) if is_alike else None
+        if found is None:
+            pieces = graph_part(spec, partition, stage).pieces.values()
+            found = alike[stage.kernel] = {block for piece in pieces for block in piece.blocks}
+        held[stage.device] |= found
+    return held
 
 
 def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:

@@ -1,0 +1,142 @@
+"""Runs whose world changes in their middle: memory, links and pace, on emulated devices."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.cluster.choose import chooser
+from pliant.cluster.shard import Shard
+from pliant.clustered import Cluster, ClusterReply
+from pliant.ir.cluster import Capability, Links
+from pliant.ir.partition import Partition, Share
+from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.parts import weight_bytes
+from testbed import DeviceSpec, rate, why_not
+from testbed.hepti import Bed, open_bed
+from tests.cluster.processes import CONFIG
+
+TOLERANCE = 1e-4
+N_LAYERS, TOKENS = 32, 64
+
+
+def _model(folder: Path) -> str:
+    sizes = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 8}
+    path = folder / "deep.json"
+    path.write_text(
+        json.dumps(CONFIG | sizes | {"num_hidden_layers": N_LAYERS, "max_position_embeddings": 64})
+    )
+    return f"random:{path}"
+
+
+def _say(file: Path, text: object) -> None:
+    """At once: a device may be reading."""
+    new = file.with_suffix(".new")
+    new.write_text(f"{text}")
+    os.replace(new, file)
+
+
+@pytest.fixture
+def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions are equal shares; the mode follows Hepti's rule. The world's noise moves nothing else."""
+    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares: _by_memory)
+
+
+def _by_memory(
+    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+) -> Partition:
+    alone = Partition("ws", primary, (Share(primary, spec.n_heads, tokens),), tokens)
+    whole = weight_bytes(spec, alone)[primary]
+    is_ample = all(device.free_bytes >= whole for device in capabilities.values())
+    return chooser("ws" if is_ample else "1d", "equal")(spec, tokens, capabilities, links, primary)
+
+
+@contextmanager
+def _bed(folder: Path, link: str, *words: str, slower: float = 1.0) -> Iterator[Bed]:
+    """Two equal devices, `desk` leading `wall`."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"no testbed: {reason}")
+    specs = [DeviceSpec(name, slower=slower, bandwidth_Bps=rate(link)) for name in ("desk", "wall")]
+    with open_bed(specs, _model(folder), folder, words={"wall": words} if words else None) as bed:
+        yield bed
+
+
+@dataclass(frozen=True)
+class _Act:
+    """What is done once the primary runs a segment, of this number or later, in this mode."""
+
+    number: int
+    mode: str
+    do: Callable[[], object]
+
+
+@contextmanager
+def _when_it_runs(cluster: Cluster, *acts: _Act) -> Iterator[None]:
+    """One after another, each in a segment of the coming run."""
+    performer = cluster._leader.lead._performer
+    begun, end = performer.epoch, threading.Event()
+
+    def is_due(act: _Act) -> bool:
+        turn = performer.turn
+        if turn is None or turn.epoch == begun or turn.number < act.number:
+            return False
+        return isinstance(turn.holder, Shard) and turn.holder.partition.mode == act.mode
+
+    def watch() -> None:
+        for act in acts:
+            while not is_due(act):
+                if end.wait(0.002):
+                    return
+            act.do()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _modes(reply: ClusterReply) -> list[str]:
+    """Of the layers, each different from the one before."""
+    modes = [partition.mode for partition in reply.partitions[1:-1]]
+    return [mode for mode, before in zip(modes, ["", *modes], strict=False) if mode != before]
+
+
+@pytest.mark.usefixtures("by_memory")
+@pytest.mark.parametrize("again", [8.0, 1.1], ids=["beside", "in place"])
+def test_a_run_goes_from_whole_weights_to_tiles_in_place_and_back(again: float, tmp_path: Path) -> None:
+    """Hepti 4.2 and Figure 7: 1D-tiled needs less memory, WS less time; both within one inference."""
+    memory = tmp_path / "memory"
+    _say(memory, 1 << 30)
+    with _bed(tmp_path, "2Mbit", "--memory", f"@{memory}") as bed:
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        before = bed.cluster.run(bed.model, feeds)
+        spec = bed.cluster.open(bed.model).spec
+        whole = max(weight_bytes(spec, alone.partitions[-1]).values())
+        need = weight_bytes(spec, before.partitions[-1])["wall"]
+        short, ample = int(0.9 * need), int(again * whole)
+        falls = _Act(3, "ws", lambda: _say(memory, short))
+        returns = _Act(3, "1d", lambda: _say(memory, ample))
+        with _when_it_runs(bed.cluster, falls, returns):
+            reply = bed.cluster.run(bed.model, feeds)
+    assert not reply.faults
+    assert _modes(before) == ["ws"]
+    assert _modes(reply) == ["ws", "1d", "ws"]
+    assert [s.reason for s in reply.switches] == ["memory of wall is short", "memory of wall is back"]
+    tiled = next(partition for partition in reply.partitions if partition.mode == "1d")
+    assert weight_bytes(spec, tiled)["wall"] <= short
+    both = weight_bytes(spec, before.partitions[-1], tiled)["wall"]
+    assert short < both, "there was room for both: it need not have been in place"
+    assert (both <= ample) == (again > 2)
+    for one in (before, reply):
+        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
