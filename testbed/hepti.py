@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pliant.cluster.key import make_key
-from pliant.clustered import PORT, Cluster
+from pliant.cluster.meet import PORT
+from pliant.clustered import Cluster
 from testbed.inside import inside
 from testbed.network import Device, Network
 from testbed.spec import DeviceSpec
@@ -45,12 +46,23 @@ class Bed:
 
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         """Start a worker on a device, for the first time or after it was killed; it joins on its own."""
-        device = self.network[name]
-        words = ["worker", "--join", f"{self.primary.address}:{PORT}", "--name", name]
-        words += ["--key", str(self.key), "--model", self.model, "--threads", "1"]
-        words += self.words.get(name, ["--dilate-compute", str(device.spec.slower)])
-        with (self.folder / f"{name}.log").open("ab") as log:
-            return device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
+        words = self.words.get(name)
+        return start_worker(self.network[name], self.primary.address, self.model, self.folder, words)
+
+
+def start_worker(
+    device: Device, primary: str, model: str, folder: Path, words: Sequence[str] | None = None
+) -> "subprocess.Popen[bytes]":
+    """`pliant worker` on `device`, of one thread, that knocks at the address `primary`.
+
+    The key is `folder`/cluster.key, and what it says goes to NAME.log there; `words` are further options, the
+    device's pace unless given.
+    """
+    asked = ["worker", "--join", f"{primary}:{PORT}", "--name", device.name, "--model", model]
+    asked += ["--key", str(folder / "cluster.key"), "--threads", "1"]
+    asked += words if words is not None else ["--dilate-compute", str(device.spec.slower)]
+    with (folder / f"{device.name}.log").open("ab") as log:
+        return device.popen([sys.executable, "-c", _MAIN, *asked], stdout=log, stderr=log)
 
 
 @contextmanager

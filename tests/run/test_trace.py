@@ -61,3 +61,11 @@ def test_the_timeline_draws_each_step_for_as_long_as_it_ran() -> None:
         "      io |333       |\n     cpu |    333333|\n      ms |0    10.00|\n"
     )
     assert timeline_text(Program(()), ()) == "(nothing ran)\n"
+
+
+def test_lanes_of_a_cluster_stand_under_each_other() -> None:
+    """Their names are longer than those of one device's lanes."""
+    steps = (Step("net:primary->kitchen", Compute("head")), Step("cpu", Compute("head")))
+    spans = [Span(0, "net:primary->kitchen", 0.0, 0.5), Span(1, "cpu", 0.5, 1.0)]
+    text = timeline_text(Program((Segment(steps),)), spans, 10)
+    assert {line.index("|") for line in text.splitlines()} == {21}

@@ -39,14 +39,15 @@ def timeline_text(program: Program, spans: Sequence[Span], columns: int = 72) ->
         return "(nothing ran)\n"
     steps = program.steps
     lines = []
+    width = max(8, *map(len, program.lanes))
     for lane in program.lanes:
         cells = [" "] * columns
         held_s = [0.0] * columns
         for span in spans:
             if span.lane == lane and span.state is not SpanState.SKIPPED:
                 _paint(cells, held_s, span, end_s, _mark(steps[span.step].work))
-        lines.append(f"{lane:>8} |{''.join(cells)}|")
-    scale = f"{'ms':>8} |0{f'{end_s * 1e3:.2f}':>{columns - 1}}|"
+        lines.append(f"{lane:>{width}} |{''.join(cells)}|")
+    scale = f"{'ms':>{width}} |0{f'{end_s * 1e3:.2f}':>{columns - 1}}|"
     return "\n".join([*lines, scale]) + "\n"
 
 
