@@ -44,8 +44,9 @@ def main() -> None:
         "Heads are searched as whole numbers and, with heads fixed, rows and columns are a linear program "
         "(HiGHS); above 24 devices a shortlist is solved. 'Over the best known' compares with 200 more "
         "rounds of moves from the plan found: no bound, but what more time would find. 'May be saved at most'"
-        " is the part of the time above a linear program's bound on every weight-stationary partition "
-        "(continuous shares, McCormick), which is loose where many devices may be left out."
+        " is the part of the time above a bound on every weight-stationary partition (a relaxed integer "
+        "program, two seconds of branching), which is loose where many devices may be left out. "
+        "In the paper the partitioner takes 0.29 % of a run of 4.07 s on ten devices."
     )
     ten, thousand = rows[10, "paper"], rows[1000, "paper"]
     report.claim(
@@ -63,7 +64,7 @@ RULES = ("paper", "cost")
 
 
 def _row(spec: EncoderSpec, n: int, rule: str, repeats: int) -> dict[str, object]:
-    wall, cpu, taken = [], [], []
+    wall, cpu, taken, part = [], [], [], []
     for seed in range(repeats):
         devices, links = cluster(seed, n)
         start_s, start_cpu_s = time.perf_counter(), time.thread_time()
@@ -71,6 +72,7 @@ def _row(spec: EncoderSpec, n: int, rule: str, repeats: int) -> dict[str, object
         wall.append(1e3 * (time.perf_counter() - start_s))
         cpu.append(1e3 * (time.thread_time() - start_cpu_s))
         taken.append(len(decision.partition.participants))
+        part.append(cpu[-1] / (10 * decision.seconds))
     return {
         "devices": n,
         "modes tried": "ws" if rule == "paper" else "ws, 1d, 2d",
@@ -78,6 +80,7 @@ def _row(spec: EncoderSpec, n: int, rule: str, repeats: int) -> dict[str, object
         "CPU median ms": median(cpu),
         "CPU mean ms": mean(cpu),
         "CPU most ms": max(cpu),
+        "part of the predicted run %, mean (Figure 8)": mean(part),
         "wall mean ms": mean(wall),
         "wall most ms": max(wall),
         "devices used, median": median(taken),
