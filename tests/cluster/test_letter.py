@@ -4,10 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pliant.cluster.comm import check_name
 from pliant.cluster.letter import BadLetter, Kind, Letter, unpack
+from pliant.errors import ClusterError
+
+NAMES = st.text(min_size=1, max_size=60).filter(lambda name: name.split() == [name] and "/" not in name)
 
 
-@given(st.sampled_from(Kind), st.text(min_size=1, max_size=60), st.integers(0, 2**64 - 1), st.binary())
+@given(st.sampled_from(Kind), NAMES, st.integers(0, 2**64 - 1), st.binary())
 def test_what_was_packed_is_unpacked(kind: Kind, name: str, incarnation: int, body: bytes) -> None:
     """Every field at its limits."""
     letter = Letter(kind, name, incarnation, body)
@@ -26,6 +30,15 @@ def test_a_letter_cut_in_its_head_or_name_is_refused(n: int) -> None:
     """A body may have any length, a name says its own."""
     with pytest.raises(BadLetter):
         unpack(Letter(Kind.WORD, "ada", 1).packed()[:n])
+
+
+@pytest.mark.parametrize("name", ["my laptop", "attic/cpu", " ", "a\n"])
+def test_a_name_that_no_partition_can_hold_is_refused(name: str) -> None:
+    """Taken in, it would fail every plan of the primary; the device itself is told as it starts."""
+    with pytest.raises(BadLetter, match="no blank and no '/'"):
+        unpack(Letter(Kind.BEAT, name, 1).packed())
+    with pytest.raises(ClusterError, match="give another --name"):
+        check_name(name)
 
 
 def test_another_version_is_refused_by_name() -> None:

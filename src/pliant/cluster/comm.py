@@ -103,6 +103,8 @@ def check_name(name: str) -> None:
     """Raise ClusterError for a name that no member can have."""
     if not 0 < len(name.encode()) <= NAME_LIMIT_BYTES:
         raise ClusterError(f"a member's name has 1 to {NAME_LIMIT_BYTES} bytes; {name!r} does not.")
+    if name.split() != [name] or "/" in name:
+        raise ClusterError(f"a member's name has no blank and no '/'; {name!r} does: give another --name.")
 
 
 def check_note(note: bytes) -> None:

@@ -8,6 +8,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
+from pliant.cluster.comm import check_name
+from pliant.errors import ClusterError
+
 VERSION = 1
 
 _MAGIC = b"plnc"
@@ -56,4 +59,9 @@ def unpack(data: bytes) -> Letter:
         )
     if kind not in tuple(Kind) or not n_name or len(name) != n_name:
         raise BadLetter(f"a control message of unknown form (kind {kind}, {len(data)} bytes)")
-    return Letter(Kind(kind), name.decode("utf-8", "replace"), incarnation, data[_HEAD.size + n_name :])
+    said = name.decode("utf-8", "replace")
+    try:
+        check_name(said)
+    except ClusterError as error:
+        raise BadLetter(str(error)) from error
+    return Letter(Kind(kind), said, incarnation, data[_HEAD.size + n_name :])
