@@ -372,10 +372,26 @@ class Router:
         if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
             return ()
         if not self._local.is_in_doubt:
-            others = [c.seconds(n) for c in self._candidates if c.name != LOCAL]
-            if best.at(n) > min(others, default=0.0):
-                return ()
-        return (Probe(n),)
+            n = self._longest_won(best)
+        return (Probe(n),) if n else ()
+
+    def _longest_won(self, best: TimeCurve) -> int:
+        """The last length that came, if `best` were quickest at it, or the longest below of that kind; or 0.
+
+        What came last may be none of it: below, short inputs are kept while this device is slow, and the
+        long ones go further up.
+        """
+        if self._is_stale:
+            self._refresh()
+        others = [c for c in self._candidates if c.name != LOCAL]
+        won, lost = 0, self._last_n + 1
+        while lost - won > 1:
+            middle = (won + lost) // 2
+            if best.at(middle) <= min((c.seconds(middle) for c in others), default=0.0):
+                won = middle
+            else:
+                lost = middle
+        return won
 
     def _earliest(self) -> float:
         times = [self._probe_at_s, *(s.ping_at_s for s in self._successors.values())]
