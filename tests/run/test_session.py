@@ -301,3 +301,21 @@ def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
         ready = len(planned)
         session(TEXT)
         assert len(planned) == ready
+
+
+def test_one_answer_may_have_a_target_of_its_own(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """Its submodel is the one that was forecast; the session's own target and buffer stay as they were."""
+    path = tiny_store(**ELASTIC)
+    options = SessionOptions(10.0, 10**9, length=8, n_threads=1)
+    with open_store(path) as store, Session(store, slow_profile(), options, cache=kernel_cache) as session:
+        weights = session.weight_bytes
+        plan = session.plan_at(8, "6ms")
+        small, whole, again = session(TEXT, latency="6ms"), session(TEXT), session(TEXT, latency=0.006)
+        assert small.submodel == again.submodel == (plan.n, plan.width) != whole.submodel == (4, 4)
+        assert (small.target_s, whole.target_s) == (0.006, 10.0)
+        assert small.scores == pytest.approx(_expected(path, small, plan.layers, kernel_cache), abs=1e-6)
+        assert small.predicted_s == session.forecast(small.n_tokens, 0.006)
+        assert session.forecast(8, 0.006) <= 0.006 < session.forecast(8, 10.0)
+        assert session.weight_bytes == weights

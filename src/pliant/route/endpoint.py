@@ -15,7 +15,11 @@ from pliant.route.curve import TimeCurve
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival."""
+    """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival.
+
+    Without a deadline the fastest answer above the floor is wanted, with one (infinity too) the most accurate
+    that keeps it, or else the fastest.
+    """
 
     length: int
     text: str | None = None
@@ -34,12 +38,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: its tensors by name, who gave it, how long that took, and how good it is known to be."""
+    """An answer: its tensors by name, who gave it, how long that took, and how good it is known to be.
+
+    `whole_s` is what the best answer that the endpoint has would have taken at the same pace.
+    """
 
     outputs: Mapping[str, "np.ndarray[Any, Any]"]
     endpoint: str
     seconds: float
     accuracy: float | None = None
+    whole_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

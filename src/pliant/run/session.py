@@ -17,6 +17,7 @@ import numpy as np
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import DeviceProfile, Span, cost_table, latency, simulate
+from pliant.ir.device import Percentile
 from pliant.ir.program import FULL, Program, Run
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
@@ -96,7 +97,7 @@ class Session:
         self._preload = PreloadBuffer()
         self._ring = Ring()
         self._keep_bytes: int | None = None
-        self._pipelines: dict[int, Pipeline] = {}
+        self._pipelines: dict[tuple[int, float], Pipeline] = {}
         self._is_warm = False
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
@@ -137,15 +138,32 @@ class Session:
         """Bytes of weights in memory: preload buffer and working buffer."""
         return self._preload.n_bytes + self._ring.n_bytes
 
-    def __call__(self, text: str, pair: str | None = None) -> Reply:
-        """Answer one text, or a pair of texts. Raises InputError, StoreError (in LaneError) on damage."""
+    def plan_at(self, n_tokens: int, latency: str | float) -> Plan:
+        """The plan by which inputs of `n_tokens` are answered under another target, over the same buffer.
+
+        It is ready to run from then on. A target that nothing meets gives the smallest submodel.
+        """
+        return self._pipeline(n_tokens, parse_seconds(latency)).plan
+
+    def forecast(self, n_tokens: int, latency: str | float, percentile: Percentile = "median") -> float:
+        """Seconds from text to answer of `plan_at(n_tokens, latency)`, by the profile."""
+        pipeline = self._pipeline(n_tokens, parse_seconds(latency))
+        return self._forecast(pipeline, n_tokens, percentile)[0]
+
+    def __call__(self, text: str, pair: str | None = None, *, latency: str | float | None = None) -> Reply:
+        """Answer one text, or a pair of texts, under a target of its own where `latency` is given.
+
+        The preload buffer stays as it is: see `plan_at`. Raises InputError, StoreError (in LaneError) on
+        damage.
+        """
         if self._is_pressed.is_set():
             self.give_way()
         start = time.perf_counter()
         encoded = self._tokenizer.encode(text, pair)
         n = encoded.n_tokens
         self.engine.reserve(n)
-        pipeline = self._pipeline(n)
+        target_s = self.options.latency_s if latency is None else parse_seconds(latency)
+        pipeline = self._pipeline(n, target_s)
         self._lanes.dilation = {"cpu": self.profile.dilation.factor(pipeline.plan.width)}
         answers: list[np.ndarray] = []
         outcome = pipeline.run(
@@ -155,7 +173,9 @@ class Session:
             lambda: answers.append(self.engine.head(n)),
         )
         seconds = time.perf_counter() - start
-        reply = self._reply(answers[0], seconds, n, pipeline, outcome.bits, outcome.read_bytes, outcome.spans)
+        reply = self._reply(
+            answers[0], seconds, target_s, n, pipeline, outcome.bits, outcome.read_bytes, outcome.spans
+        )
         if self._keep_bytes is not None:
             self._replan_held()
         return reply
@@ -243,7 +263,8 @@ class Session:
         self._preload.fill(self.store, plan.preload_runs)
         self._place_preload()
         self._ring = Ring()  # the window may be smaller than the one before
-        self._pipelines = {self._planner.bucket(self.options.length): self._bind(plan)}
+        key = (self._planner.bucket(self.options.length), self.options.latency_s)
+        self._pipelines = {key: self._bind(plan)}
 
     def _replan_held(self) -> None:
         """After a run of an engagement: the next plan counts on what was kept."""
@@ -255,14 +276,15 @@ class Session:
         for run in self._preload.runs:
             self.engine.encoder.place(run.layer, run.part, run.first, run.count, self._preload.address(run))
 
-    def _pipeline(self, n_tokens: int) -> Pipeline:
-        bucket = self._planner.bucket(n_tokens)
-        if bucket not in self._pipelines:
-            plan = self._fixed or self._plan(
-                bucket, held=_held(self._preload.runs, self._planner.importance.shape)
+    def _pipeline(self, n_tokens: int, latency_s: float | None = None) -> Pipeline:
+        options = self.options if latency_s is None else replace(self.options, latency_s=latency_s)
+        key = (self._planner.bucket(n_tokens), options.latency_s)
+        if key not in self._pipelines:
+            plan = self._fixed or self._planner.plan(
+                options, key[0], held=self._held(), arena_bytes=self.engine.arena_bytes
             )
-            self._pipelines[bucket] = self._bind(plan)
-        return self._pipelines[bucket]
+            self._pipelines[key] = self._bind(plan)
+        return self._pipelines[key]
 
     def _bind(self, plan: Plan) -> Pipeline:
         pipeline = Pipeline(
@@ -288,10 +310,18 @@ class Session:
     def _plan(self, length: int, held: np.ndarray | None) -> Plan:
         return self._planner.plan(self.options, length, held=held, arena_bytes=self.engine.arena_bytes)
 
+    def _forecast(
+        self, pipeline: Pipeline, n_tokens: int, percentile: Percentile
+    ) -> tuple[float, tuple[Span, ...]]:
+        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
+        spans = simulate(pipeline.program, costs, {"tokens": n_tokens})
+        return costs.tokenise_s + latency(spans), spans
+
     def _reply(
         self,
         answer: np.ndarray,
         seconds: float,
+        target_s: float,
         n_tokens: int,
         pipeline: Pipeline,
         bits: tuple[tuple[int, ...], ...],
@@ -302,20 +332,19 @@ class Session:
         labels = self.store.spec.head.labels
         scores = None if labels is None else _softmax(answer)
         best = None if scores is None else int(np.argmax(scores))
-        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), "median")
-        predicted = simulate(pipeline.program, costs, {"tokens": n_tokens})
+        predicted_s, predicted = self._forecast(pipeline, n_tokens, "median")
         return Reply(
             label=None if labels is None or best is None else labels[best],
             score=None if scores is None or best is None else scores[best],
             scores=scores,
             vector=answer if labels is None else None,
             seconds=seconds,
-            target_s=self.options.latency_s,
+            target_s=target_s,
             n_tokens=n_tokens,
             submodel=(plan.n, plan.width),
             bits=bits,
             planned_bits=plan.bits,
-            predicted_s=costs.tokenise_s + latency(predicted),
+            predicted_s=predicted_s,
             resident_weight_bytes=self.weight_bytes,
             arena_bytes=self.engine.arena_bytes,
             peak_rss_bytes=peak_rss_bytes(),

@@ -1,0 +1,130 @@
+"""Accuracy against time: curves by floor, and what a request gets."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.errors import BudgetError, RouteError
+from pliant.route.trade import Level, Trade, worthwhile
+
+ENDS = ((0, 8), (9, 24), (25, 60))
+tenth = st.integers(0, 100).map(lambda x: x / 100)
+
+
+@st.composite
+def level(draw: st.DrawFn, first: int, last: int, is_measured: bool = True) -> Level:
+    seconds = (draw(tenth) + 0.01, draw(tenth) + 0.01)
+    extra = draw(tenth)
+    rank = draw(tenth)
+    return Level(
+        first,
+        last,
+        draw(st.integers()),
+        rank if is_measured else None,
+        rank,
+        seconds,
+        (seconds[0] + extra, seconds[1] + extra),
+    )
+
+
+@st.composite
+def all_levels(draw: st.DrawFn) -> list[Level]:
+    found: list[Level] = []
+    for first, last in ENDS:
+        found += draw(st.lists(level(first, last), min_size=1, max_size=6))
+    return found
+
+
+def at(n: int, levels: list[Level]) -> list[Level]:
+    return [x for x in levels if x.first <= n <= x.last]
+
+
+@given(all_levels(), tenth, tenth)
+@settings(max_examples=80)
+def test_a_lower_floor_is_never_slower(levels: list[Level], a: float, b: float) -> None:
+    """At any length, in the curve that others are told and in what is picked."""
+    trade, (low, high) = Trade(levels), sorted((a, b))
+    if trade.best is None or high > trade.best:
+        return
+    for n in range(61):
+        assert trade.curve(low).at(n) <= trade.curve(high).at(n) * (1 + 1e-9)
+        assert trade.pick(n, low).seconds <= trade.pick(n, high).seconds * (1 + 1e-9)
+
+
+@given(all_levels(), tenth)
+@settings(max_examples=80)
+def test_a_curve_is_the_least_of_all_ways_above_the_floor(levels: list[Level], floor: float) -> None:
+    """Brute force over every way at every length; a floor that none reaches is refused."""
+    trade = Trade(levels)
+    allowed = {n: [x.at(n) for x in at(n, levels) if x.rank >= floor] for n in range(61)}
+    if not all(allowed.values()):
+        with pytest.raises(BudgetError, match="at most"):
+            trade.curve(floor)
+        return
+    for n in range(61):
+        assert trade.curve(floor).at(n) == pytest.approx(min(allowed[n]), rel=1e-9)
+
+
+@given(all_levels(), tenth, st.integers(0, 60))
+@settings(max_examples=80)
+def test_a_deadline_gets_the_most_accurate_that_keeps_it(
+    levels: list[Level], deadline_s: float, n: int
+) -> None:
+    """Brute force; where nothing keeps it, the fastest, flagged. A later deadline is never less accurate."""
+    trade = Trade(levels)
+    pick = trade.pick(n, 0.0, deadline_s + 1e-6)
+    # ends dominate: what another beats at both ends of a range is never needed
+    in_time = [x for x in worthwhile(at(n, levels)) if x.bound_at(n) <= deadline_s + 1e-6]
+    assert pick.is_met == bool(in_time)
+    if in_time:
+        assert pick.level.rank == max(x.rank for x in in_time)
+        assert trade.pick(n, 0.0, deadline_s + 0.5).level.rank >= pick.level.rank
+    else:
+        assert pick.seconds == pytest.approx(min(x.at(n) for x in at(n, levels)))
+
+
+def one(key: object, accuracy: float | None, seconds: float, rank: float | None = None) -> Level:
+    level_rank = accuracy if rank is None else rank
+    assert level_rank is not None
+    return Level(0, 10, key, accuracy, level_rank, (seconds, seconds), (seconds, seconds))
+
+
+def test_without_a_deadline_time_counts_and_with_one_accuracy() -> None:
+    """The one objective, and no hurry at all (infinity) gives the best."""
+    trade = Trade([one("small", 0.8, 0.01), one("middle", 0.88, 0.02), one("whole", 0.92, 0.04)])
+    assert trade.pick(5).level.key == "small"
+    assert trade.pick(5, 0.85).level.key == "middle"
+    assert trade.pick(5, 0.0, 0.03).level.key == "middle"
+    assert trade.pick(5, 0.0, float("inf")).level.key == "whole"
+    assert trade.best == 0.92
+    late = trade.pick(5, 0.9, 0.03)
+    assert (late.level.key, late.is_met) == ("whole", False)
+
+
+def test_answers_say_how_fast_the_device_is_lately() -> None:
+    """Twice slower than planned: what fitted before does not now. Outliers do not count."""
+    trade = Trade([one("small", 0.8, 0.01), one("whole", 0.92, 0.04)])
+    small = trade.pick(5).level
+    for seconds in (0.02, 0.02, 5.0, 0.02, 0.02):
+        trade.took(small, 5, seconds)
+    assert trade.pace == pytest.approx(2.0)
+    assert trade.pick(5, 0.0, 0.05).level.key == "small"
+    assert trade.curve(0.9).at(5) == pytest.approx(0.08)
+    assert trade.fullest(5).seconds == pytest.approx(0.08)
+
+
+def test_what_was_never_measured_has_an_order_but_no_floor() -> None:
+    """A model without an accuracy table trades by size, and promises nothing."""
+    trade = Trade([one("small", None, 0.01, 0.25), one("whole", None, 0.04, 1.0)], "tiny")
+    assert trade.best is None
+    assert trade.pick(5, 0.0, 0.05).level.key == "whole"
+    with pytest.raises(BudgetError, match="accuracy of tiny was never measured"):
+        trade.pick(5, 0.5)
+
+
+def test_ranges_that_leave_lengths_out_are_refused() -> None:
+    """Every length has an answer."""
+    with pytest.raises(RouteError, match="follow each other"):
+        Trade([Level(0, 5, 0, None, 1.0, (1.0, 1.0), (1.0, 1.0)), Level(7, 9, 0, None, 1.0, (1, 1), (1, 1))])
+    with pytest.raises(RouteError, match="bounds are no less"):
+        Level(0, 5, 0, None, 1.0, (2.0, 1.0), (1.0, 1.0))
