@@ -257,7 +257,7 @@ class Spreader:
             except NotReady as error:
                 left_out |= set(error.reasons)
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
         return None if number in self.pauses else self.switches.get(number, current)
 
     def predicted_s(self, held: Held) -> float | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cluster.adapt import Picture, drift, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import WEIGHT, Picture, believed, drift, pays, reason_to_solve, too_large
 from pliant.ir.cluster import Capability, Drift, Interface, Links
 
 GB = 10**9
@@ -107,3 +107,14 @@ def test_memory_that_is_back_is_a_reason_where_it_was_short(
 def test_who_left_is_not_said_to_lack_memory() -> None:
     """Its silence is dealt with elsewhere; a plan may still name it for a moment."""
     assert too_large({"p": 2 * GB, "gone": GB}, picture()) == ("p",)
+
+
+@pytest.mark.parametrize("ratio", [4.0, 0.25])
+def test_what_is_seen_twice_is_believed_and_a_stall_is_not(ratio: float) -> None:
+    """A link that fell to a quarter is known after two layers; one late message moves little."""
+    once = believed(ratio)
+    assert once == pytest.approx(1 - WEIGHT + WEIGHT * ratio)
+    left = ratio / once
+    assert once * believed(left, left) == pytest.approx(ratio)
+    back = believed(1 / once, left)  # it was a stall
+    assert abs(once * back - 1) < abs(once - 1)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pliant.cluster.choose import chooser
+from pliant.cluster.holding import SPARE_BYTES
 from pliant.cluster.shard import Shard
 from pliant.clustered import Cluster, ClusterReply
 from pliant.ir.cluster import Capability, Links
@@ -24,10 +26,11 @@ from tests.cluster.processes import CONFIG
 
 TOLERANCE = 1e-4
 N_LAYERS, TOKENS = 32, 64
+SLOWER = 20.0  # a layer takes some tens of milliseconds, and the machine's own noise little of it
 
 
-def _model(folder: Path) -> str:
-    sizes = {"hidden_size": 96, "intermediate_size": 384, "num_attention_heads": 8}
+def _model(folder: Path, hidden: int) -> str:
+    sizes = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_attention_heads": 8}
     path = folder / "deep.json"
     path.write_text(
         json.dumps(CONFIG | sizes | {"num_hidden_layers": N_LAYERS, "max_position_embeddings": 64})
@@ -58,13 +61,16 @@ def _by_memory(
 
 
 @contextmanager
-def _bed(folder: Path, link: str, *words: str, slower: float = 1.0) -> Iterator[Bed]:
-    """Two equal devices, `desk` leading `wall`."""
+def _bed(
+    folder: Path, link: str, *words: str, hidden: int = 96, slower: float = 1.0, **options: Any
+) -> Iterator[Bed]:
+    """Two equal devices, `desk` leading `wall`, whose worker is given `words` too."""
     reason = why_not()
     if reason is not None:
         pytest.skip(f"no testbed: {reason}")
     specs = [DeviceSpec(name, slower=slower, bandwidth_Bps=rate(link)) for name in ("desk", "wall")]
-    with open_bed(specs, _model(folder), folder, words={"wall": words} if words else None) as bed:
+    words = words or ("--dilate-compute", str(slower))
+    with open_bed(specs, _model(folder, hidden), folder, words={"wall": words}, **options) as bed:
         yield bed
 
 
@@ -138,5 +144,79 @@ def test_a_run_goes_from_whole_weights_to_tiles_in_place_and_back(again: float, 
     both = weight_bytes(spec, before.partitions[-1], tiled)["wall"]
     assert short < both, "there was room for both: it need not have been in place"
     assert (both <= ample) == (again > 2)
+    for one in (before, reply):
+        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+
+
+@pytest.mark.usefixtures("by_memory")
+def test_a_worker_whose_group_is_narrowed_gives_up_memory_and_lives(tmp_path: Path) -> None:
+    """The kernel ends whoever holds old and new weights together; s is what the group leaves free."""
+    with _bed(tmp_path, "8Mbit", hidden=384) as bed:
+        wall = bed.network["wall"]
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        before = bed.cluster.run(bed.model, feeds)
+        spec = bed.cluster.open(bed.model).spec
+        running = wall.processes
+        room = SPARE_BYTES // 4
+        narrows = _Act(3, "ws", lambda: wall.set_memory(wall.group.used_bytes + room))
+        widens = _Act(3, "1d", lambda: wall.set_memory(None))
+        with _when_it_runs(bed.cluster, narrows, widens):
+            reply = bed.cluster.run(bed.model, feeds)
+        assert wall.processes == running
+    assert not reply.faults
+    assert _modes(before) == ["ws"]
+    assert _modes(reply) == ["ws", "1d", "ws"]
+    tiled = next(partition for partition in reply.partitions if partition.mode == "1d")
+    assert weight_bytes(spec, tiled)["wall"] > 2 * room, "the new weights would have fit beside the old"
+    for one in (before, reply):
+        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+
+
+def _rows(reply: ClusterReply) -> list[int]:
+    """Of `wall`, layer by layer."""
+    return [partition.share("wall").rows for partition in reply.partitions[1:-1]]
+
+
+def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
+    """Figure 7's second segment: what travels is seen to be late, and the plan sends less."""
+    with _bed(tmp_path, "400Mbit", hidden=192, slower=SLOWER) as bed:
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        for _ in range(2):
+            before = bed.cluster.run(bed.model, feeds)
+
+        def narrow() -> None:
+            for device in bed.network:
+                bed.network.set_bandwidth(device.name, rate("4Mbit"))
+
+        with _when_it_runs(bed.cluster, _Act(4, "ws", narrow)):
+            reply = bed.cluster.run(bed.model, feeds)
+    assert not reply.faults
+    assert before.partitions[-1].share("wall").rows
+    assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
+    exchanged = [partition.participants for partition in reply.partitions]
+    assert len(exchanged[4]) == 2
+    assert len(exchanged[-1]) == 1, "a link of 4 Mbit/s carries no layer in the time that one device takes"
+    for one in (before, reply):
+        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+
+
+def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> None:
+    """Its own times ride on what it sends; what it took goes to the others."""
+    pace = tmp_path / "pace"
+    _say(pace, SLOWER)
+    words = ("--dilate-compute", f"@{pace}")
+    with _bed(tmp_path, "400Mbit", *words, hidden=192, slower=SLOWER) as bed:
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        for _ in range(2):
+            before = bed.cluster.run(bed.model, feeds)
+        with _when_it_runs(bed.cluster, _Act(4, "ws", lambda: _say(pace, 6 * SLOWER))):
+            reply = bed.cluster.run(bed.model, feeds)
+    assert not reply.faults
+    assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
+    rows = _rows(reply)
+    assert rows[-1] < rows[3] / 2
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)

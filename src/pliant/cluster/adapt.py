@@ -17,6 +17,8 @@ LEAST_GAIN = 0.1
 promises is no more exact."""
 GROWTH = 0.25
 """Memory gained that is worth a new solution, where there was too little for whole layers."""
+WEIGHT = 0.3
+"""Of what was seen once and not before: it may be a stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,16 @@ class Picture:
 
     capabilities: Mapping[str, Capability]
     links: Links
+
+
+def believed(ratio: float, before: float = 1.0) -> float:
+    """What to take as true of `ratio`, seen over expected: all that was seen twice, and WEIGHT of the rest.
+
+    `before` is what the last time showed, over what is expected now.
+    """
+    twice = min(ratio, before) if min(ratio, before) > 1 else max(ratio, before)
+    twice = twice if (ratio - 1) * (before - 1) > 0 else 1.0
+    return twice * (1 - WEIGHT + WEIGHT * ratio / twice)
 
 
 def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:

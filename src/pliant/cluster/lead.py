@@ -28,9 +28,10 @@ class Steer(Protocol):
         It is for segments from `number` on, before which nothing runs.
         """
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
-        """The plan of segment `number`, which was not announced yet; `notes` are of the last that ran.
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
+        """The plan of segment `number`, which was not announced yet, after one by plan `current`.
 
+        `notes` are of the segment before that, by plan `last`.
         None where it cannot be held beside the current one: the run stops there, and `begin` is asked.
         """
 
@@ -174,7 +175,7 @@ class Lead:
             run.held = coming.held
         if run.number + 1 < coming.held.n_segments:
             notes = {**self._notes, self._primary.name: self._performer.note()}
-            held = self._steer.following(run.number + 1, coming.held, notes)
+            held = self._steer.following(run.number + 1, coming.held, before.held, notes)
             if held is None:
                 return coming.turn
             lacking = [name for name in self._others(held) if name not in coming.held.partition.participants]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import LEAST_GAIN, Picture, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import LEAST_GAIN, Picture, believed, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
@@ -95,6 +95,7 @@ class Steering:
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
+        self._unbelieved: dict[tuple[str, str], float] = {}
         self._plans: dict[int, _Plan] = {}
         self._held: list[Held] = []
         self._pending: Future[_Better | None] | None = None
@@ -119,6 +120,7 @@ class Steering:
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         self._await_pending()
+        self._unbelieved.clear()
         better, self._better = self._better, None
         if number == 0:
             self.switches.clear()
@@ -141,9 +143,9 @@ class Steering:
             except NotReady as error:
                 self._without |= error.reasons.keys()
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held | None:
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
         """The plan that became ready since, or the current one; a new solution is begun where it may pay."""
-        self._see(current, notes)
+        self._see(last, notes)
         if not self._is_adaptive:
             return current
         n_layers = current.n_segments - 1 - number
@@ -223,9 +225,9 @@ class Steering:
         pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
         return Links(interfaces, known.rtt_s, pairs)
 
-    def _see(self, current: Held, notes: Mapping[str, Note]) -> None:
-        """Move the picture towards what the last segment showed."""
-        known = self._plans.get(current.number)
+    def _see(self, last: Held, notes: Mapping[str, Note]) -> None:
+        """Move the picture towards what the last segment showed, which ran by plan `last`."""
+        known = self._plans.get(last.number)
         if known is None:
             return
         flops = known.solved.cost.flops
@@ -234,18 +236,27 @@ class Steering:
             device = now.get(name)
             if device is None:
                 continue
-            seen = [
-                Seen(kind, flops(Compute(kind, device=name)), seconds)
-                for kind, seconds in note.compute_s.items()
-                if seconds > 0
-            ]
-            self._drifts[name] = _drifted(device, [s for s in seen if s.flops > 0])
+            seen = []
+            for kind, seconds in note.compute_s.items():
+                work = flops(Compute(kind, device=name))
+                expected_s = device.seconds(kind, work)
+                if seconds > 0 and expected_s > 0:
+                    ratio = self._believed((name, kind), seconds / expected_s)
+                    seen.append(Seen(kind, work, expected_s * ratio))
+            self._drifts[name] = _drifted(device, seen)
         offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
         links = self._links_of(now)
         notes = {name: note for name, note in notes.items() if name in now}
         ratios = link_ratios(known.solved, links, notes, offsets_s)
         if ratios:
-            self._links = refreshed_links(links, ratios)
+            ratios = {ends: self._believed(ends, ratio) for ends, ratio in ratios.items()}
+            self._links = refreshed_links(links, ratios, weight=1.0)
+
+    def _believed(self, what: tuple[str, str], ratio: float) -> float:
+        """Of a stage of a device or a link; remembers what of the ratio is left to be seen again."""
+        found = believed(ratio, self._unbelieved.get(what, 1.0))
+        self._unbelieved[what] = ratio / found
+        return found
 
     def _reason(self, current: Held) -> str | None:
         known = self._plans.get(current.number)
@@ -401,7 +412,7 @@ class Steering:
 
 def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
     """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
-    after = refreshed(device, seen)
+    after = refreshed(device, seen, weight=1.0)
     before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
     if before_s <= 0:
         return after
