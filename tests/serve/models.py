@@ -8,6 +8,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
+from pliant.route.endpoint import Request
 from pliant.serve.inference import Signature
 from pliant.serve.served import Tensors
 from pliant.serve.tensors import DATATYPES
@@ -40,11 +41,11 @@ class Upper:
         self.is_closed = False
         self._mark = mark.encode()
 
-    def length(self, tensors: Tensors) -> int:
-        return len(tensors["text"][0])
+    def read(self, tensors: Tensors) -> Request:
+        return Request(len(tensors["text"][0]), tensors=tensors)
 
-    def answer(self, tensors: Tensors) -> Tensors:
-        text = tensors["text"][0]
+    def answer(self, request: Request) -> Tensors:
+        text = request.tensors["text"][0]
         self.answered.append(text)
         assert self.gate.wait(60)
         if text == b"no":
@@ -70,11 +71,11 @@ class Echo:
         ports = tuple(Port(dtype, dtype, (None, None)) for dtype in only)
         self.signature = Signature("echo", "test", ports, ports, (frozenset(only),))
 
-    def length(self, tensors: Tensors) -> int:
-        return int(next(iter(tensors.values())).size)
+    def read(self, tensors: Tensors) -> Request:
+        return Request(next(iter(tensors.values())).size, tensors=tensors)
 
-    def answer(self, tensors: Tensors) -> Mapping[str, np.ndarray]:
-        return {name: np.array(array) for name, array in tensors.items()}
+    def answer(self, request: Request) -> Mapping[str, np.ndarray]:
+        return {name: np.array(array) for name, array in request.tensors.items()}
 
     def sample(self, length: int) -> Tensors:
         raise InputError("there is none")

@@ -98,7 +98,9 @@ class _Paths:
 
     def __init__(self, node: Node, version: str, has_tokens: bool) -> None:
         self._node, self._version, self._has_tokens = node, version, has_tokens
-        self._openapi = _json(document(node.served.signature, version, has_tokens)).body
+        self._openapi = _json(
+            document(node.served.signature, node.served.max_length, version, has_tokens)
+        ).body
 
     async def live(self, request: Request) -> Response:
         return Response()
@@ -160,9 +162,10 @@ class _Paths:
         return _json({})
 
     async def explain(self, request: Request) -> Response:
-        text = request.query_params.get("length", "")
-        if not (text.isascii() and text.isdigit() and len(text) < 12):
-            raise InputError(f"a length of {text[:40]!r} is none; ask {EXPLAIN_PATH}?length=40.")
+        text, most = request.query_params.get("length", ""), self._node.served.max_length
+        is_number = text.isascii() and text.isdigit() and len(text) < 12
+        if len(request.query_params.multi_items()) > 1 or not is_number or int(text) > most:
+            raise InputError(f"a length of {text[:40]!r} is none up to {most}; ask {EXPLAIN_PATH}?length=40.")
         return _json(self._node.explain(int(text)))
 
     def _route(self, request: Request) -> RouteMessage | None:

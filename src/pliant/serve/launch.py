@@ -29,7 +29,7 @@ from pliant.serve.limits import Limits
 from pliant.serve.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.served import Served
 
-LENGTHS = (1, 4, 8, 16, 32, 64, 128)
+LENGTHS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 """Of the samples that a node learns its first curve from."""
 
 

@@ -12,6 +12,7 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PliantError, RouteError
 from pliant.route.choose import LOCAL, Choice, Objective
+from pliant.route.endpoint import Request
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
 from pliant.route.wire import RouteMessage
@@ -80,7 +81,8 @@ class Node:
         """
         start_s = self.clock()
         request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
-        n = self.served.length(request.tensors)
+        given = self.served.read(request.tensors)
+        n = given.length
         if n > self.served.max_length:
             raise InputError(f"the input has length {n}; at most {self.served.max_length} is read.")
         trail = self._trail(call)
@@ -88,10 +90,10 @@ class Node:
         self.n_open += 1
         try:
             if call.id is None:
-                answer = await self._answer(call, request, n, trail)
+                answer = await self._answer(call, request, given, trail)
             else:  # the same id with another body is another request
                 key = f"{call.id} {len(call.body)} {hash(call.body)}"
-                answer = await self._once(key, lambda: self._answer(call, request, n, trail))
+                answer = await self._once(key, lambda: self._answer(call, request, given, trail))
             target, outcome = answer.target, "ok"
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
@@ -121,9 +123,9 @@ class Node:
         """Answer samples of `lengths` before anybody asks: a first curve. Takes about `most_s` at most."""
         start_s = self.clock()
         for n in tuple(n for n in lengths if n <= self.served.max_length) * 3:
-            sample = self.served.sample(n)
+            sample = self.served.read(self.served.sample(n))
             done = self._admission.run_now(partial(self._compute, sample))
-            self._answered_here(self.served.length(sample), done.spent_s)
+            self._answered_here(sample.length, done.spent_s)
             if self.clock() - start_s > most_s:
                 return
 
@@ -141,22 +143,22 @@ class Node:
         self._admission.close()
         self.served.close()
 
-    async def _answer(self, call: Call, request: InferRequest, n: int, trail: Trail) -> Answer:
+    async def _answer(self, call: Call, request: InferRequest, given: Request, trail: Trail) -> Answer:
         """From where it is chosen; where that fails, from the next best, and at last from here."""
         id = call.id or secrets.token_hex(8)
         is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
         objective = call.route.wanted if call.route is not None and is_source else None
         failed: tuple[str, ...] = ()
         while len(failed) < _MOST_FAILURES:
-            choice = self._choose(n, objective, failed, trail)
+            choice = self._choose(given.length, objective, failed, trail)
             if choice is None or choice.target == LOCAL:
                 break
             try:
-                return await self._there(choice, call, request, n, trail, id)
+                return await self._there(choice, call, request, given.length, trail, id)
             except NodeError:
                 failed = (*failed, choice.target)
                 self.metrics.fallbacks.labels(choice.target).inc()
-        return await self._here(request, n)
+        return await self._here(request, given)
 
     def _choose(
         self, n: int, objective: Objective | None, failed: tuple[str, ...], trail: Trail
@@ -182,13 +184,13 @@ class Node:
             raise NodeError(f"{choice.target} answered what was not asked: {error}", status=502) from error
         return Answer(answer, choice.target)
 
-    async def _here(self, request: InferRequest, n: int) -> Answer:
+    async def _here(self, request: InferRequest, given: Request) -> Answer:
         curve = self.router.local_curve
-        expected_s = 0.0 if curve is None else curve.at(n)
-        done = await self._admission.run(lambda: self._compute(request.tensors), expected_s)
+        expected_s = 0.0 if curve is None else curve.at(given.length)
+        done = await self._admission.run(partial(self._compute, given), expected_s)
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
-        self._answered_here(n, done.spent_s)
+        self._answered_here(given.length, done.spent_s)
         return Answer(write_reply(request, done.result, self.served.signature), HERE)
 
     def _answered_here(self, n: int, spent_s: float) -> None:
@@ -201,14 +203,14 @@ class Node:
 
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
-            tensors = self.served.sample(n)
-            done = await self._admission.run(lambda: self._compute(tensors), 0.0)
-            self._answered_here(self.served.length(tensors), done.spent_s)
+            sample = self.served.read(self.served.sample(n))
+            done = await self._admission.run(partial(self._compute, sample), 0.0)
+            self._answered_here(sample.length, done.spent_s)
 
-    def _compute(self, tensors: Tensors) -> Tensors:
+    def _compute(self, request: Request) -> Tensors:
         """On the worker thread. A model's own mistake is this request's end, not the connection's."""
         try:
-            return self.served.answer(tensors)
+            return self.served.answer(request)
         except PliantError:
             raise
         except Exception as error:

@@ -7,13 +7,15 @@ from pliant.serve.inference import Signature, shown_shape
 from pliant.serve.tensors import DATATYPES
 
 _Json = dict[str, Any]
+_NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": 1000000}
 _ERROR = {
     "description": "No, and why.",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
 
 
-def document(model: Signature, version: str, has_tokens: bool) -> _Json:
+def document(model: Signature, max_length: int, version: str, has_tokens: bool) -> _Json:
     """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form."""
     base = f"/v2/models/{model.name}"
     paths: _Json = {
@@ -31,6 +33,8 @@ def document(model: Signature, version: str, has_tokens: bool) -> _Json:
         ),
         f"{base}/infer": {"post": _infer()},
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
+        "/v2/pliant/route": {"get": _explain(max_length)},
+        "/v2/pliant/tell": {"post": _tell()},
         "/metrics": _get(
             "Counters for Prometheus.",
             {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
@@ -67,20 +71,43 @@ def _json(schema: str) -> _Json:
     return {"200": {"description": "As it is.", "content": content}}
 
 
+def _explain(max_length: int) -> _Json:
+    schema = {"type": "integer", "minimum": 0, "maximum": max_length}
+    length = {"name": "length", "in": "query", "required": True, "schema": schema}
+    responses = {**_json("Any"), "400": _ERROR}
+    return {
+        "summary": "What this node would choose, and why.",
+        "parameters": [length],
+        "responses": responses,
+    }
+
+
+def _tell() -> _Json:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Word"}}}
+    no = {str(status): _ERROR for status in (400, 404, 408, 413, 415)}
+    return {
+        "summary": "Another node's curve has changed.",
+        "requestBody": {"required": True, "content": body},
+        "responses": {**_json("Any"), **no},
+    }
+
+
 def _infer() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
-    no = {str(status): _ERROR for status in (400, 408, 413, 415, 431, 500, 502, 503, 504, 508)}
+    no = {str(status): _ERROR for status in (400, 408, 413, 415, 431, 500, 503, 508)}
+    yes = _json("InferResponse")
+    yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {
         "summary": "An answer to one input.",
         "requestBody": {"required": True, "content": body},
-        "responses": {**_json("InferResponse"), **no},
+        "responses": {**yes, **no},
     }
 
 
 def _schemas(model: Signature) -> _Json:
     inputs = {port.name: _input(port) for port in model.inputs}
     ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
-    parameters = {"type": "object", "properties": {"binary_data_output": {"const": False}}}
+    parameters = {"type": "object", "properties": {"binary_data_output": {"type": "boolean"}}}
     return {
         "Any": {"type": "object"},
         "Error": _object({"error": {"type": "string"}}),
@@ -110,7 +137,7 @@ def _schemas(model: Signature) -> _Json:
             "type": "object",
             "required": ["inputs"],
             "properties": {
-                "id": {"type": "string", "maxLength": 64},
+                "id": {"type": "string"},
                 "parameters": parameters,
                 "inputs": {"oneOf": [_sequence(way) for way in ways]},
                 "outputs": {
@@ -120,9 +147,29 @@ def _schemas(model: Signature) -> _Json:
                         "type": "object",
                         "required": ["name"],
                         "properties": {"name": {"enum": [port.name for port in model.outputs]}},
-                        "additionalProperties": False,
                     },
                 },
+            },
+        },
+        "Word": {
+            "type": "object",
+            "required": ["node", "points", "through"],
+            "properties": {
+                "node": _NAME,
+                "points": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 1,
+                    "items": {
+                        "type": "array",
+                        "prefixItems": [{"enum": [0, 1, 40]}, _SECONDS],
+                        "items": False,
+                        "minItems": 2,
+                        "maxItems": 2,
+                    },
+                },
+                "through": {"type": "array", "items": _NAME, "maxItems": 128},
+                "spent_s": _SECONDS,
             },
             "additionalProperties": False,
         },
@@ -168,13 +215,12 @@ def _input(port: Port) -> _Json:
             "datatype": {"const": DATATYPES[port.dtype]},
             "data": {"type": "array", "items": _element(port.dtype), "minItems": n, "maxItems": n},
         },
-        "additionalProperties": False,
     }
 
 
 def _element(dtype: str) -> _Json:
     if dtype == "bytes":
-        return {"type": "string", "pattern": "^[a-z]{1,8}( [a-z]{1,8}){0,8}$"}
+        return {"type": "string"}
     if dtype == "bool":
         return {"type": "boolean"}
     if dtype.startswith(("int", "uint")):

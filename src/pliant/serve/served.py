@@ -3,7 +3,9 @@
 A `Served` is all that a node needs of a model: another kind is another class of that form.
 """
 
+import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Literal, Protocol, final
 
@@ -16,7 +18,10 @@ from pliant.compiled import load
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.models.tokenizer import open_tokenizer
+from pliant.recurrent import names_recurrent, open_recurrent
+from pliant.route.endpoint import Request
 from pliant.run.answering import Answering
+from pliant.run.recurrent import RecurrentModel
 from pliant.run.session import Session
 from pliant.serve.inference import Signature, signature
 from pliant.serve.tensors import numpy_dtype
@@ -25,10 +30,11 @@ Tensors = Mapping[str, np.ndarray]
 
 
 class Served(Protocol):
-    """A model: `length` is asked on the node's event loop and must be quick, `answer` on its worker thread.
+    """A model: `read` is called on the node's event loop and must be quick, `answer` on its worker thread.
 
-    Both raise InputError for what the model cannot read. Time grows with the length as a polynomial of
-    `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some length, to learn it from.
+    Both raise InputError for what the model cannot take; `read` says how long the input is. Time grows with
+    that as a polynomial of `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some
+    length, to learn it from.
     """
 
     @property
@@ -37,8 +43,8 @@ class Served(Protocol):
     def max_length(self) -> int: ...
     @property
     def degree(self) -> Literal[1, 2]: ...
-    def length(self, tensors: Tensors) -> int: ...
-    def answer(self, tensors: Tensors) -> Tensors: ...
+    def read(self, tensors: Tensors) -> Request: ...
+    def answer(self, request: Request) -> Tensors: ...
     def sample(self, length: int) -> Tensors: ...
     def close(self) -> None: ...
 
@@ -66,12 +72,13 @@ class TextClassifier:
             (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,))),
         )
 
-    def length(self, tensors: Tensors) -> int:
-        """Tokens."""
-        return self._tokenizer.encode(_text(tensors)).n_tokens
+    def read(self, tensors: Tensors) -> Request:
+        text = _text(tensors)
+        return Request(self._tokenizer.encode(text).n_tokens, text)
 
-    def answer(self, tensors: Tensors) -> Tensors:
-        reply = self._session(_text(tensors))
+    def answer(self, request: Request) -> Tensors:
+        assert request.text is not None
+        reply = self._session(request.text)
         assert reply.scores is not None
         assert reply.label is not None
         floor = float(np.finfo(np.float32).tiny)
@@ -83,6 +90,48 @@ class TextClassifier:
 
     def close(self) -> None:
         self._session.close()
+
+
+@final
+class RecurrentText:
+    """A recurrent model: `text` BYTES [1], or words by number as `ids` INT64 [1, n].
+
+    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1], any other `vector` FP32 [1, features].
+    """
+
+    degree: Literal[1, 2] = 1
+
+    def __init__(self, name: str, model: RecurrentModel) -> None:
+        self._model = model
+        labels = model.spec.labels
+        outputs = (
+            (Port("vector", "float32", (1, model.spec.features)),)
+            if labels is None
+            else (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
+        )
+        inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
+        ways = (frozenset({"text"}), frozenset({"ids"}))
+        self.max_length = model.spec.max_tokens
+        self.signature = Signature(name, "pliant_recurrent", inputs, outputs, ways)
+
+    def read(self, tensors: Tensors) -> Request:
+        ids = tensors["ids"][0] if "ids" in tensors else self._model.source.read(_text(tensors))
+        return Request(len(ids), tensors={"ids": ids})
+
+    def answer(self, request: Request) -> Tensors:
+        answer = self._model.answer(request.tensors["ids"])
+        numbers = answer.logits[None]
+        return (
+            {"vector": numbers}
+            if answer.label is None
+            else {"logits": numbers, "label": _bytes(answer.label)}
+        )
+
+    def sample(self, length: int) -> Tensors:
+        return {"ids": np.arange(max(1, length))[None] % self._model.spec.vocab}
+
+    def close(self) -> None:
+        self._model.close()
 
 
 @final
@@ -99,12 +148,12 @@ class ArrayModel:
         self._open = [i for i, dim in enumerate(first.dims or ()) if not isinstance(dim, int)]
         self._first = first.name
 
-    def length(self, tensors: Tensors) -> int:
+    def read(self, tensors: Tensors) -> Request:
         shape = tensors[self._first].shape
-        return int(np.prod([shape[i] for i in self._open])) if self._open else int(np.prod(shape))
+        return Request(prod(shape[i] for i in self._open) if self._open else prod(shape), tensors=tensors)
 
-    def answer(self, tensors: Tensors) -> Tensors:
-        answers = self._session.run(dict(tensors))
+    def answer(self, request: Request) -> Tensors:
+        answers = self._session.run(request.tensors)
         return {name: np.asarray(array) for name, array in answers.items()}
 
     def sample(self, length: int) -> Tensors:
@@ -126,14 +175,16 @@ def open_served(source: str, *, latency: str, preload: str, threads: int | None)
     `latency` and `preload` are those of a session. Raises PliantError as these do.
     """
     path = Path(source)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
+    if names_recurrent(source):
+        model = open_recurrent(source, threads=threads, cache=api.cache_directory() / "kernels")
+        return RecurrentText(name, model)
     if path.suffix == ".onnx":
-        return ArrayModel(
-            path.stem, compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels")
-        )
+        return ArrayModel(name, compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels"))
     if (path / PROGRAM).is_file():
-        return ArrayModel(path.name, load(path, threads=threads))
+        return ArrayModel(name, load(path, threads=threads))
     session = api.open(source, latency=latency, preload=preload, threads=threads, cache=api.cache_directory())
-    return TextClassifier(path.name, session)
+    return TextClassifier(name, session)
 
 
 def _text(tensors: Tensors) -> str:

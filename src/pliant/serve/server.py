@@ -22,7 +22,9 @@ BACKLOG = 512
 def bind(listen: Address) -> socket.socket:
     """A socket that listens; port 0 becomes one that is free. Raises NodeError."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns off Nagle's delay only for sockets that say they are TCP: head and body of an answer are
+    # two writes, and the second would wait 40 ms for a client's delayed acknowledgement of the first.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((listen.host, listen.port))

@@ -1,0 +1,105 @@
+"""What `crime_node.py` measures beside a node: the app without a router, and nodes that are never chosen.
+
+Prints the address of each as a line, and serves until it is ended.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from pliant.route.curve import TimeCurve
+from pliant.route.endpoint import Request
+from pliant.serve.admission import Admission
+from pliant.serve.app import make_app
+from pliant.serve.inference import Body, read_request, write_reply
+from pliant.serve.launch import NodeOptions, serve
+from pliant.serve.limits import Limits
+from pliant.serve.metrics import HERE, Metrics
+from pliant.serve.node import Call, Node
+from pliant.serve.security import Address, Tokens
+from pliant.serve.served import Served, Tensors, open_served
+from pliant.serve.server import NodeServer, bind
+
+ANY = Address("127.0.0.1", 0)
+
+
+class Unrouted:
+    """A node's requests as `serve/node.py` answers them, with no router: no choice, no curve."""
+
+    name = "unrouted"
+    upstreams = None
+    is_draining = False
+
+    def __init__(self, served: Served) -> None:
+        self.served, self.limits, self.clock = served, Limits(), time.monotonic
+        self._admission = Admission(64)
+        self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
+
+    async def infer(self, call: Call) -> Body:
+        start_s = self.clock()
+        request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
+        given = self.served.read(request.tensors)
+        done = await self._admission.run(lambda: self.served.answer(given), 0.0)
+        answer = write_reply(request, done.result, self.served.signature)
+        self.metrics.requests.labels(HERE, "ok").inc()
+        self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
+        return answer
+
+
+class Late:
+    """A model of the same name and form that nobody asks."""
+
+    max_length, degree = 16384, 1
+
+    def __init__(self, like: Served) -> None:
+        self.signature = like.signature
+
+    def read(self, tensors: Tensors) -> Request:
+        return Request(1, tensors=tensors)
+
+    def answer(self, request: Request) -> Tensors:
+        return {"logits": np.zeros((1, 2), np.float32), "label": np.array([b"?"], object)}
+
+    def sample(self, length: int) -> Tensors:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+async def unrouted(model: str) -> None:
+    served = open_served(model, latency="50ms", preload="100MB", threads=1)
+    node: Any = Unrouted(served)
+    sock = bind(ANY)
+    print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
+    await NodeServer(make_app(node, Tokens(), "0"), Limits(), None, lambda: None, 0.0).serve([sock])
+
+
+async def late(model: str, n: int) -> None:
+    like = open_served(model, latency="50ms", preload="100MB", threads=1)
+
+    def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
+        print(url, flush=True)
+
+    options = [
+        NodeOptions(ANY, "0", name=f"late{i}", prior=TimeCurve(((0, 100.0 + i),)), settle_s=0.0)
+        for i in range(n)
+    ]
+    await asyncio.gather(*(serve(one, Late(like), on_start) for one in options))  # type: ignore[arg-type]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--late", type=int, default=0, help="so many nodes; else the app without a router")
+    options: SimpleNamespace = parser.parse_args(namespace=SimpleNamespace())
+    asyncio.run(late(options.model, options.late) if options.late else unrouted(options.model))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""`pliant node` and `pliant route explain`, as processes and at their options."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import Result
+
+PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
+PATIENCE_S = 120
+
+
+@contextmanager
+def node(cache: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """A node as a process, and where it answers."""
+    command = [*PLIANT, "node", "imdb-lstm", "--listen", "127.0.0.1:0", "--threads", "1", "--json", *words]
+    environment = {**os.environ, "PLIANT_CACHE": str(cache)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert said["event"] == "serves"
+        yield said["url"], process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_node_serves_until_sigterm_and_ends_well(cache: Path, as_json: Callable[..., Any]) -> None:
+    """Status 0: whoever supervises it sees no failure. Meanwhile it explains itself."""
+    with node(cache, "--name", "one") as (url, process):
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a lovely film"]}
+        path = f"{url}/v2/models/imdb-lstm/infer"
+        answer = httpx.post(path, json={"inputs": [tensor]}, timeout=PATIENCE_S).json()
+        assert answer["outputs"][1]["data"] == ["positive"]
+        found = as_json("route", "explain", "--node", url, "--length", 40)
+        assert (found["node"], found["target"], found["length"]) == ("one", "local", 40)
+        assert found["candidates"][0]["total_s"] > 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline()) == {"event": "has left"}
+
+
+def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) -> None:
+    """One row a way, an arrow at the one that would be taken."""
+    with node(cache) as (url, _):
+        shown = cli("route", "explain", "--node", url, "--length", 7)
+        assert shown.exit_code == 0, shown.output
+        assert "-> " in shown.stdout
+        assert "local" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["--listen", "0.0.0.0:0"], "--token-file"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--token-file", "/does/not/exist"], "token file"),
+        (["--tls-cert", "c.pem"], "--tls-key"),
+        (["--upstream", "gateway:8080"], "http://HOST:PORT"),
+        (["--name", "no name"], "name"),
+    ],
+)
+def test_wrong_options_are_said_without_a_traceback(
+    cli: Callable[..., Result], words: list[str], word: str
+) -> None:
+    """Status 1, the value, and what to give instead."""
+    result = cli("node", "imdb-lstm", "--threads", 1, "--listen", "127.0.0.1:0", *words)
+    assert result.exit_code == 1
+    assert word in result.output
+    assert "Traceback" not in result.output
+
+
+def test_explain_says_that_nobody_answers(cli: Callable[..., Result]) -> None:
+    """Not a traceback of the client's."""
+    result = cli("route", "explain", "--length", 1, "--node", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert "no node answers" in result.output

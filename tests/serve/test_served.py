@@ -1,0 +1,90 @@
+"""Models as a node opens them: each answers through HTTP as it does by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import pliant
+from pliant.errors import InputError
+from pliant.models.recurrent_source import open_recurrent_source
+from pliant.serve.served import Served, open_served
+from tests.serve.models import texts
+from tests.serve.nodes import PATIENCE_S, running
+
+TEXT = "a charming and often affecting journey"
+
+
+def opened(source: str) -> Served:
+    return open_served(source, latency="10s", preload="100MB", threads=1)
+
+
+def asked(url: str, name: str, tensor: dict[str, object]) -> httpx.Response:
+    return httpx.post(f"{url}/v2/models/{name}/infer", json={"inputs": [tensor]}, timeout=PATIENCE_S)
+
+
+def test_a_recurrent_classifier_answers_text_and_words_alike() -> None:
+    """`imdb-lstm`, the model that routing is measured with."""
+    alone = pliant.open_recurrent("imdb-lstm", threads=1)
+    expected, ids = alone(TEXT), alone.source.read(TEXT)
+    with running(opened("imdb-lstm")) as node:
+        text = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}
+        words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
+        for tensor in (text, words):
+            logits, label = asked(node.url, "imdb-lstm", tensor).json()["outputs"]
+            np.testing.assert_allclose(logits["data"], expected.logits, rtol=1e-6)
+            assert label["data"] == [expected.label]
+        none = {**words, "shape": [1, 0], "data": []}
+        for wrong in ({**text, "data": [""]}, none, {**words, "data": [-1] * len(ids)}):
+            response = asked(node.url, "imdb-lstm", wrong)
+            assert response.status_code == 400, response.text
+
+
+def test_an_encoder_without_labels_answers_with_its_vector() -> None:
+    """CoVe's shape, whose weights are random."""
+    with running(opened("random:cove-200")) as node:
+        name = node.node.served.signature.name if node.node is not None else ""
+        ids = open_recurrent_source("random:cove-200").read(TEXT)
+        words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
+        (vector,) = asked(node.url, name, words).json()["outputs"]
+        assert vector["name"] == "vector"
+        expected = pliant.open_recurrent("random:cove-200", threads=1).answer(ids).logits
+        np.testing.assert_allclose(vector["data"], expected, rtol=1e-6)
+
+
+def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
+    """Logits are logarithms of the probabilities that the session tells."""
+    directory = tiny_model("bert", widths=(2, 4))
+    served = opened(str(directory))
+    with pliant.open(directory, latency="10s", preload="100MB", threads=1) as session:
+        expected = session("good film")
+    assert expected.scores is not None
+    request = served.read({"text": texts("good film")})
+    assert request.length == expected.n_tokens
+    answer = served.answer(request)
+    np.testing.assert_allclose(np.exp(answer["logits"][0]), expected.scores, rtol=1e-5)
+    assert answer["label"].tolist() == [str(expected.label).encode()]
+    with pytest.raises(InputError):
+        served.read({"text": texts(b"\xff")})
+    served.close()
+
+
+def test_an_onnx_model_answers_arrays(tmp_path: Path) -> None:
+    """Its ports are the model's own, and its length is that of the first open dimensions."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, "n"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "n"])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "relu me.onnx")
+    served = opened(str(tmp_path / "relu me.onnx"))
+    assert served.signature.name == "relu-me"
+    request = served.read({"x": np.array([[-1.0, 2.0, 3.0]], np.float32)})
+    assert request.length == 3
+    assert served.answer(request)["y"].tolist() == [[0.0, 2.0, 3.0]]
+    assert served.read(served.sample(7)).length == 7
+    served.close()
