@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.route.endpoint import Request
+from pliant.route.endpoint import Endpoint, Request
 from pliant.serve.inference import Signature
 from pliant.serve.served import Tensors
 from pliant.serve.tensors import DATATYPES
@@ -29,6 +29,7 @@ class Upper:
 
     max_length = 1000
     degree: Literal[1, 2] = 1
+    endpoint: Endpoint | None = None
 
     def __init__(self, name: str = "upper", mark: str = "") -> None:
         outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
@@ -66,6 +67,7 @@ class Echo:
 
     max_length = 1000
     degree: Literal[1, 2] = 1
+    endpoint: Endpoint | None = None
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:
         ports = tuple(Port(dtype, dtype, (None, None)) for dtype in only)

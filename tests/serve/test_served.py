@@ -18,7 +18,7 @@ TEXT = "a charming and often affecting journey"
 
 
 def opened(source: str) -> Served:
-    return open_served(source, latency="10s", preload="100MB", threads=1)
+    return open_served(source, preload="100MB", threads=1)
 
 
 def asked(url: str, name: str, tensor: dict[str, object]) -> httpx.Response:

@@ -11,8 +11,10 @@ from pliant import __version__
 from pliant.cli.cluster_options import Slower, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
+from pliant.quantities import parse_seconds
 from pliant.serve.security import Tls, parse_address, read_tokens
 from pliant.serve.served import open_served
+from pliant.serve.terms import Terms
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
@@ -48,7 +50,16 @@ def node(
     name: Annotated[
         str | None, typer.Option(help="What this node is called.", show_default="its address")
     ] = None,
-    latency: Annotated[str, typer.Option(help="Target of a session, such as 50ms.")] = "50ms",
+    latency: Annotated[
+        str,
+        typer.Option(
+            help="When a session's answer is due that names no deadline: with less accuracy if it has to be."
+        ),
+    ] = "50ms",
+    accuracy_floor: Annotated[
+        float | None,
+        typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
+    ] = None,
     preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB",
     threads: Threads = None,
     queue: Annotated[
@@ -60,6 +71,8 @@ def node(
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
     from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
 
+    served = open_served(model, preload=preload, threads=threads, dilation=dilate)
+    is_elastic = served.endpoint is not None
     options = NodeOptions(
         listen=parse_address(listen),
         version=__version__,
@@ -70,10 +83,10 @@ def node(
         upstreams=tuple(upstream or ()),
         address=address,
         queue=queue,
-        dilation=dilate,
+        dilation=1.0 if is_elastic else dilate,
+        terms=Terms(parse_seconds(latency), accuracy_floor) if is_elastic else Terms(),
         learn_s=LEARN_S,
     )
-    served = open_served(model, latency=latency, preload=preload, threads=threads)
 
     def report(event: str, **more: object) -> None:
         if json:

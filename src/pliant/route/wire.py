@@ -30,13 +30,18 @@ M = TypeVar("M")
 
 
 class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A request's trail; who sends it, and where that node listens for broadcasts, if it does."""
+    """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
+
+    `deadline_s` is what is left of the source's deadline, the way back taken off.
+    """
 
     path: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_PATH)] = ()
     hops_left: Annotated[int, msgspec.Meta(ge=0, le=_MAX_PATH)] = 0
     sender: Name | None = None
     address: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     objective: tuple[Weight, Weight] | None = None
+    deadline_s: Weight | None = None
+    accuracy_floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     @property
     def trail(self) -> Trail:

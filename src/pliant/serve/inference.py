@@ -5,15 +5,18 @@ https://github.com/kserve/open-inference-protocol and Triton's extension_binary_
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.serve.limits import Limits
 from pliant.serve.tensors import DATATYPES, DTYPES, read_bytes, read_json, write_bytes, write_json
+from pliant.serve.terms import Terms, read_terms
 
 HEADER_LENGTH = "inference-header-content-length"
 """Of HTTP: how many bytes of a body are JSON, where bytes of tensors follow."""
@@ -56,6 +59,7 @@ class InferRequest:
     id: str
     tensors: Mapping[str, np.ndarray]
     outputs: tuple[Wanted, ...]
+    terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     model_name: str
     outputs: list[_Answered]
     id: str = ""
+    parameters: dict[str, Any] = {}
 
 
 _REQUEST = msgspec.json.Decoder(_Request)
@@ -137,11 +142,19 @@ def read_request(
         tensors[given.name] = _tensor(ports[given.name], given, payload, limits)
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
-    return InferRequest(request.id, tensors, _wanted(request, model))
+    return InferRequest(request.id, tensors, _wanted(request, model), read_terms(request.parameters))
 
 
-def write_reply(request: InferRequest, answers: Mapping[str, np.ndarray], model: Signature) -> Body:
-    """The answer to `request`, its tensors as they were asked for. InputError for text that is none."""
+def write_reply(
+    request: InferRequest,
+    answers: Mapping[str, np.ndarray],
+    model: Signature,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+) -> Body:
+    """The answer to `request`, its tensors as they were asked for, and what is said of it besides.
+
+    Raises InputError for text that is none.
+    """
     outputs, tail = [], []
     for wanted in request.outputs:
         port, array = wanted.port, answers[wanted.port.name]
@@ -151,8 +164,16 @@ def write_reply(request: InferRequest, answers: Mapping[str, np.ndarray], model:
             outputs.append(_Answered(*about, {"binary_data_size": len(tail[-1])}))
         else:
             outputs.append(_Answered(*about, data=write_json(array, port.dtype)))
-    head = _ENCODER.encode(_Reply(model.name, outputs, request.id))
+    head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters)))
     return Body(b"".join((head, *tail)), len(head)) if tail else Body(head, None)
+
+
+def with_parameter(body: Body, name: str, value: object) -> Body:
+    """`body`, an answer that was checked, with another parameter."""
+    head, tail = _divided(body.content, body.header_bytes)
+    reply = _REPLY.decode(head)
+    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, name: value}))
+    return Body(head + bytes(tail), None if body.header_bytes is None else len(head))
 
 
 def check_reply(body: Body, request: InferRequest, model: Signature) -> None:

@@ -28,6 +28,7 @@ from pliant.serve.admission import Admission
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.served import Served
+from pliant.serve.terms import Terms
 
 LENGTHS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 """Of the samples that a node learns its first curve from."""
@@ -39,7 +40,8 @@ class NodeOptions:
 
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
     answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
-    is what is known of this device without that.
+    is what is known of this device without that. `terms` are of requests
+    that start here and bring none.
     """
 
     listen: Address
@@ -57,6 +59,7 @@ class NodeOptions:
     learn_s: float = 0.0
     prior: TimeCurve | None = None
     routing: RouterSettings | None = None
+    terms: Terms = field(default_factory=Terms)
 
 
 class OnStart(Protocol):
@@ -117,7 +120,8 @@ def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
     )
     settings = options.routing or RouterSettings(served.max_length, degree=served.degree)
     router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
-    return Node(served, router, Admission(options.queue, options.dilation), options.limits)
+    admission = Admission(options.queue, options.dilation)
+    return Node(served, router, admission, options.limits, terms=options.terms)
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

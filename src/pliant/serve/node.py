@@ -8,21 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import final
 
-from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 from pliant.route.choose import LOCAL, Choice, Objective
-from pliant.route.endpoint import Request
+from pliant.route.endpoint import Reply, Request
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
 from pliant.route.wire import RouteMessage
-from pliant.serve.admission import Admission
+from pliant.serve.admission import Admission, Done
 from pliant.serve.explain import Explanation, explain
-from pliant.serve.inference import Body, InferRequest, check_reply, read_request, write_reply
+from pliant.serve.inference import Body, InferRequest, check_reply, read_request, with_parameter, write_reply
 from pliant.serve.limits import Limits
 from pliant.serve.metrics import HERE, Metrics, State
 from pliant.serve.once import Once
-from pliant.serve.served import Served, Tensors
+from pliant.serve.served import Served
+from pliant.serve.terms import Terms, Wish
 from pliant.serve.upstreams import Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
@@ -50,7 +52,11 @@ class Answer:
 
 @final
 class Node:
-    """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here."""
+    """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
+
+    `terms` hold for requests that start here and say nothing else. Routes are chosen among whole answers;
+    where none of these is in time, the device's own endpoint answers with less accuracy, or sooner.
+    """
 
     def __init__(
         self,
@@ -59,7 +65,9 @@ class Node:
         admission: Admission,
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> None:
+        self.terms = terms
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.upstreams: Upstreams | None = None
         self.is_draining = False
@@ -77,7 +85,7 @@ class Node:
         """The answer, made here or above; a request that came before under its id is not run again.
 
         Raises InputError for what the model does not take, NodeError for a circle (508), where nobody has
-        room (503), and for a model that fails (500).
+        room (503), for an accuracy that the model does not have (422), and for a model that fails (500).
         """
         start_s = self.clock()
         request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
@@ -85,15 +93,15 @@ class Node:
         n = given.length
         if n > self.served.max_length:
             raise InputError(f"the input has length {n}; at most {self.served.max_length} is read.")
-        trail = self._trail(call)
+        trail, wish = self._trail(call), self._wish(call, request, given, start_s)
         target, outcome = HERE, "failed"
         self.n_open += 1
         try:
             if call.id is None:
-                answer = await self._answer(call, request, given, trail)
+                answer = await self._answer(call, request, wish, trail)
             else:  # the same id with another body is another request
                 key = f"{call.id} {len(call.body)} {hash(call.body)}"
-                answer = await self._once(key, lambda: self._answer(call, request, given, trail))
+                answer = await self._once(key, lambda: self._answer(call, request, wish, trail))
             target, outcome = answer.target, "ok"
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
@@ -124,8 +132,8 @@ class Node:
         start_s = self.clock()
         for n in tuple(n for n in lengths if n <= self.served.max_length) * 3:
             sample = self.served.read(self.served.sample(n))
-            done = self._admission.run_now(partial(self._compute, sample))
-            self._answered_here(sample.length, done.spent_s)
+            done = self._admission.run_now(partial(self._compute, Wish(sample)))
+            self._answered_here(sample.length, done)
             if self.clock() - start_s > most_s:
                 return
 
@@ -143,22 +151,25 @@ class Node:
         self._admission.close()
         self.served.close()
 
-    async def _answer(self, call: Call, request: InferRequest, given: Request, trail: Trail) -> Answer:
+    async def _answer(self, call: Call, request: InferRequest, wish: Wish, trail: Trail) -> Answer:
         """From where it is chosen; where that fails, from the next best, and at last from here."""
         id = call.id or secrets.token_hex(8)
         is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
         objective = call.route.wanted if call.route is not None and is_source else None
         failed: tuple[str, ...] = ()
         while len(failed) < _MOST_FAILURES:
-            choice = self._choose(given.length, objective, failed, trail)
+            choice = self._choose(wish.length, objective, failed, trail)
             if choice is None or choice.target == LOCAL:
                 break
+            patience_s = self._patience_s(choice, wish)
+            if patience_s <= 0.0:
+                break
             try:
-                return await self._there(choice, call, request, given.length, trail, id)
+                return await self._there(choice, call, request, wish, trail, id, patience_s)
             except NodeError:
                 failed = (*failed, choice.target)
                 self.metrics.fallbacks.labels(choice.target).inc()
-        return await self._here(request, given)
+        return await self._here(request, wish)
 
     def _choose(
         self, n: int, objective: Objective | None, failed: tuple[str, ...], trail: Trail
@@ -171,31 +182,76 @@ class Node:
             return self.router.choose(n, now_s, objective, exclude, trail)
         return None
 
+    def _patience_s(self, choice: Choice, wish: Wish) -> float:
+        """How long an answer from above is waited for; 0 where one from here is better.
+
+        Such a one has to be in time where the whole answer is not, or sooner where neither is, or where only
+        a floor was asked for. An answer that is on its way in time is given up when the device's fastest
+        could just make it; but not before it is half as late again as it was expected.
+        """
+        endpoint, now_s = self.served.endpoint, self.clock()
+        if endpoint is None or wish.is_free or self._admission.is_full:
+            return inf
+        wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
+        if wish.due_s is None or choice.seconds > left_s:
+            asked = wish.at(now_s + wait_s)
+            here_s = wait_s + endpoint.estimate(asked).seconds
+            return 0.0 if here_s <= left_s or here_s < choice.seconds else inf
+        fastest_s = wait_s + endpoint.curve(wish.floor or 0.0).at(wish.length)
+        return max(left_s - fastest_s, 1.5 * choice.seconds)
+
+    def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
+        """What of `choice` is spent on the way."""
+        curves = [peer.curve for peer in self.router.states(now_s) if peer.name == choice.target]
+        return max(0.0, choice.seconds - curves[0].at(n)) if curves and curves[0] is not None else 0.0
+
     async def _there(
-        self, choice: Choice, call: Call, request: InferRequest, n: int, trail: Trail, id: str
+        self,
+        choice: Choice,
+        call: Call,
+        request: InferRequest,
+        wish: Wish,
+        trail: Trail,
+        id: str,
+        patience_s: float,
     ) -> Answer:
         assert self.upstreams is not None
-        body = Body(call.body, call.header_bytes)
-        answer = await self.upstreams.ask(choice.target, n, choice.seconds, trail, id, body)
+        body, n, now_s = Body(call.body, call.header_bytes), wish.length, self.clock()
+        terms = Terms() if wish.is_free else wish.passed_on(now_s, self._way_s(choice, n, now_s))
+        answer = await self.upstreams.ask(
+            choice.target, n, choice.seconds, trail, id, body, terms, patience_s
+        )
         try:
             check_reply(answer, request, self.served.signature)
         except InputError as error:
             self.upstreams.misbehaved(choice.target)
             raise NodeError(f"{choice.target} answered what was not asked: {error}", status=502) from error
+        if wish.due_s is not None:
+            answer = with_parameter(answer, "met", self.clock() <= wish.due_s)
         return Answer(answer, choice.target)
 
-    async def _here(self, request: InferRequest, given: Request) -> Answer:
-        curve = self.router.local_curve
-        expected_s = 0.0 if curve is None else curve.at(given.length)
-        done = await self._admission.run(partial(self._compute, given), expected_s)
+    async def _here(self, request: InferRequest, wish: Wish) -> Answer:
+        endpoint, curve = self.served.endpoint, self.router.local_curve
+        if endpoint is not None:
+            expected_s = endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
+        else:
+            expected_s = 0.0 if curve is None else curve.at(wish.length)
+        done = await self._admission.run(partial(self._compute, wish), expected_s)
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
-        self._answered_here(given.length, done.spent_s)
-        return Answer(write_reply(request, done.result, self.served.signature), HERE)
+        self._answered_here(wish.length, done)
+        said: dict[str, object] = {}
+        if done.result.accuracy is not None:
+            said["accuracy"] = done.result.accuracy
+        if wish.due_s is not None:
+            said["met"] = self.clock() <= wish.due_s
+        return Answer(write_reply(request, done.result.outputs, self.served.signature, said), HERE)
 
-    def _answered_here(self, n: int, spent_s: float) -> None:
-        before = self.router.local_curve
-        self.router.answered_here(n, spent_s, self.clock())
+    def _answered_here(self, n: int, done: Done[Reply]) -> None:
+        """The router is told what a whole answer takes, by what this one took."""
+        before, reply = self.router.local_curve, done.result
+        share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
+        self.router.answered_here(n, done.spent_s * share, self.clock())
         if self.router.local_curve is not before:
             self.metrics.refits.inc()
             if self.upstreams is not None:
@@ -204,18 +260,44 @@ class Node:
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
             sample = self.served.read(self.served.sample(n))
-            done = await self._admission.run(partial(self._compute, sample), 0.0)
-            self._answered_here(sample.length, done.spent_s)
+            done = await self._admission.run(partial(self._compute, Wish(sample)), 0.0)
+            self._answered_here(sample.length, done)
 
-    def _compute(self, request: Request) -> Tensors:
-        """On the worker thread. A model's own mistake is this request's end, not the connection's."""
+    def _compute(self, wish: Wish) -> Reply:
+        """On the worker thread, where it is known what is left of the time.
+
+        A model's own mistake is this request's end, not the connection's.
+        """
+        endpoint = self.served.endpoint
         try:
-            return self.served.answer(request)
+            if endpoint is not None:
+                return endpoint.run(wish.at(self.clock()))
+            return Reply(self.served.answer(wish.request), HERE, 0.0)
         except PliantError:
             raise
         except Exception as error:
             _LOG.exception("%s failed", self.served.signature.name)
             raise NodeError("the model failed on this input; the node's log says how.", status=500) from error
+
+    def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
+        """The request with its terms: its source's, where another node passed it on.
+
+        Raises NodeError for an accuracy that this device has not: those above it hold the same model.
+        """
+        is_passed_on = call.route is not None and bool(call.route.path)
+        terms = request.terms.over(self.terms)
+        if is_passed_on and call.route is not None:
+            terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor)
+        due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
+        wish, endpoint = Wish(given, due_s, terms.accuracy_floor), self.served.endpoint
+        try:
+            if endpoint is not None:
+                endpoint.estimate(wish.at(start_s))
+            elif wish.floor:
+                raise BudgetError(f"the accuracy of {self.served.signature.name} was never measured.")
+        except BudgetError as error:
+            raise NodeError(str(error), status=422) from error
+        return wish
 
     def _trail(self, call: Call) -> Trail:
         """Where the request has been, this node included. Raises NodeError where that is a circle."""

@@ -4,8 +4,8 @@ A `Served` is all that a node needs of a model: another kind is another class of
 """
 
 import re
-from collections.abc import Mapping
-from math import prod
+from dataclasses import replace
+from math import inf, prod
 from pathlib import Path
 from typing import Literal, Protocol, final
 
@@ -15,18 +15,18 @@ from pliant import api
 from pliant.compile.saved import PROGRAM
 from pliant.compiled import compile as compile_onnx
 from pliant.compiled import load
-from pliant.errors import InputError
+from pliant.ir.device import Dilation
 from pliant.ir.port import Port
 from pliant.models.tokenizer import open_tokenizer
 from pliant.recurrent import names_recurrent, open_recurrent
-from pliant.route.endpoint import Request
+from pliant.route.endpoint import Endpoint, Request
 from pliant.run.answering import Answering
 from pliant.run.recurrent import RecurrentModel
 from pliant.run.session import Session
+from pliant.serve.elastic import WHOLE_S, ElasticSession
 from pliant.serve.inference import Signature, signature
 from pliant.serve.tensors import numpy_dtype
-
-Tensors = Mapping[str, np.ndarray]
+from pliant.serve.texts import Tensors, as_bytes, text_of
 
 
 class Served(Protocol):
@@ -34,7 +34,8 @@ class Served(Protocol):
 
     Both raise InputError for what the model cannot take; `read` says how long the input is. Time grows with
     that as a polynomial of `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some
-    length, to learn it from.
+    length, to learn it from. `endpoint`, where it has one, answers in its place: with less accuracy where
+    there is less time.
     """
 
     @property
@@ -43,6 +44,8 @@ class Served(Protocol):
     def max_length(self) -> int: ...
     @property
     def degree(self) -> Literal[1, 2]: ...
+    @property
+    def endpoint(self) -> Endpoint | None: ...
     def read(self, tensors: Tensors) -> Request: ...
     def answer(self, request: Request) -> Tensors: ...
     def sample(self, length: int) -> Tensors: ...
@@ -59,10 +62,8 @@ class TextClassifier:
     degree: Literal[1, 2] = 2
 
     def __init__(self, name: str, session: Session) -> None:
-        labels = session.store.spec.head.labels
-        if labels is None:
-            raise InputError(f"{name} answers with vectors, not labels; serve a classifier.")
-        self._session = session
+        self.endpoint = self._elastic = ElasticSession(name, session)
+        labels = session.store.spec.head.labels or ()
         self._tokenizer = open_tokenizer(session.store.path, session.store.spec)
         self.max_length = session.store.spec.max_tokens
         self.signature = signature(
@@ -73,23 +74,18 @@ class TextClassifier:
         )
 
     def read(self, tensors: Tensors) -> Request:
-        text = _text(tensors)
+        text = text_of(tensors)
         return Request(self._tokenizer.encode(text).n_tokens, text)
 
     def answer(self, request: Request) -> Tensors:
-        assert request.text is not None
-        reply = self._session(request.text)
-        assert reply.scores is not None
-        assert reply.label is not None
-        floor = float(np.finfo(np.float32).tiny)
-        logits = np.log(np.maximum(np.array([reply.scores]), floor)).astype(np.float32)
-        return {"logits": logits, "label": _bytes(reply.label)}
+        """The whole model's, whatever time it takes."""
+        return self._elastic.run(replace(request, deadline_s=inf)).outputs
 
     def sample(self, length: int) -> Tensors:
-        return {"text": _bytes(" ".join(["good"] * max(1, length - 2)))}
+        return {"text": as_bytes(" ".join(["good"] * max(1, length - 2)))}
 
     def close(self) -> None:
-        self._session.close()
+        self._elastic.close()
 
 
 @final
@@ -100,6 +96,7 @@ class RecurrentText:
     """
 
     degree: Literal[1, 2] = 1
+    endpoint: Endpoint | None = None
 
     def __init__(self, name: str, model: RecurrentModel) -> None:
         self._model = model
@@ -115,7 +112,7 @@ class RecurrentText:
         self.signature = Signature(name, "pliant_recurrent", inputs, outputs, ways)
 
     def read(self, tensors: Tensors) -> Request:
-        ids = tensors["ids"][0] if "ids" in tensors else self._model.source.read(_text(tensors))
+        ids = tensors["ids"][0] if "ids" in tensors else self._model.source.read(text_of(tensors))
         return Request(len(ids), tensors={"ids": ids})
 
     def answer(self, request: Request) -> Tensors:
@@ -124,7 +121,7 @@ class RecurrentText:
         return (
             {"vector": numbers}
             if answer.label is None
-            else {"logits": numbers, "label": _bytes(answer.label)}
+            else {"logits": numbers, "label": as_bytes(answer.label)}
         )
 
     def sample(self, length: int) -> Tensors:
@@ -139,6 +136,7 @@ class ArrayModel:
     """A compiled ONNX model. Its length is the product of the first input's open dimensions."""
 
     degree: Literal[1, 2] = 2
+    endpoint: Endpoint | None = None
 
     def __init__(self, name: str, session: Answering, max_length: int = 4096) -> None:
         self._session = session
@@ -169,10 +167,11 @@ class ArrayModel:
         self._session.close()
 
 
-def open_served(source: str, *, latency: str, preload: str, threads: int | None) -> Served:
+def open_served(source: str, *, preload: str, threads: int | None, dilation: float = 1.0) -> Served:
     """The model that `source` names: an ONNX file, what `pliant compile -o` wrote, what `pliant run` takes.
 
-    `latency` and `preload` are those of a session. Raises PliantError as these do.
+    `preload` is a session's, which runs `dilation` times slower: other models are slowed by the node, but a
+    session has to know. Raises PliantError as these do.
     """
     path = Path(source)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
@@ -183,18 +182,12 @@ def open_served(source: str, *, latency: str, preload: str, threads: int | None)
         return ArrayModel(name, compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels"))
     if (path / PROGRAM).is_file():
         return ArrayModel(name, load(path, threads=threads))
-    session = api.open(source, latency=latency, preload=preload, threads=threads, cache=api.cache_directory())
+    session = api.open(
+        source,
+        latency=WHOLE_S,
+        preload=preload,
+        threads=threads,
+        dilation=Dilation(dilation),
+        cache=api.cache_directory(),
+    )
     return TextClassifier(name, session)
-
-
-def _text(tensors: Tensors) -> str:
-    try:
-        return str(tensors["text"][0].decode())
-    except UnicodeDecodeError as error:
-        raise InputError(f"`text` is not UTF-8 at byte {error.start}.") from error
-
-
-def _bytes(text: str) -> np.ndarray:
-    array = np.empty(1, object)
-    array[0] = text.encode()
-    return array

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from math import isfinite
+from math import inf, isfinite
 from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, RouteError
@@ -19,6 +19,7 @@ from pliant.serve.client import Client, Response, checked_url
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
 from pliant.serve.limits import Limits
 from pliant.serve.metrics import Metrics
+from pliant.serve.terms import Terms
 
 REQUEST_HEADER = "Pliant-Request"
 """A request's id from its first hop on: a node that has it already runs it no second time."""
@@ -29,8 +30,8 @@ _SHORTEST_S = 2.0
 _PATIENCE = 10.0
 _PING_S = 10.0
 _THROTTLE_S = 0.02
-_OWN_ERRORS = (503, 508)
-"""Answers of a node that is well: too busy now, or a request that came in a circle."""
+_OWN_ERRORS = (422, 503, 508)
+"""Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
 
 
 @final
@@ -62,17 +63,34 @@ class Upstreams:
         for url in dict.fromkeys(checked_url(url) for url in urls):
             router.successor(url, FIRST_GUESS)
 
-    async def ask(self, upstream: str, n: int, expected_s: float, trail: Trail, id: str, body: Body) -> Body:
+    async def ask(
+        self,
+        upstream: str,
+        n: int,
+        expected_s: float,
+        trail: Trail,
+        id: str,
+        body: Body,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
+        patience_s: float = inf,
+    ) -> Body:
         """The answer of `upstream` to an input of length n; the router is told what it took.
 
-        Raises NodeError where there is none: the request is to be answered elsewhere.
+        Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
+        elsewhere.
         """
-        message = RouteMessage(*_as_wire(trail.sent()), self._router.name, self._address)
+        message = RouteMessage(
+            *_as_wire(trail.sent()),
+            self._router.name,
+            self._address,
+            deadline_s=terms.deadline_s,
+            accuracy_floor=terms.accuracy_floor,
+        )
         headers = {ROUTE_HEADER: encode_route(message), REQUEST_HEADER: id, "content-type": JSON}
         if body.header_bytes is not None:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
-        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s))
+        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s), patience_s)
         start_s = self._clock()
         try:
             response = await self._client.call("POST", url, headers, body.content, timeout_s)

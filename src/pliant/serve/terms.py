@@ -1,0 +1,81 @@
+"""What a request asks of time and accuracy, from its parameters on. Knows no model and no route."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any
+
+from pliant.errors import InputError
+from pliant.route.endpoint import Request
+
+_LEAST_S = 1e-6
+_LONGEST_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`deadline_s` from arrival to answer, and the least accuracy (a fraction); None where it is open."""
+
+    deadline_s: float | None = None
+    accuracy_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        deadline_s, floor = self.deadline_s, self.accuracy_floor
+        if deadline_s is not None and not (0 < deadline_s <= _LONGEST_S and isfinite(deadline_s)):
+            raise InputError(f"deadline_s is {deadline_s}; give seconds above 0, up to {_LONGEST_S:g}.")
+        if floor is not None and not 0 <= floor <= 1:
+            raise InputError(f"accuracy_floor is {floor}; give a fraction, 0 to 1.")
+
+    def over(self, usual: "Terms") -> "Terms":
+        """These, and `usual` for what they leave open."""
+        return Terms(
+            usual.deadline_s if self.deadline_s is None else self.deadline_s,
+            usual.accuracy_floor if self.accuracy_floor is None else self.accuracy_floor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least."""
+
+    request: Request
+    due_s: float | None = None
+    floor: float | None = None
+
+    @property
+    def length(self) -> int:
+        return self.request.length
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is asked: the best answer there is, when it comes."""
+        return self.due_s is None and self.floor is None
+
+    def left_s(self, now_s: float) -> float:
+        """Until it is due; infinity where it never is."""
+        return inf if self.due_s is None else self.due_s - now_s
+
+    def at(self, now_s: float) -> Request:
+        """As an endpoint is asked at `now_s`. A floor alone wants the soonest answer above it."""
+        deadline_s = None if self.due_s is None and self.floor is not None else self.left_s(now_s)
+        return replace(
+            self.request,
+            deadline_s=None if deadline_s is None else max(deadline_s, _LEAST_S),
+            accuracy_floor=self.floor or 0.0,
+        )
+
+    def passed_on(self, now_s: float, way_s: float) -> Terms:
+        """The terms for a node that is `way_s` away, there and back."""
+        left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, _LEAST_S)
+        return Terms(left_s, self.floor)
+
+
+def read_terms(parameters: Mapping[str, Any]) -> Terms:
+    """Of an inference request's `parameters`. Raises InputError for what are no numbers in range."""
+    found: list[float | None] = []
+    for name in ("deadline_s", "accuracy_floor"):
+        value = parameters.get(name)
+        if value is not None and type(value) not in (int, float):
+            raise InputError(f"{name} is {value!r:.40}; give a number.")
+        found.append(None if value is None else float(value))
+    return Terms(*found)

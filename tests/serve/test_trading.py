@@ -1,0 +1,186 @@
+"""Nodes whose model can be less accurate and sooner: what is answered while links are up, and when not."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import pliant
+from pliant.route.curve import TimeCurve
+from pliant.route.endpoint import Estimate, Reply, Request
+from pliant.route.trade import Level, Trade
+from pliant.serve.served import Tensors, open_served
+from pliant.serve.terms import Terms
+from tests.serve.models import Upper, texts
+from tests.serve.nodes import PATIENCE_S, Running, fixed, running
+from tests.serve.test_routing import until
+
+WHOLE, SMALL = 0.92, 0.8
+
+
+class TwoWays:
+    """An endpoint that says it takes `small_s` or `whole_s`, whatever it really takes."""
+
+    name = "two"
+
+    def __init__(self, mark: str, small_s: float, whole_s: float) -> None:
+        ways = ((SMALL, small_s), (WHOLE, whole_s))
+        self.trade = Trade(Level(0, 1000, f"{a}", a, a, (s, s), (s, s)) for a, s in ways)
+        self.mark = mark
+        self.deadlines: list[float | None] = []
+
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        return self.trade.curve(accuracy_floor)
+
+    def estimate(self, request: Request) -> Estimate:
+        pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
+        return Estimate(pick.seconds, pick.level.accuracy)
+
+    def run(self, request: Request) -> Reply:
+        self.deadlines.append(request.deadline_s)
+        pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
+        word = f"{pick.level.accuracy}{self.mark}"
+        return Reply({"upper": texts(word), "n": np.array([1])}, self.name, pick.seconds, pick.level.accuracy)
+
+
+class Elastic(Upper):
+    """`Upper` with two ways to answer; `gate` holds answers back."""
+
+    def __init__(self, mark: str, small_s: float, whole_s: float) -> None:
+        super().__init__()
+        self.endpoint = self.ways = TwoWays(mark, small_s, whole_s)
+        inner = self.ways.run
+
+        def run(request: Request) -> Reply:
+            assert self.gate.wait(60)
+            return inner(request)
+
+        self.ways.run = run  # type: ignore[method-assign]
+
+    def answer(self, request: Request) -> Tensors:
+        raise AssertionError("the endpoint answers")
+
+
+def asked(node: Running, **parameters: float) -> Any:
+    body = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["abcde"]}]}
+    url = f"{node.url}/v2/models/upper/infer"
+    return httpx.post(url, json={**body, "parameters": parameters}, timeout=PATIENCE_S)
+
+
+def told(response: httpx.Response) -> tuple[str, dict[str, Any]]:
+    assert response.status_code == 200, response.text
+    said = response.json()
+    return said["outputs"][0]["data"][0], said.get("parameters", {})
+
+
+def test_a_node_alone_answers_with_what_fits_and_says_so() -> None:
+    """Whole where nothing is asked or time allows, small where it does not, late and flagged at worst."""
+    with running(Elastic("", 20.0, 40.0), name="alone", **fixed((0, 40.0))) as node:
+        assert told(asked(node)) == ("0.92", {"accuracy": WHOLE})
+        assert told(asked(node, deadline_s=50)) == ("0.92", {"accuracy": WHOLE, "met": True})
+        assert told(asked(node, deadline_s=30)) == ("0.8", {"accuracy": SMALL, "met": True})
+        assert told(asked(node, accuracy_floor=0.5)) == ("0.8", {"accuracy": SMALL})
+        assert told(asked(node, accuracy_floor=0.9, deadline_s=30)) == (
+            "0.92",
+            {"accuracy": WHOLE, "met": True},  # it was predicted to be late, and was not
+        )
+        late = told(asked(node, deadline_s=1e-6))
+        assert late == ("0.8", {"accuracy": SMALL, "met": False})
+
+
+def test_what_nobody_can_promise_is_refused_with_the_limit() -> None:
+    """422 for an accuracy that the model has not, or that was never measured; 400 for no accuracy at all."""
+    with running(Elastic("", 20.0, 40.0), name="alone") as node:
+        response = asked(node, accuracy_floor=0.95)
+        assert response.status_code == 422
+        assert "0.92" in response.json()["error"]
+        assert asked(node, accuracy_floor=7).status_code == 400
+        assert asked(node, deadline_s=-1).status_code == 400
+    with running(Upper(), name="plain") as node:
+        assert asked(node, accuracy_floor=0.5).status_code == 422
+        assert told(asked(node, deadline_s=100)) == ("ABCDE", {"met": True})
+
+
+def test_a_nodes_own_terms_hold_where_a_request_has_none() -> None:
+    """`--latency` and `--accuracy-floor`."""
+    with running(Elastic("", 20.0, 40.0), name="alone", terms=Terms(30.0, 0.5)) as node:
+        assert told(asked(node)) == ("0.8", {"accuracy": SMALL, "met": True})
+        assert told(asked(node, deadline_s=50))[0] == "0.92"
+        assert asked(node, accuracy_floor=0.95).status_code == 422
+
+
+def test_accuracy_is_given_up_when_the_link_is_down_and_not_before() -> None:
+    """Up: the whole answer of the node above, in time. Down: what this device can do by then."""
+    with running(Elastic("@up", 1e-3, 2e-3), name="up", **fixed((0, 2e-3))) as up:
+        below = Elastic("@end", 20.0, 40.0)
+        with running(below, name="end", upstreams=(up.url,), terms=Terms(30.0), **fixed((0, 40.0))) as end:
+            assert end.node is not None
+            until(lambda: end.node is not None and end.node.explain(5).target == up.url)
+            assert told(asked(end)) == ("0.92@up", {"accuracy": WHOLE, "met": True})
+            up.stop()
+            up.join()
+            assert told(asked(end)) == ("0.8@end", {"accuracy": SMALL, "met": True})
+            assert told(asked(end, deadline_s=100))[0] == "0.92@end"
+
+
+def test_a_deadline_goes_along_and_the_node_above_gives_up_accuracy_for_it() -> None:
+    """Less what has passed; where both would be late, the sooner answers."""
+    up_model = Elastic("@up", 5.0, 25.0)
+    with running(up_model, name="up", **fixed((0, 25.0))) as up:
+        below = Elastic("@end", 50.0, 60.0)
+        with running(below, name="end", upstreams=(up.url,), **fixed((0, 60.0))) as end:
+            until(lambda: end.node is not None and end.node.explain(5).target == up.url)
+            assert told(asked(end))[0] == "0.92@up"
+            assert up_model.ways.deadlines[-1] == float("inf")
+            assert told(asked(end, deadline_s=10))[0] == "0.8@up"
+            left_s = up_model.ways.deadlines[-1]
+            assert left_s is not None
+            assert 0 < left_s < 10
+
+
+def test_an_answer_that_does_not_come_is_given_up_while_there_is_time_for_another() -> None:
+    """The node above hangs: the deadline is kept here, with less accuracy."""
+    hangs = Elastic("@up", 1e-4, 2e-4)
+    with running(hangs, name="up", **fixed((0, 2e-4))) as up:
+        below = Elastic("@end", 1e-3, 100.0)
+        with running(below, name="end", upstreams=(up.url,), **fixed((0, 100.0))) as end:
+            until(lambda: end.node is not None and end.node.explain(5).target == up.url)
+            hangs.gate.clear()
+            try:
+                word, said = told(asked(end, deadline_s=4))
+            finally:
+                hangs.gate.set()
+            assert (word, said["accuracy"]) == ("0.8@end", SMALL)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_small_real_model_trades_through_http(binary: bool, tiny_model: Callable[..., Path]) -> None:
+    """A session end to end: no hurry is the whole model's answer, an impossible deadline is flagged."""
+    directory = tiny_model("bert", n_layers=4, widths=(2, 4))
+    served = open_served(str(directory), preload="100MB", threads=1)
+    with pliant.open(directory, latency="60min", preload="100MB", threads=1) as session:
+        expected = session("good film")
+    assert expected.scores is not None
+    name = served.signature.name
+    with running(served, name="alone") as node:
+        body = {
+            "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good film"]}],
+            "outputs": [{"name": "logits", "parameters": {"binary_data": binary}}],
+        }
+        url = f"{node.url}/v2/models/{name}/infer"
+        response = httpx.post(url, json=body, timeout=PATIENCE_S)
+        if binary:
+            n_json = int(response.headers["inference-header-content-length"])
+            logits = np.frombuffer(response.content[n_json:], np.float32)
+        else:
+            logits = np.array(response.json()["outputs"][0]["data"], np.float32)
+        np.testing.assert_allclose(np.exp(logits), expected.scores, rtol=1e-5)
+        late = httpx.post(url, json={**body, "parameters": {"deadline_s": 1e-5}}, timeout=PATIENCE_S)
+        assert late.status_code == 200
+        assert b'"met":false' in late.content
+        floor = httpx.post(url, json={**body, "parameters": {"accuracy_floor": 0.5}}, timeout=PATIENCE_S)
+        assert floor.status_code == 422
+        assert "never measured" in floor.json()["error"]
