@@ -73,7 +73,7 @@ class Late:
 
 
 async def unrouted(model: str) -> None:
-    served = open_served(model, latency="50ms", preload="100MB", threads=1)
+    served = open_served(model, preload="100MB", threads=1)
     node: Any = Unrouted(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
@@ -81,7 +81,7 @@ async def unrouted(model: str) -> None:
 
 
 async def late(model: str, n: int) -> None:
-    like = open_served(model, latency="50ms", preload="100MB", threads=1)
+    like = open_served(model, preload="100MB", threads=1)
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
         print(url, flush=True)

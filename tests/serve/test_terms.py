@@ -21,6 +21,8 @@ FIVE = Request(5, "five words")
         {"deadline_s": "1"},
         {"deadline_s": True},
         {"deadline_s": []},
+        {"deadline_s": None},
+        {"deadline_s": 10**400},
         {"accuracy_floor": 1.01},
         {"accuracy_floor": -0.1},
         {"accuracy_floor": nan},

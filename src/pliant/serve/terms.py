@@ -75,7 +75,10 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
     found: list[float | None] = []
     for name in ("deadline_s", "accuracy_floor"):
         value = parameters.get(name)
-        if value is not None and type(value) not in (int, float):
+        if name in parameters and type(value) not in (int, float):
             raise InputError(f"{name} is {value!r:.40}; give a number.")
-        found.append(None if value is None else float(value))
+        try:
+            found.append(None if value is None else float(value))
+        except OverflowError as error:
+            raise InputError(f"{name} has too many digits; give a number in range.") from error
     return Terms(*found)
