@@ -94,7 +94,7 @@ def _tell() -> _Json:
 
 def _infer() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
-    no = {str(status): _ERROR for status in (400, 408, 413, 415, 431, 500, 503, 508)}
+    no = {str(status): _ERROR for status in (400, 408, 413, 415, 422, 431, 500, 503, 508)}
     yes = _json("InferResponse")
     yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {
@@ -107,7 +107,9 @@ def _infer() -> _Json:
 def _schemas(model: Signature) -> _Json:
     inputs = {port.name: _input(port) for port in model.inputs}
     ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
-    parameters = {"type": "object", "properties": {"binary_data_output": {"type": "boolean"}}}
+    deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
+    known = {"binary_data_output": {"type": "boolean"}, "deadline_s": deadline}
+    parameters = {"type": "object", "properties": known}
     return {
         "Any": {"type": "object"},
         "Error": _object({"error": {"type": "string"}}),
