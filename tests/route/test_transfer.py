@@ -152,3 +152,14 @@ def test_settings_that_cannot_be_are_refused(bad: dict[str, float]) -> None:
     """Before a node starts."""
     with pytest.raises(RouteError):
         TransferSettings(**bad)  # type: ignore[arg-type]
+
+
+def test_sizes_that_follow_the_round_trip_are_not_its_cause() -> None:
+    """While a link is slow only long inputs are sent there; that says nothing about its bandwidth."""
+    times = TransferTimes(Link(0.1, 250e3), TransferSettings())
+    for i in range(256):
+        is_slow = i // 32 % 2 == 1
+        n = (40 if is_slow else 20) + i * 7 % 10
+        rtt_s = 0.2 if is_slow else 0.1
+        times.answered(n, 50 + 2 * n, 32, rtt_s + (82 + 2 * n) / 250e3, 0.0, float(i))
+    assert times.bandwidth_Bps == pytest.approx(250e3)

@@ -52,7 +52,7 @@ class TransferTimes:
     def __init__(self, prior: Link, settings: TransferSettings) -> None:
         self._settings = settings
         self._seconds_per_byte = 1.0 / prior.bandwidth_Bps
-        self._pairs: list[tuple[float, float]] = []
+        self._trips: list[tuple[float, float, float]] = []
         self.sent = SizeLine()
         self.received = SizeLine()
         self._usual = 0.0
@@ -83,8 +83,8 @@ class TransferTimes:
         self.received.add(n, received_bytes)
         n_bytes = float(sent_bytes + received_bytes)
         took_s = max(away_s - spent_s, 0.0)
-        self._pairs.append((n_bytes, took_s))
-        if len(self._pairs) >= _PAIRS_EVERY:
+        self._trips.append((n_bytes, took_s, now_s))
+        if len(self._trips) >= _PAIRS_EVERY:
             self._learn_bandwidth()
         return self._sample(n, took_s, n_bytes, now_s)
 
@@ -139,14 +139,20 @@ class TransferTimes:
         self._floor = (self._floor[0], min(self._floor[1], trip_s))
 
     def _learn_bandwidth(self) -> None:
-        """The median slope of pairs half a window apart in size, where nine tenths say more, or less.
+        """The median slope of pairs of neighbours in time, where nine tenths say more, or less.
 
-        Neither spikes nor steps move that; of 32 pairs of noise so many agree once in 400,000 times.
+        Neighbours met the same link. Over longer times size and round trip go together, though neither is
+        the other's cause: while a link is slow, only long inputs are worth sending. Neither spikes nor
+        steps move the median; of 32 pairs of noise so many agree once in 400,000 times.
         """
-        pairs, self._pairs = sorted(self._pairs), []
-        half = len(pairs) // 2
+        trips, self._trips = self._trips, []
+        half = len(trips) // 2
         slopes = [
-            (t - s) / (b - a) for (a, s), (b, t) in zip(pairs[:half], pairs[half:], strict=True) if b > a
+            (took - before_s) / (n_bytes - n_before)
+            for (n_before, before_s, then_s), (n_bytes, took, now_s) in zip(
+                trips[::2], trips[1::2], strict=True
+            )
+            if n_bytes != n_before and now_s - then_s <= self._settings.fresh_s
         ]
         if len(slopes) < 0.75 * half:
             return
