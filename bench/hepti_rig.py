@@ -79,11 +79,11 @@ class Fixed:
 
     held: Held | None = None
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str]) -> Held:
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         assert self.held is not None
         return self.held
 
-    def following(self, number: int, current: Held, notes: Mapping[str, Note]) -> Held:
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held:
         return current
 
     def predicted_s(self, held: Held) -> float | None:
