@@ -186,6 +186,20 @@ def test_an_upstream_that_answers_nonsense_is_not_believed(lie: dict[str, Any]) 
         assert liar.n_asked == 1
 
 
+def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself() -> None:
+    """Else both time out at once, both answer by themselves, and the end node blames the gateway."""
+    options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
+    with (
+        Liar(is_silent=True) as silent,
+        running(Upper(mark="@gateway"), name="gateway", upstreams=(silent.url,), **options) as gateway,
+    ):
+        until(lambda: target_of(gateway, 100) == silent.url)
+        with end_below(gateway.url) as end:
+            until(lambda: target_of(end, 100) == gateway.url)
+            assert answer_of(end, "x") == "X@gateway"
+            assert metric(end, f'pliant_fallbacks_total{{upstream="{gateway.url}"}}') == 0
+
+
 @pytest.mark.parametrize(
     "points",
     [

@@ -1,6 +1,7 @@
 """`pliant node`: answer requests over HTTP."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,11 +67,18 @@ def node(
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64,
     dilate: Slower = 1.0,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", help="Say of each request, by its id, where it goes and what it took."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
     from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
 
+    if verbose:
+        logging.basicConfig(format="%(asctime)s %(message)s")
+        logging.getLogger("pliant.serve").setLevel(logging.INFO)
     served = open_served(model, preload=preload, threads=threads, dilation=dilate)
     is_elastic = served.endpoint is not None
     options = NodeOptions(

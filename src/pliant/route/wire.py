@@ -32,7 +32,8 @@ M = TypeVar("M")
 class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
 
-    `deadline_s` is what is left of the source's deadline, the way back taken off.
+    `deadline_s` is what is left of the source's deadline, the way back taken off. The sender waits for
+    `patience_s` and asks elsewhere then: whoever passes the request on waits for less.
     """
 
     path: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_PATH)] = ()
@@ -41,6 +42,7 @@ class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     address: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     objective: tuple[Weight, Weight] | None = None
     deadline_s: Weight | None = None
+    patience_s: Weight | None = None
     accuracy_floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
 
     @property

@@ -1,7 +1,9 @@
 """Other nodes, over connections that are kept: requests, pings, broadcasts. Knows no route and no model."""
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -16,6 +18,9 @@ from pliant.serve.security import is_any
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
 _LINE_BYTES = 4
+_FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
+link is back, a request that was answered elsewhere long ago would run once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +68,16 @@ class Client:
     def __init__(self, token: str | None, tls: ssl.SSLContext, limits: Limits) -> None:
         self._limits = limits
         self._http = httpx.AsyncClient(
-            verify=tls,
+            transport=httpx.AsyncHTTPTransport(
+                verify=tls,
+                trust_env=False,
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEPT_S
+                ),
+                socket_options=[_FORGETS],
+            ),
             trust_env=False,
             timeout=None,  # a call is bounded as a whole
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=KEPT_S),
             headers={"accept-encoding": "identity"},
         )
         self._token = {} if token is None else {"authorization": f"Bearer {token}"}

@@ -166,10 +166,11 @@ class Node:
                 break
             try:
                 return await self._there(choice, call, request, wish, trail, id, patience_s)
-            except NodeError:
+            except NodeError as error:
+                _LOG.info("%s: %s", id, error)
                 failed = (*failed, choice.target)
                 self.metrics.fallbacks.labels(choice.target).inc()
-        return await self._here(request, wish)
+        return await self._here(request, wish, id)
 
     def _choose(
         self, n: int, objective: Objective | None, failed: tuple[str, ...], trail: Trail
@@ -216,7 +217,10 @@ class Node:
         patience_s: float,
     ) -> Answer:
         assert self.upstreams is not None
+        _LOG.info("%s: length %d, to %s, %.6f s expected", id, wish.length, choice.target, choice.seconds)
         body, n, now_s = Body(call.body, call.header_bytes), wish.length, self.clock()
+        if call.route is not None and call.route.patience_s is not None:
+            patience_s = min(patience_s, call.route.patience_s / 2.0)  # the rest is for another try
         terms = Terms() if wish.is_free else wish.passed_on(now_s, self._way_s(choice, n, now_s))
         answer = await self.upstreams.ask(
             choice.target, n, choice.seconds, trail, id, body, terms, patience_s
@@ -230,7 +234,7 @@ class Node:
             answer = with_parameter(answer, "met", self.clock() <= wish.due_s)
         return Answer(answer, choice.target)
 
-    async def _here(self, request: InferRequest, wish: Wish) -> Answer:
+    async def _here(self, request: InferRequest, wish: Wish, id: str) -> Answer:
         endpoint, curve = self.served.endpoint, self.router.local_curve
         if endpoint is not None:
             expected_s = endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
@@ -240,6 +244,7 @@ class Node:
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
         self._answered_here(wish.length, done)
+        _LOG.info("%s: length %d, answered here in %.6f s", id, wish.length, done.spent_s)
         said: dict[str, object] = {}
         if done.result.accuracy is not None:
             said["accuracy"] = done.result.accuracy

@@ -79,18 +79,19 @@ class Upstreams:
         Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
         elsewhere.
         """
+        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s), patience_s)
         message = RouteMessage(
             *_as_wire(trail.sent()),
             self._router.name,
             self._address,
             deadline_s=terms.deadline_s,
             accuracy_floor=terms.accuracy_floor,
+            patience_s=timeout_s,
         )
         headers = {ROUTE_HEADER: encode_route(message), REQUEST_HEADER: id, "content-type": JSON}
         if body.header_bytes is not None:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
-        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s), patience_s)
         start_s = self._clock()
         try:
             response = await self._client.call("POST", url, headers, body.content, timeout_s)
