@@ -1,0 +1,106 @@
+"""Nodes that answer requests, a process each on its emulated device. Knows no request and no answer."""
+
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from testbed.commands import BedError
+from testbed.inside import inside
+from testbed.network import Network
+from testbed.spec import DeviceSpec
+
+PORT = 8080
+_MAIN = "from pliant.cli import main; main()"
+_PATIENCE_S = 120.0
+_EXECUTED = re.compile(r"^\S+ \S+ (\S+): length (\d+), answered here in (\S+) s$")
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """A request that a node answered itself: its id, its input's length, and what that took there."""
+
+    id: str
+    length: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBed:
+    """A network with a node on each device; `upstreams` are names of devices, by name.
+
+    `folder` holds what each node said in all its lives, in NAME.log.
+    """
+
+    network: Network
+    model: str
+    upstreams: Mapping[str, Sequence[str]]
+    folder: Path
+
+    @property
+    def token(self) -> str:
+        return (self.folder / "token").read_text().strip()
+
+    def url(self, name: str) -> str:
+        """Where a node answers."""
+        return f"http://{self.network[name].address}:{PORT}"
+
+    def start(self, name: str) -> "subprocess.Popen[bytes]":
+        """Start a node, for the first time or after its device was killed; `wait` until it answers."""
+        device = self.network[name]
+        words = ["node", self.model, "--listen", f"{device.address}:{PORT}", "--name", name, "--verbose"]
+        words += ["--token-file", str(self.folder / "token"), "--threads", "1"]
+        words += ["--dilate", str(device.spec.slower)]
+        for upstream in self.upstreams.get(name, ()):
+            words += ["--upstream", self.url(upstream)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return device.popen([sys.executable, "-c", _MAIN, *words], stdout=log, stderr=log)
+
+    def wait(self, name: str, patience_s: float = _PATIENCE_S) -> None:
+        """Until a node answers. Raises BedError with what it said last where it does not."""
+        deadline_s = time.monotonic() + patience_s
+        with inside(self.network[name]), httpx.Client(trust_env=False) as client:
+            while time.monotonic() < deadline_s:
+                try:
+                    if client.get(f"{self.url(name)}/v2/health/ready").status_code == 200:
+                        return
+                except httpx.HTTPError:
+                    time.sleep(0.05)
+        said = (self.folder / f"{name}.log").read_text(errors="replace")
+        raise BedError(f"{name} does not answer after {patience_s:g} s: {said[-500:]}")
+
+    def executed(self, name: str) -> list[Executed]:
+        """What a node answered itself in all its lives, in order."""
+        found = []
+        for line in (self.folder / f"{name}.log").read_text(errors="replace").splitlines():
+            match = _EXECUTED.match(line)
+            if match is not None:
+                found.append(Executed(match[1], int(match[2]), float(match[3])))
+        return found
+
+
+@contextmanager
+def open_nodes(
+    specs: Sequence[DeviceSpec], upstreams: Mapping[str, Sequence[str]], model: str, folder: Path
+) -> Iterator[NodeBed]:
+    """A node that answers with `model` on each device of `specs`, one thread, `slower` times slower.
+
+    `folder` must be new and stays. Raises BedError where there is no testbed, or a node does not start.
+    """
+    token = folder / "token"
+    token.touch(0o600)
+    token.write_text(f"{secrets.token_hex(16)}\n")
+    with Network(specs) as network:
+        bed = NodeBed(network, model, upstreams, folder)
+        for spec in specs:
+            bed.start(spec.name)
+        for spec in specs:
+            bed.wait(spec.name)
+        yield bed

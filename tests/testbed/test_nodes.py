@@ -1,0 +1,129 @@
+"""Three nodes in a row, real processes in namespaces: what is asked is answered once, whoever dies."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, final
+
+import httpx
+import pytest
+
+from pliant.recurrent import open_recurrent
+from pliant.run.recurrent import RecurrentModel
+from testbed import DeviceSpec, why_not
+from testbed.inside import inside
+from testbed.nodes import NodeBed, open_nodes
+
+_MODEL = "imdb-lstm"
+_NAMES = ("end", "gateway", "cloud")
+_TEXT = "the film was slow and far too long , and yet its ending moved everybody in the room . " * 32
+_PATIENCE_S = 60.0
+
+
+@final
+class Asked:
+    """A client on the end node's device, and what the model says when it is asked here."""
+
+    def __init__(self, bed: NodeBed, model: RecurrentModel, name: str) -> None:
+        self.bed, self.ids, self._name = bed, list[str](), name
+        self._model = model
+        self._client = httpx.Client(
+            trust_env=False, timeout=_PATIENCE_S, headers={"authorization": f"Bearer {bed.token}"}
+        )
+
+    def check(self) -> str:
+        """One more request is answered rightly; its id."""
+        id = f"{self._name}-{len(self.ids)}"
+        self.ids.append(id)
+        text = f"{id} {_TEXT}"
+        tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [text]}
+        with inside(self.bed.network["end"]):
+            response = self._client.post(
+                f"{self.bed.url('end')}/v2/models/{_MODEL}/infer",
+                json={"inputs": [tensor]},
+                headers={"pliant-request": id},
+            )
+        assert response.status_code == 200, response.text
+        outputs: dict[str, Any] = {o["name"]: o["data"] for o in response.json()["outputs"]}
+        right = self._model(text)
+        assert outputs["label"] == [right.label]
+        assert outputs["logits"] == pytest.approx(right.logits.tolist(), abs=1e-5)
+        return id
+
+    def until_answered_by(self, name: str) -> None:
+        """Requests, each answered rightly, until `name` is the one that answers."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline_s:
+            id = self.check()
+            if id in [executed.id for executed in self.bed.executed(name)]:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{name} never answers")
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeBed]:
+    """An end node below a gateway below a cloud, so unequal that each would rather ask the next."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"no testbed: {reason}")
+    specs = [DeviceSpec(name, slower=slower) for name, slower in zip(_NAMES, (60.0, 30.0, 1.0), strict=True)]
+    with open_nodes(
+        specs, {"end": ["gateway"], "gateway": ["cloud"]}, _MODEL, tmp_path_factory.mktemp("bed")
+    ) as bed:
+        yield bed
+
+
+@pytest.fixture
+def asked(bed: NodeBed, request: pytest.FixtureRequest) -> Iterator[Asked]:
+    """All that is asked in a test was executed once, unless whoever had it died or was out of reach."""
+    model = open_recurrent(_MODEL, threads=1)
+    asked = Asked(bed, model, request.node.name[-40:])
+    before = {name: len(bed.executed(name)) for name in _NAMES}
+    try:
+        asked.until_answered_by("cloud")
+        yield asked
+        counts = Counter(e.id for name in _NAMES for e in bed.executed(name)[before[name] :])
+        assert {id: counts[id] for id in asked.ids} == dict.fromkeys(asked.ids, 1)
+    finally:
+        asked.close()
+        model.close()
+
+
+def test_a_killed_cloud_costs_no_answer(bed: NodeBed, asked: Asked) -> None:
+    """[crime.faults] the next best answers, and the cloud is used again once it is back."""
+    bed.network["cloud"].kill()
+    for _ in range(5):
+        asked.check()
+    bed.start("cloud")
+    asked.until_answered_by("cloud")
+
+
+def test_a_gateway_killed_and_restarted_is_used_again(bed: NodeBed, asked: Asked) -> None:
+    """[crime.faults] the end node answers by itself meanwhile; nobody restarts it."""
+    bed.network["gateway"].kill()
+    for _ in range(5):
+        asked.check()
+    bed.start("gateway")
+    asked.until_answered_by("cloud")
+
+
+def test_with_all_links_down_the_end_node_answers_by_itself(bed: NodeBed, asked: Asked) -> None:
+    """[crime.faults] what was on its way when the cable was pulled is not executed a second time later."""
+    bed.network.cut("end")
+    for _ in range(5):
+        asked.check()
+    bed.network.restore("end")
+    asked.until_answered_by("cloud")
+
+
+def test_with_the_cloud_out_of_reach_nothing_is_executed_by_two(bed: NodeBed, asked: Asked) -> None:
+    """[crime.faults] the gateway gives up sooner than the end node gives up on it."""
+    bed.network.cut("cloud")
+    for _ in range(3):
+        asked.check()
+    bed.network.restore("cloud")
+    asked.until_answered_by("cloud")
