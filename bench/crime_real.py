@@ -1,0 +1,332 @@
+"""`crime.real`: three real nodes beside the simulator, input by input, over links that follow a RIPE series.
+
+DAG B: an end node, a gateway and a cloud, a process each in a namespace of its own, dilated so that the end
+node and the gateway break even at about four words, gateway and cloud at about eleven (CRIME, Figure 3).
+Inputs have SNLI's lengths and come one after another. The link to the cloud has the round trips of three
+hours of a RIPE Atlas series (100 to 245 ms), each row for an equal part of the inputs; none is shortened.
+The simulator gets the lines fitted to what the nodes took, the same inputs and the same series; what HTTP
+takes is measured before the run, on other inputs, and added to both links and to the total.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any, final
+
+import numpy as np
+
+from crime_nodes import DATA, Asker, check_bed, traces
+from pliant.ir.cost import Link
+from pliant.route.curve import TimeCurve, line
+from pliant.route.fit import robust
+from pliant.route.oracle import oracle
+from pliant.route.series import LinkSeries, Window, constant, windows
+from pliant.route.settings import RouterSettings
+from pliant.route.simulate import simulate
+from pliant.route.wire import RouteMessage, encode_route
+from pliant.route.world import Device, Edge, Inputs, Sizes, World, draw
+from report import Report, options
+from testbed import DeviceSpec, rate
+from testbed.inside import inside
+from testbed.nodes import Executed, NodeBed, open_nodes
+
+SOURCE, MODEL = "random:cove-300", "random-cove-300"
+NAMES = ("end", "gateway", "cloud")
+SLOWER = (100.0, 50.0, 2.0)
+NEAR_RTT_S = 0.08
+LINK = "100Mbit"
+HOURS, ROW_S = 3.0, 240.0
+LOW_S, HIGH_S = 0.1, 0.245
+N_INPUTS, N_QUICK = 400, 60
+LENGTHS = (2, 4, 6, 8, 12, 16, 24)
+WARM = (8, 40)
+N_WARM = 12
+MARGIN = 0.1
+_HERE = encode_route(RouteMessage(path=("bench",), hops_left=0))
+_BINARY = [{"name": "vector", "parameters": {"binary_data": True}}]
+
+
+def window() -> Window:
+    """Of all three-hour windows within 100 to 245 ms, the one whose round trips differ most."""
+    found = [w for trace in traces() for w in windows(trace, HOURS * 3600.0, LOW_S, HIGH_S)]
+    return max(found, key=lambda w: w.spread_s)
+
+
+def lengths(count: int, seed: int) -> list[int]:
+    """Words of SNLI's premises and hypotheses, drawn with replacement."""
+    words = []
+    for row in (DATA / "snli" / "snli_1k.txt").read_text().splitlines():
+        words += [len(text.split()) for text in row.split("\t")[1:3]]
+    return [int(n) for n in np.random.default_rng(seed).choice(words, count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A run of real nodes: seconds and executing device by input, all they executed, what HTTP took.
+
+    `http_s` is what a request takes beyond computing: at the end node, and more by each hop to the next.
+    """
+
+    seconds: list[float]
+    targets: list[int]
+    executed: dict[str, list[Executed]]
+    http_s: tuple[float, float, float]
+
+
+@final
+class _Rig:
+    def __init__(self, bed: NodeBed, first_rtt_s: float) -> None:
+        self._bed, self._rtt_s = bed, 0.0
+        self._follow(first_rtt_s)
+
+    def measure(self, inputs: Sequence[int], series: LinkSeries) -> Measured:
+        self._time_alone()
+        first = series.at(0.0, 0.0)
+        assert first is not None
+        took: dict[str, float] = {}
+        with inside(self._bed.network["end"]):
+            asker = Asker(self._bed, MODEL, "end")
+            for i in range(N_WARM):
+                took |= {f"warm{i}-{n}": _ask(asker, f"warm{i}-{n}", n) for n in WARM}
+                took[f"here{i}"] = _ask(asker, f"here{i}", 4, _HERE)
+            seconds = []
+            for i, n in enumerate(inputs):
+                link = series.at(0.0, i / len(inputs))
+                assert link is not None
+                self._follow(link.rtt_s)
+                seconds.append(_ask(asker, f"input{i}", n))
+            asker.close()
+        executed = {name: self._bed.executed(name) for name in NAMES}
+        where = {e.id: (k, e.seconds) for k, name in enumerate(NAMES) for e in executed[name]}
+        targets = [where[f"input{i}"][0] for i in range(len(inputs))]
+        return Measured(seconds, targets, executed, _http(took, where, first.rtt_s))
+
+    def _time_alone(self) -> None:
+        """Some inputs on each device, so that all of its line is known."""
+        for name in NAMES:
+            with inside(self._bed.network[name]):
+                asker = Asker(self._bed, MODEL, name)
+                for turn in range(3):
+                    for n in LENGTHS:
+                        _ask(asker, f"{name}{turn}-{n}", n, _HERE)
+                asker.close()
+
+    def _follow(self, rtt_s: float) -> None:
+        if rtt_s != self._rtt_s:
+            self._bed.network.set_delay("cloud", rtt_s / 2.0)
+            self._rtt_s = rtt_s
+
+
+def _ask(asker: Asker, id: str, n: int, route: str | None = None) -> float:
+    ids = {"name": "ids", "shape": [1, n], "datatype": "INT64", "data": list(range(n))}
+    return asker.ask(id, [ids], _BINARY, route).seconds
+
+
+def _http(
+    took: dict[str, float], where: dict[str, tuple[int, float]], rtt_s: float
+) -> tuple[float, float, float]:
+    """Medians of what is left of a time when round trips and computing are taken off, by who computed."""
+    rest: tuple[list[float], list[float], list[float]] = ([], [], [])
+    for id, seconds in took.items():
+        device, spent_s = where[id]
+        rest[device].append(seconds - spent_s - (0.0, NEAR_RTT_S, NEAR_RTT_S + rtt_s)[device])
+    here, once, twice = (median(r) if r else 0.0 for r in rest)
+    once = once if rest[1] else (here + twice) / 2.0
+    return here, max(once - here, 0.0), max(twice - once, 0.0)
+
+
+def series_of(chosen: Window) -> LinkSeries:
+    """The window's rows, each for an equal part of the inputs."""
+    links = chosen.series(rate(LINK)).links
+    return LinkSeries(tuple(i / len(links) for i in range(len(links))), links, of="inputs")
+
+
+def run(inputs: Sequence[int], series: LinkSeries) -> Measured:
+    """The real nodes' run."""
+    specs = [
+        DeviceSpec(device, slower=slower, bandwidth_Bps=rate(LINK), delay_s=delay_s)
+        for device, slower, delay_s in zip(NAMES, SLOWER, (NEAR_RTT_S / 2.0, None, 0.0), strict=True)
+    ]
+    with ExitStack() as ends:
+        folder = Path(ends.enter_context(TemporaryDirectory()))
+        upstreams = {"end": ["gateway"], "gateway": ["cloud"]}
+        bed = ends.enter_context(open_nodes(specs, upstreams, SOURCE, folder))
+        first = series.links[0]
+        assert first is not None
+        return _Rig(bed, first.rtt_s).measure(inputs, series)
+
+
+def world(measured: Measured, series: LinkSeries) -> World:
+    """What the simulator is told: fitted lines, and the series with what HTTP takes on each hop."""
+    _, near_s, far_s = measured.http_s
+    far = tuple(
+        None if link is None else Link(link.rtt_s + far_s, link.bandwidth_Bps) for link in series.links
+    )
+    edges = (
+        Edge("end", "gateway", constant(Link(NEAR_RTT_S + near_s, rate(LINK)))),
+        Edge("gateway", "cloud", LinkSeries(series.starts, far, of="inputs")),
+    )
+    devices = tuple(Device(name, fitted(measured.executed[name])) for name in NAMES)
+    return World(devices, edges, Sizes(0, 0, 0, 0))
+
+
+def fitted(executed: Sequence[Executed]) -> TimeCurve:
+    """The line through all that a device executed, fitted as nodes fit theirs."""
+    fit, _ = robust([e.length for e in executed], [e.seconds for e in executed])
+    return line(fit.constant_s, fit.linear_s, 512)
+
+
+def as_measured(here: World, measured: Measured, inputs: Sequence[int]) -> Inputs:
+    """Each input takes what it took where it was executed, and what the lines say elsewhere."""
+    drawn = draw(here, inputs, 0)
+    took = {e.id: e.seconds for name in NAMES for e in measured.executed[name]}
+    rows = [list(row) for row in drawn.seconds]
+    for i, k in enumerate(measured.targets):
+        rows[k][i] = took[f"input{i}"]
+    return Inputs(drawn.lengths, tuple(tuple(row) for row in rows))
+
+
+def ways(here: World, inputs: Sequence[int]) -> np.ndarray:
+    """Seconds of each input on each device, by the lines and the series: [inputs, devices]."""
+    rows = []
+    for i, n in enumerate(inputs):
+        links = [edge.series.at(0.0, i / len(inputs)) for edge in here.edges]
+        rtts = np.cumsum([0.0, *(link.rtt_s for link in links if link is not None)])
+        rows.append([rtt + device.curve.at(n) for rtt, device in zip(rtts, here.devices, strict=True)])
+    return np.array(rows)
+
+
+def main() -> None:
+    opts = options(__doc__ or "", _own_options)
+    check_bed()
+    chosen = window()
+    count = N_QUICK if opts.quick else N_INPUTS
+    report = Report(
+        "crime_real", f"{SOURCE}, {count} inputs of SNLI's lengths, DAG B as three processes", opts
+    )
+    series, inputs = series_of(chosen), lengths(count, 0)
+    measured = _kept(opts.keep, lambda: run(inputs, series))
+    here = world(measured, series)
+    drawn = as_measured(here, measured, inputs)
+    settings = RouterSettings(max(512, *inputs))
+    simulated = simulate(here, drawn, settings)
+    best = oracle(here, drawn)
+    times = ways(here, inputs)
+    ranked = np.sort(times, axis=1)
+    clear = ranked[:, 1] / ranked[:, 0] - 1.0 > MARGIN
+    real = np.array(measured.targets)
+    same = real == simulated.targets
+    http_s = count * measured.http_s[0]
+    report.table("Inputs by device", [_shares("real nodes", real), _shares("simulator", simulated.targets)])
+    report.table("Agreement", _agreement(ranked, same))
+    total_s, predicted_s = sum(measured.seconds), simulated.seconds + http_s
+    report.table(
+        "Total time",
+        [
+            {
+                "who": "real nodes, at the client",
+                "seconds": total_s,
+                "to the simulator": total_s / predicted_s,
+            },
+            {"who": "simulator", "seconds": predicted_s, "to the simulator": 1.0},
+            *(_alone(name, times[:, k].sum() + http_s, predicted_s) for k, name in enumerate(NAMES)),
+            {
+                "who": "oracle",
+                "seconds": best.seconds + http_s,
+                "to the simulator": (best.seconds + http_s) / predicted_s,
+            },
+        ],
+    )
+    report.table(
+        "Lines", [_line(d, measured.executed[d.name], s) for d, s in zip(here.devices, SLOWER, strict=True)]
+    )
+    report.note(_told(chosen, measured))
+    share, ratio = float(same[clear].mean()), total_s / predicted_s
+    report.claim(
+        "crime.real",
+        f"{100 * share:.1f} % of choices, total {100 * (ratio - 1):+.2f} %",
+        "the simulator's choice for 95 % of the inputs with a margin above 10 %, total time within 2 %",
+        share >= 0.95 and abs(ratio - 1.0) <= 0.02,
+        f"{int(clear.sum())} of {count} inputs have such a margin; of all {100 * same.mean():.1f} % agree",
+    )
+    report.finish()
+
+
+def _own_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="a run measured before, or where to keep it"
+    )
+
+
+def _kept(keep: Path | None, measure: Callable[[], Measured]) -> Measured:
+    if keep is not None and keep.exists():
+        found = json.loads(keep.read_text())
+        executed = {name: [Executed(**e) for e in rows] for name, rows in found["executed"].items()}
+        here_s, near_s, far_s = found["http_s"]
+        return Measured(found["seconds"], found["targets"], executed, (here_s, near_s, far_s))
+    measured = measure()
+    if keep is not None:
+        keep.write_text(json.dumps(asdict(measured)))
+    return measured
+
+
+def _shares(who: str, targets: np.ndarray) -> dict[str, Any]:
+    return {"who": who, **{name: int((targets == k).sum()) for k, name in enumerate(NAMES)}}
+
+
+def _agreement(ranked: np.ndarray, same: np.ndarray) -> list[dict[str, Any]]:
+    margins = ranked[:, 1] / ranked[:, 0] - 1.0
+    rows = []
+    for low, high in ((0.0, 0.05), (0.05, 0.1), (0.1, 0.2), (0.2, 0.5), (0.5, np.inf)):
+        mine = (margins >= low) & (margins < high)
+        rows.append(
+            {
+                "margin": f"{100 * low:.0f} to {100 * high:.0f} %"
+                if high < np.inf
+                else f"over {100 * low:.0f} %",
+                "inputs": int(mine.sum()),
+                "same choice": int(same[mine].sum()),
+            }
+        )
+    return rows
+
+
+def _alone(name: str, seconds: float, predicted_s: float) -> dict[str, Any]:
+    return {
+        "who": f"all on {name}",
+        "seconds": float(seconds),
+        "to the simulator": float(seconds / predicted_s),
+    }
+
+
+def _line(device: Device, executed: Sequence[Executed], slower: float) -> dict[str, Any]:
+    ratios = [e.seconds / max(device.curve.at(e.length), 1e-9) for e in executed]
+    return {
+        "device": device.name,
+        "dilation": slower,
+        "executed": len(executed),
+        "T(4) [ms]": 1e3 * device.curve.at(4),
+        "T(11) [ms]": 1e3 * device.curve.at(11),
+        "measured to line, mean": mean(ratios),
+        "spread": float(np.std(ratios)),
+    }
+
+
+def _told(chosen: Window, measured: Measured) -> str:
+    here, near, far = (f"{1e3 * s:.1f}" for s in measured.http_s)
+    return (
+        f"RIPE Atlas series {chosen.trace.name}, three hours from "
+        f"{chosen.trace.begins:%Y-%m-%d} + {chosen.trace.times_s[chosen.first] / 3600:.1f} h: of all such "
+        f"windows within 100 to 245 ms the one with the widest spread, {1e3 * chosen.spread_s:.0f} ms. A "
+        f"request takes {here} ms beyond computing at the end node, {near} ms more by the hop to the gateway "
+        f"and {far} ms by the one to the cloud (medians before the run): HTTP, which the simulator is told."
+    )
+
+
+if __name__ == "__main__":
+    main()
