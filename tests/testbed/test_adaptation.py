@@ -217,6 +217,6 @@ def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> N
     assert not reply.faults
     assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
     rows = _rows(reply)
-    assert rows[-1] < rows[3] / 2
+    assert min(rows[5:]) < rows[3] / 2
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)

@@ -1,6 +1,6 @@
-"""Which plan runs next: keeps the picture of devices and links up to date, solves and loads beside the run.
+"""Which plan runs next: solves and loads beside the run, as what is known of devices and links moves.
 
-Decides by `adapt`; solves by a function it is given; asks `Primary` to have plans held ready.
+Decides by `adapt` on what `known` says; solves by a function it is given; asks `Primary` to have plans held.
 """
 
 from collections import Counter
@@ -10,29 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import LEAST_GAIN, Picture, believed, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import LEAST_GAIN, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
-from pliant.cluster.measure_links import links_of
+from pliant.cluster.known import Known
 from pliant.cluster.messages import Note
-from pliant.cluster.monitor import Member
-from pliant.cluster.predict import Solved, layer_seconds, link_ratios, predict
+from pliant.cluster.predict import Solved, layer_seconds, predict
 from pliant.cluster.primary import NotReady, Primary
-from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
 from pliant.errors import PliantError
-from pliant.ir.cluster import Capability, Drift, Interface, Links, Seen, refreshed, refreshed_links
 from pliant.ir.partition import Partition, Share
-from pliant.ir.program import Compute
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes
 
-UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
-"""What a device counts as until it was measured: about 20 GFLOP/s."""
-UNKNOWN_LINK = Interface(100e6, 100e6)
-UNKNOWN_RTT_S = 0.5e-3
 _LOAD_BPS = 200e6
 """Loading and packing weights, until a worker has shown how fast it does that."""
 _KEPT = 4
@@ -87,15 +79,9 @@ class Steering:
         is_measuring: bool = False,
         on_event: OnEvent = lambda text: None,
     ) -> None:
-        self._primary, self._free_bytes, self._choose = primary, free_bytes, choose
-        self._is_measuring = is_measuring
-        self._measured: dict[str, dict[str, Capability]] = {}
-        self._model = ""
-        self._lacks: set[tuple[str, str]] = set()
+        self._primary, self._choose = primary, choose
+        self._known = Known(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
-        self._drifts: dict[str, Capability] = {}
-        self._links: Links | None = None
-        self._unbelieved: dict[tuple[str, str], float] = {}
         self._plans: dict[int, _Plan] = {}
         self._held: list[Held] = []
         self._pending: Future[_Better | None] | None = None
@@ -120,19 +106,22 @@ class Steering:
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         self._await_pending()
-        self._unbelieved.clear()
         better, self._better = self._better, None
         if number == 0:
             self.switches.clear()
             self._plans = dict(list(self._plans.items())[-_KNOWN:])
         self._forget(self._held[-_KEPT:])
         self._without = frozenset(without)
-        if number and better is not None and set(better.solved.partition.participants) <= self._here():
+        if (
+            number
+            and better is not None
+            and set(better.solved.partition.participants) <= self._known.here(self._without)
+        ):
             with suppress(NotReady):
                 held = self._hold(source, better.solved)
                 self._switch(number, better.reason)
                 return held
-        self.measure(source, tokens)
+        self._known.measure(source, tokens, self._without)
         kept = self._kept(source, tokens)
         if kept is not None:
             return kept
@@ -145,13 +134,16 @@ class Steering:
 
     def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
         """The plan that became ready since, or the current one; a new solution is begun where it may pay."""
-        self._see(last, notes)
+        if last.number in self._plans:
+            self._known.see(self._plans[last.number].solved, notes)
         if not self._is_adaptive:
             return current
         n_layers = current.n_segments - 1 - number
         if self._pending is not None and self._pending.done():
             better = self._take_pending()
-            if better is not None and set(better.solved.partition.participants) <= self._here():
+            if better is not None and set(better.solved.partition.participants) <= self._known.here(
+                self._without
+            ):
                 if better.held is not None:
                     self._switch(number, better.reason)
                     return better.held
@@ -171,92 +163,20 @@ class Steering:
 
     # What plans are made of.
 
-    def picture(self, without: Collection[str] = ()) -> Picture:
-        """Devices that a plan may count on now, and links, as measured and as seen since."""
-        measured = self._measured.get(self._model, {})
-        own = measured.get(self._primary.name, UNKNOWN)
-        devices = {self._primary.name: replace(own, free_bytes=self._free_bytes())}
-        for member in self._usable():
-            if member.name not in without:
-                known = measured.get(member.name, UNKNOWN)
-                devices[member.name] = replace(known, free_bytes=member.free_bytes)
-        devices = {name: self._with_drift(name, device) for name, device in devices.items()}
-        return Picture(devices, self._links_of(devices))
-
     def solve(self, spec: EncoderSpec, tokens: int, without: Collection[str] = ()) -> Solved:
         """Choose a partition by the picture as it is now, and predict it."""
-        picture = self.picture(without)
+        picture = self._known.picture(without)
         name = self._primary.name
         partition = self._choose(spec, tokens, picture.capabilities, picture.links, name)
         return predict(spec, partition, picture, self._coding)
 
+    def measure(self, source: EncoderSource, tokens: int) -> None:
+        """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
+        self._known.measure(source, tokens)
+
     def solved(self, held: Held) -> Solved:
         """What a plan that was begun here was made of."""
         return self._plans[held.number].solved
-
-    def measure(self, source: EncoderSource, tokens: int) -> None:
-        """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
-        self._model = source.identity
-        self._say_who_lacks_it()
-        if not self._is_measuring:
-            return
-        measured = self._measured.setdefault(source.identity, {})
-        here = self._here()
-        new = sorted(here - measured.keys())
-        if new:
-            self._on_event(f"measuring {', '.join(new)}")
-            found = survey_devices(self._primary, source, tokens, new)
-            measured.update(found)
-            for name in found:
-                self._drifts.pop(name, None)
-        known = set() if self._links is None else self._links.interfaces.keys()
-        if len(here) > 1 and not here <= known:
-            links = survey_links(self._primary, here)
-            if links:
-                self._links = links_of(links)
-
-    def _with_drift(self, name: str, device: Capability) -> Capability:
-        seen = self._drifts.get(name)
-        return device if seen is None else replace(device, drifts=seen.drifts)
-
-    def _links_of(self, devices: Collection[str]) -> Links:
-        known = self._links or Links({}, UNKNOWN_RTT_S)
-        interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
-        pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
-        return Links(interfaces, known.rtt_s, pairs)
-
-    def _see(self, last: Held, notes: Mapping[str, Note]) -> None:
-        """Move the picture towards what the last segment showed, which ran by plan `last`."""
-        known = self._plans.get(last.number)
-        if known is None:
-            return
-        flops = known.solved.cost.flops
-        now = self.picture().capabilities
-        for name, note in notes.items():
-            device = now.get(name)
-            if device is None:
-                continue
-            seen = []
-            for kind, seconds in note.compute_s.items():
-                work = flops(Compute(kind, device=name))
-                expected_s = device.seconds(kind, work)
-                if seconds > 0 and expected_s > 0:
-                    ratio = self._believed((name, kind), seconds / expected_s)
-                    seen.append(Seen(kind, work, expected_s * ratio))
-            self._drifts[name] = _drifted(device, seen)
-        offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
-        links = self._links_of(now)
-        notes = {name: note for name, note in notes.items() if name in now}
-        ratios = link_ratios(known.solved, links, notes, offsets_s)
-        if ratios:
-            ratios = {ends: self._believed(ends, ratio) for ends, ratio in ratios.items()}
-            self._links = refreshed_links(links, ratios, weight=1.0)
-
-    def _believed(self, what: tuple[str, str], ratio: float) -> float:
-        """Of a stage of a device or a link; remembers what of the ratio is left to be seen again."""
-        found = believed(ratio, self._unbelieved.get(what, 1.0))
-        self._unbelieved[what] = ratio / found
-        return found
 
     def _reason(self, current: Held) -> str | None:
         known = self._plans.get(current.number)
@@ -264,7 +184,7 @@ class Steering:
             return None
         return reason_to_solve(
             known.solved.picture,
-            self.picture(self._without),
+            self._known.picture(self._without),
             current.partition.participants,
             known.need,
             known.whole_bytes,
@@ -275,7 +195,7 @@ class Steering:
 
     def _kept(self, source: EncoderSource, tokens: int) -> Held | None:
         """A plan held ready that nothing speaks against."""
-        here = self._here()
+        here = self._known.here(self._without)
         for held in reversed(self._held):
             plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
@@ -377,24 +297,8 @@ class Steering:
         before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
         return {name: after[name] - before.get(name, 0) for name in partition.devices}
 
-    def _here(self) -> set[str]:
-        usable = {m.name for m in self._usable()}
-        return {self._primary.name} | (usable - self._without)
-
-    def _usable(self) -> tuple[Member, ...]:
-        """Workers that can be counted on and hold the model."""
-        usable = self._primary.monitor.usable()
-        return tuple(member for member in usable if self._model in member.hello.models)
-
-    def _say_who_lacks_it(self) -> None:
-        for member in self._primary.monitor.usable():
-            lack = member.name, self._model
-            if self._model not in member.hello.models and lack not in self._lacks:
-                self._lacks.add(lack)
-                self._on_event(
-                    f"{member.name} is left out: it does not hold this very model ({self._model[:12]}); "
-                    "start its worker with --model and a true copy."
-                )
+    def _are_here(self, better: _Better) -> bool:
+        return set(better.solved.partition.participants) <= self._known.here(self._without)
 
     def _await_pending(self) -> None:
         if self._pending is not None:
@@ -408,16 +312,3 @@ class Steering:
         except PliantError as error:
             self._on_event(f"no new plan: {error}")
             return None
-
-
-def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
-    """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
-    after = refreshed(device, seen, weight=1.0)
-    before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
-    if before_s <= 0:
-        return after
-    ratio = sum(after.seconds(s.kind, s.flops) for s in seen) / before_s
-    known = {curve.kind for curve in device.curves} | {drift.kind for drift in device.drifts}
-    drifts = {kind: device.drift(kind) * ratio for kind in sorted(known)}
-    drifts |= {s.kind: after.drift(s.kind) for s in seen}
-    return replace(after, drifts=tuple(Drift(kind, factor) for kind, factor in drifts.items()))
