@@ -10,9 +10,8 @@ kept in DIR; without it, it is measured now.
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,6 +28,7 @@ from crime_items import items
 from crime_measure import measure
 from crime_notes import notes
 from crime_worlds import traces
+from kept import Kept, tree
 from report import ROOT, Report, options
 
 BAR_S = 10.0
@@ -48,13 +48,9 @@ def main() -> None:
         report.note(note)
     found: dict[str, Any] = {"figure 3": [figures.break_evens(one) for one in sets]}
     found["figure 6"] = figures.at_once(times)
-    with _workers(opts.workers) as pool_of:
-        submitted = {
-            name: [pool_of.submit(f) for f in work] for name, work in _work(sets, count, few).items()
-        }
-        for name, waiting in submitted.items():
-            found[name] = [done for future in waiting if (done := future.result()) is not None]
-            print(f"{name}: {len(found[name])} of {len(waiting)}", flush=True)
+    with TemporaryDirectory() as folder:
+        rows = Path(opts.kept or folder) / ("rows-quick" if opts.quick else "rows")
+        found |= _simulated(_work(sets, count, few), rows, opts.workers)
     for name in ("figure 10", "figure 11", "figure 13", "figure 14"):
         found[name] = [row for rows in found[name] for row in rows]
     (found["figure 12"],) = found["figure 12"] or (None,)
@@ -80,10 +76,26 @@ def _measured_times(folder: Path, quick: bool) -> dict[str, Any]:
     return dict(json.loads(json.dumps(measure(quick))))
 
 
-@contextmanager
-def _workers(n: int) -> Iterator[Executor]:
-    with ProcessPoolExecutor(max(n, 1)) as made:
-        yield made
+def _simulated(
+    work: Mapping[str, Sequence[Callable[[], Any]]], folder: Path, workers: int
+) -> dict[str, list[Any]]:
+    """Each part's results, those without data left out; what this tree gave before is kept in `folder`."""
+    now, before = Kept(folder, tree()), Kept(folder, tree(), ("none",))
+    found: dict[str, list[Any]] = {}
+    with ProcessPoolExecutor(max(workers, 1)) as processes:
+        waiting = {
+            (part, i): processes.submit(run)
+            for part, runs in work.items()
+            for i, run in enumerate(runs)
+            if before.get(part, str(i), dict) is None
+        }
+        for part, runs in work.items():
+            results = [
+                now.get(part, str(i), waiting[part, i].result if (part, i) in waiting else dict)
+                for i in range(len(runs))
+            ]
+            found[part] = [result for result in results if result is not None]
+    return found
 
 
 def _work(sets: tuple[Devices, ...], count: int, few: int) -> dict[str, list[Callable[[], Any]]]:

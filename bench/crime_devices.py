@@ -49,7 +49,7 @@ class Devices:
 
     name: str
     curves: Mapping[str, Mapping[str, TimeCurve]]
-    factors: Mapping[str, tuple[float, ...]]
+    factors: Mapping[str, tuple[tuple[int, tuple[float, ...]], ...]]
     ble_s: float
     loaded: float
     near_s: float
@@ -86,19 +86,23 @@ def reconstructed(snli: Sequence[int] | np.ndarray, imdb: np.ndarray | None) -> 
 def measured(found: Mapping[str, Any], like: Devices) -> Devices:
     """This machine's medians, dilated so that CoVe-300's slopes on the three devices are those of `like`.
 
-    `found` is crime_measure's. Break-evens of Figure 3 stay at 4 and 11, so its round trips are others.
+    `found` is crime_measure's; what a round's lengths have in common is this machine's drift, and is taken
+    out. Break-evens of Figure 3 stay at 4 and 11, so its round trips are others.
     """
     dilations = dilated(found, like)
     curves: dict[str, dict[str, TimeCurve]] = {}
-    factors: dict[str, tuple[float, ...]] = {}
+    factors: dict[str, tuple[tuple[int, tuple[float, ...]], ...]] = {}
     for model, rows in found["times"].items():
-        medians = [(n, float(np.median(times))) for n, times in rows]
+        seconds = np.array([times for _, times in rows])
+        drift = np.median(seconds / np.median(seconds, axis=1, keepdims=True), axis=0)
+        steady = seconds / drift
+        medians = [(n, float(np.median(times))) for (n, _), times in zip(rows, steady, strict=True)]
         curves[model] = {
             level: TimeCurve(tuple((n, factor * t) for n, t in medians))
             for level, factor in dilations.items()
         }
         factors[model] = tuple(
-            t / middle for (_, times), (_, middle) in zip(rows, medians, strict=True) for t in times
+            (n, tuple((times / middle).tolist())) for (n, middle), times in zip(medians, steady, strict=True)
         )
     cove = curves["CoVe-300"]
     near_s = cove["end"].at(_SHORT) - cove["gateway"].at(_SHORT)

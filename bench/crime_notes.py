@@ -33,7 +33,8 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
         "on SNLI and SQuAD.",
         "Curves `measured` are this machine's medians by length, one thread, dilated (times slower: "
         f"{factors}) so that CoVe-300's slopes on the three devices are those above; noise is each "
-        "measured time over its length's median, drawn at random. The smaller models run on the same "
+        "measured time over the median of its length, what its round has in common (drift) taken out, "
+        "drawn at random from the nearest length. The smaller models run on the same "
         "dilated devices, so the gateway is no slower than the end node on IMDB, as the paper's GPU is.",
         "The paper's rows cannot all have one link: artificial over RIPE, cloud over end node alone is "
         "1.04 for SNLI and SQuAD and 0.56 for SNLI_200 and IMDB, whatever the devices. As RIPE's mean "

@@ -66,8 +66,8 @@ def test_times_vary_about_the_curve_by_the_spread_and_are_the_same_for_a_seed() 
 
 
 def test_measured_factors_are_drawn_as_they_are() -> None:
-    """Spreads of this machine are no log-normal; they are resampled."""
-    device = Device("d", A.curve, factors=(0.9, 1.3))
-    (seconds,) = draw(World((device,), ()), [10] * 100, seed=0).seconds
-    assert {round(s, 9) for s in seconds} == {0.09, 0.13}
+    """Spreads of a machine are no log-normal, and differ by length; they are resampled."""
+    device = Device("d", A.curve, factors=((1, (0.5, 2.0)), (10, (0.9, 1.3))))
+    (seconds,) = draw(World((device,), ()), [2, 8] * 50, seed=0).seconds
+    assert {round(s, 9) for s in seconds} == {0.01, 0.04, 0.072, 0.104}
     assert all(n <= 5 for n, _ in learned(device, 5, seed=0))

@@ -41,15 +41,15 @@ class Spell:
 class Device:
     """A node: what an input of length n really takes there, on average, and how that varies.
 
-    A time is `curve` times a factor of mean 1 and standard deviation `spread`, log-normal; or one of
-    `factors`, measured ones, drawn at random.
+    A time is `curve` times a factor of mean 1 and standard deviation `spread`, log-normal; or times one of
+    the measured `factors` of the nearest length among these, drawn at random: short inputs vary more.
     """
 
     name: str
     curve: TimeCurve
     spread: float = 0.0
     spells: tuple[Spell, ...] = ()
-    factors: tuple[float, ...] = ()
+    factors: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.spread >= 0.0 and isfinite(self.spread)):
@@ -138,7 +138,7 @@ def draw(world: World, lengths: Sequence[int] | Int64[np.ndarray, " m"], seed: i
     seconds = []
     for device in world.devices:
         table = np.array([device.curve.at(n) for n in range(int(array.max()) + 1)])
-        seconds.append(tuple((table[array] * _factors(device, len(array), random)).tolist()))
+        seconds.append(tuple((table[array] * _factors(device, array, random)).tolist()))
     return Inputs(tuple(array.tolist()), tuple(seconds))
 
 
@@ -146,7 +146,7 @@ def learned(device: Device, max_n: int, seed: int) -> list[tuple[int, float]]:
     """What a node measures of itself before anybody asks: a few lengths, by the device's own spread."""
     random = np.random.default_rng(seed)
     lengths = [n for n in _LEARNED if n <= max_n]
-    factors = _factors(device, len(lengths), random)
+    factors = _factors(device, np.array(lengths, np.int64), random)
     return [(n, device.curve.at(n) * f) for n, f in zip(lengths, factors.tolist(), strict=True)]
 
 
@@ -155,10 +155,16 @@ def settings_of(world: World, k: int, settings: RouterSettings) -> RouterSetting
     return replace(settings, power=world.power, radio=world.radio) if k == 0 else settings
 
 
-def _factors(device: Device, n: int, random: np.random.Generator) -> Float64[np.ndarray, " m"]:
-    if device.factors:
-        return random.choice(np.array(device.factors, np.float64), n)
-    if not device.spread:
-        return np.ones(n)
-    sigma = float(np.sqrt(np.log1p(device.spread**2)))
-    return random.lognormal(-(sigma**2) / 2.0, sigma, n)
+def _factors(
+    device: Device, lengths: Int64[np.ndarray, " m"], random: np.random.Generator
+) -> Float64[np.ndarray, " m"]:
+    if not device.factors:
+        sigma = float(np.sqrt(np.log1p(device.spread**2)))
+        return random.lognormal(-(sigma**2) / 2.0, sigma, len(lengths))
+    measured = np.array([n for n, _ in device.factors])
+    nearest = np.abs(lengths[:, None] - measured[None, :]).argmin(axis=1)
+    found = np.ones(len(lengths))
+    for k, (_, factors) in enumerate(device.factors):
+        here = nearest == k
+        found[here] = random.choice(np.array(factors, np.float64), int(here.sum()))
+    return found
