@@ -12,6 +12,7 @@ from pliant.cluster.held import Held
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import Hello, encode
 from pliant.errors import ClusterError, LaneError
+from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
 from tests.cluster.fakes import FakeCluster, FakeHolder, lost, spread
 
@@ -261,6 +262,30 @@ def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster
     steps = {(turn.number, i) for turn in led.turns for i in range(len(turn.segment.steps))}
     said = {(ran.segment, ran.step) for spans in led.spans.values() for ran in spans}
     assert said == steps
+
+
+@pytest.mark.parametrize(
+    ("a_before", "a_after"), [(0, 2), (0, 0)], ids=["it gets heads", "it gets other rows"]
+)
+def test_a_member_that_had_rows_alone_is_given_what_its_new_share_needs(
+    cluster: FakeCluster, a_before: int, a_after: int
+) -> None:
+    """Who runs no heads receives its own rows of a layer's input: the others' are of an earlier layer."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    n_heads = cluster.spec.n_heads
+
+    def plan(heads_of_a: int, rows: tuple[int, int, int]) -> Held:
+        heads = n_heads - heads_of_a - 1, heads_of_a, 1
+        shares = tuple(Share(*one) for one in zip("pab", heads, rows, strict=True))
+        return cluster.primary.prepare(cluster.source, Partition("ws", "p", shares, 7), "fp32")[0]
+
+    first = plan(a_before, (4, 2, 1))
+    cluster.steer.switches = {2: first, 3: plan(a_after, (1, 4, 2)), 4: first}
+    led = check(cluster)
+    assert led.plans[2] is led.plans[4] is first
+    assert not led.faults
 
 
 def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> None:

@@ -12,6 +12,7 @@ from pliant.ir.partition import Partition
 from pliant.ir.program import Segment
 from pliant.models.encoder_source import EncoderSource
 from pliant.plan.split import closing_segment, layer_segment, opening_segment
+from pliant.plan.stages import entering
 
 
 class Hold(Protocol):
@@ -50,6 +51,20 @@ class Held:
     @property
     def n_segments(self) -> int:
         return self.source.spec.n_layers + 2
+
+    def lacking(self, before: Partition) -> tuple[str, ...]:
+        """Who does not hold all that this plan needs of a layer's input, after a layer by `before`.
+
+        New members, and those that had rows alone and have other rows or heads now; never the primary.
+        """
+        spec, found = self.source.spec, []
+        for device in set(self.partition.participants) - {self.partition.primary}:
+            is_new = device not in before.participants
+            held = None if is_new else entering(spec, before, device)
+            needed = entering(spec, self.partition, device)
+            if is_new or (needed is not None and (held is None or not held.covers(needed))):
+                found.append(device)
+        return tuple(sorted(found))
 
     def turn(self, name: str, epoch: int, number: int, lacking: Collection[str], patience_s: float) -> Turn:
         """Segment `number` as member `name` runs it; devices in `lacking` first receive its input."""

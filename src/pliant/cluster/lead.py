@@ -178,7 +178,7 @@ class Lead:
             held = self._steer.following(run.number + 1, coming.held, before.held, notes)
             if held is None:
                 return coming.turn
-            lacking = [name for name in self._others(held) if name not in coming.held.partition.participants]
+            lacking = held.lacking(coming.held.partition)
             if held is not coming.held:
                 run.members.update(lacking)
                 self._primary.watch(run.epoch, {*self._others(coming.held), *lacking})

@@ -297,9 +297,6 @@ class Steering:
         before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
         return {name: after[name] - before.get(name, 0) for name in partition.devices}
 
-    def _are_here(self, better: _Better) -> bool:
-        return set(better.solved.partition.participants) <= self._known.here(self._without)
-
     def _await_pending(self) -> None:
         if self._pending is not None:
             self._take_pending()
