@@ -4,12 +4,14 @@ Must stay importable before `pliant`: the import hook checks every annotated fun
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 from jaxtyping import install_import_hook
+
+from tests.turns import turn
 
 # Of run, compiled ONNX models wait: beartype resolves no `Self` in a method.
 _RUN = ("engine", "execute", "memory", "pipeline", "planning", "preload", "pressure", "session", "trace")
@@ -31,6 +33,13 @@ DATA = Path(os.environ.get("PLIANT_DATA") or Path(__file__).parents[2] / "shared
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Tests marked `alone` have the machine to themselves, whatever the other workers would run."""
+    with turn(item.get_closest_marker("alone") is not None):
+        return (yield)
 
 
 @pytest.fixture
