@@ -10,20 +10,16 @@ from threading import Barrier
 
 from hepti_rig import cores_of, on_core
 from pliant.api import cache_directory
-from pliant.cluster.adapt import Picture
-from pliant.cluster.predict import Solved
-from pliant.cluster.record import Record
 from pliant.cluster.shard import Shard, Shards
-from pliant.ir.cluster import Links, Seen, refreshed, refreshed_links
+from pliant.ir.cluster import Links
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
-from pliant.ir.program import Compute, Exchange, Program, Step
+from pliant.ir.program import Compute, Program, Step
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.parts import work_flops
 from pliant.plan.split import layer_segment, traffic
 
 
@@ -166,34 +162,6 @@ def _stages(
             shard = Shards(name, source, library, pool).prepare(partition)
             devices[name] = _Stages(shard, layers, slower[name])
         yield devices
-
-
-def seen(picture: Picture, solved: Solved, run: Record, spec: EncoderSpec, partition: Partition) -> Picture:
-    """The picture after a run, by the product's own means: layer by layer, as the primary sees them."""
-    flops = work_flops(spec, partition)
-    devices, links, at = dict(picture.capabilities), picture.links, 0
-    for segment in run.program.segments:
-        end = at + len(segment.steps)
-        stages: dict[str, list[Seen]] = {}
-        times: dict[tuple[str, str], list[float]] = {}
-        for step, measured, planned in zip(
-            segment.steps, run.spans[at:end], solved.spans[at:end], strict=True
-        ):
-            match step.work:
-                case Compute(device=name, kernel=kind) if flops(step.work) > 0:
-                    stages.setdefault(name, []).append(Seen(kind, flops(step.work), measured.seconds))
-                case Exchange(src=src, dst=dst):
-                    pair = times.setdefault((src, dst), [0.0, 0.0])
-                    pair[0] += measured.seconds
-                    pair[1] += planned.seconds
-                case _:
-                    pass
-        devices |= {name: refreshed(devices[name], found) for name, found in stages.items()}
-        ratios = {pair: took / said for pair, (took, said) in times.items() if took > 0}
-        if ratios:
-            links = refreshed_links(links, ratios)
-        at = end
-    return Picture(devices, links)
 
 
 def _exchange_s(steps: Sequence[Step], links: Links) -> float:

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, computes_together, middle, seen
+from hepti_anatomy import Anatomy, anatomy, bound, computes_alone, computes_together, middle
 from hepti_rig import PRIMARY, SECONDARY, TOKENS, Rig, alone, open_rig, pair, random_model
 from pliant.cluster.adapt import Picture
 from pliant.cluster.predict import predict
@@ -132,8 +132,8 @@ def _sweep(
             partition = split_of(mode, spec, round(spec.n_heads * fraction), round(TOKENS * fraction))
             solved = predict(spec, partition, Picture(devices, links))
             said = anatomy(solved.program, solved.spans)
-            first = record(rig.run(partition))
-            later = predict(spec, partition, seen(solved.picture, solved, first, spec, partition))
+            rig.run(partition)
+            later = predict(spec, partition, rig.seen(solved))
             again = anatomy(later.program, later.spans)
             found = []
             for _ in range(runs):

@@ -19,6 +19,7 @@ import numpy as np
 from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
 from pliant.api import cache_directory
+from pliant.cluster.adapt import Picture
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
 from pliant.cluster.key import make_key
@@ -28,6 +29,8 @@ from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Performer
+from pliant.cluster.predict import Solved
+from pliant.cluster.seen import Unbelieved, saw
 from pliant.cluster.survey import survey_devices, survey_links
 from pliant.errors import PliantError
 from pliant.ir.cluster import Capability, Links
@@ -75,15 +78,18 @@ def alone(spec: EncoderSpec, tokens: int) -> Partition:
 @final
 @dataclass(slots=True)
 class Fixed:
-    """A `Steer` that runs the plan it was told to."""
+    """A `Steer` that runs the plan it was told to; `notes` are what its boundaries were told, in order."""
 
     held: Held | None = None
+    notes: list[Mapping[str, Note]] = field(default_factory=list)
 
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         assert self.held is not None
+        self.notes.clear()
         return self.held
 
     def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held:
+        self.notes.append(notes)
         return current
 
     def predicted_s(self, held: Held) -> float | None:
@@ -136,6 +142,15 @@ class Rig:
         found = survey_links(self.leader.primary, [device.name for device in self.network])
         assert found, "links were not measured"
         return links_of(found)
+
+    def seen(self, solved: Solved) -> Picture:
+        """The picture that the last run leaves, boundary by boundary; its plan is `solved`."""
+        offsets_s = {member.name: member.offset_s for member in self.leader.primary.monitor.members}
+        picture = solved.picture
+        left: Unbelieved = {}
+        for notes in self.fixed.notes:
+            picture, left = saw(picture, left, solved, notes, offsets_s)
+        return picture
 
     def release(self) -> None:
         """Let go of all plans and their weights, here and on the workers."""

@@ -3,20 +3,20 @@
 Knows no plan's reason; asks devices and links to be measured, by `survey`, and keeps what they say.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import final
 
-from pliant.cluster.adapt import Picture, believed
+from pliant.cluster.adapt import Picture
 from pliant.cluster.measure_links import links_of
 from pliant.cluster.messages import Note
 from pliant.cluster.monitor import Member
-from pliant.cluster.predict import Solved, link_ratios
+from pliant.cluster.predict import Solved
 from pliant.cluster.primary import Primary
+from pliant.cluster.seen import Unbelieved, saw
 from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
-from pliant.ir.cluster import Capability, Drift, Interface, Links, Seen, refreshed, refreshed_links
-from pliant.ir.program import Compute
+from pliant.ir.cluster import Capability, Interface, Links
 from pliant.models.encoder_source import EncoderSource
 
 UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
@@ -42,7 +42,7 @@ class Known:
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
-        self._unbelieved: dict[tuple[str, str], float] = {}
+        self._unbelieved: Unbelieved = {}
 
     def here(self, without: Collection[str] = ()) -> set[str]:
         """The primary and all workers that a plan may count on now."""
@@ -61,7 +61,7 @@ class Known:
         Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1),
         where that is wanted.
         """
-        self._unbelieved.clear()
+        self._unbelieved = {}
         self._model = source.identity
         self._say_who_lacks_it()
         if not self._is_measuring:
@@ -83,25 +83,15 @@ class Known:
 
     def see(self, solved: Solved, notes: Mapping[str, Note]) -> None:
         """Move the picture towards what a segment showed; `solved` is what its plan was made of."""
-        flops = solved.cost.flops
         here = self.here()
         notes = {name: note for name, note in notes.items() if name in here}
-        for name, note in notes.items():
-            device = self._device(name)
-            seen = []
-            for kind, seconds in note.compute_s.items():
-                work = flops(Compute(kind, device=name))
-                expected_s = device.seconds(kind, work)
-                if seconds > 0 and expected_s > 0:
-                    ratio = self._believed((name, kind), seconds / expected_s)
-                    seen.append(Seen(kind, work, expected_s * ratio))
-            self._drifts[name] = _drifted(device, seen)
+        devices = {name: self._device(name) for name in notes}
+        before = Picture(devices, self._links_of(here))
         offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
-        links = self._links_of(here)
-        ratios = link_ratios(solved, links, notes, offsets_s)
-        if ratios:
-            ratios = {ends: self._believed(ends, ratio) for ends, ratio in ratios.items()}
-            self._links = refreshed_links(links, ratios, weight=1.0)
+        after, self._unbelieved = saw(before, self._unbelieved, solved, notes, offsets_s)
+        self._drifts |= after.capabilities
+        if after.links is not before.links:
+            self._links = after.links
 
     def _device(self, name: str) -> Capability:
         """As measured with this model and seen since; its memory is as of then."""
@@ -114,12 +104,6 @@ class Known:
         interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
         pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
         return Links(interfaces, known.rtt_s, pairs)
-
-    def _believed(self, what: tuple[str, str], ratio: float) -> float:
-        """Of a stage of a device or a link; remembers what of the ratio is left to be seen again."""
-        found = believed(ratio, self._unbelieved.get(what, 1.0))
-        self._unbelieved[what] = ratio / found
-        return found
 
     def _usable(self) -> tuple[Member, ...]:
         """Workers that can be counted on and hold the model."""
@@ -135,16 +119,3 @@ class Known:
                     f"{member.name} is left out: it does not hold this very model ({self._model[:12]}); "
                     "start its worker with --model and a true copy."
                 )
-
-
-def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
-    """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
-    after = refreshed(device, seen, weight=1.0)
-    before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
-    if before_s <= 0:
-        return after
-    ratio = sum(after.seconds(s.kind, s.flops) for s in seen) / before_s
-    known = {curve.kind for curve in device.curves} | {drift.kind for drift in device.drifts}
-    drifts = {kind: device.drift(kind) * ratio for kind in sorted(known)}
-    drifts |= {s.kind: after.drift(s.kind) for s in seen}
-    return replace(after, drifts=tuple(Drift(kind, factor) for kind, factor in drifts.items()))

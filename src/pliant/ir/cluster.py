@@ -211,9 +211,10 @@ def refreshed(capability: Capability, seen: Sequence[Seen], weight: float = 0.3)
 def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float], weight: float = 0.3) -> Links:
     """`links` moved towards what run time showed; `ratios` are measured over predicted seconds per pair.
 
-    A pair known to be slower than both interfaces keeps the change to itself. Of the others, what all
-    exchanges of a sender have in common is laid to its egress, what then remains common to a receiver's
-    to its ingress, and the rest to the pair.
+    A pair known to be slower than both interfaces keeps the change to itself. Of the others that are slower,
+    what all exchanges of a sender have in common is laid to its egress, what then remains common to a
+    receiver's to its ingress, and the rest to the pair. One that is quicker raises what held it back, and
+    no more: an interface that did not would rise without end.
     """
     if not 0 < weight <= 1:
         raise ValueError(f"a weight lies above 0 and up to 1, not at {weight}.")
@@ -222,11 +223,21 @@ def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float], weigh
     for src, dst in [pair for pair in slower if _is_slow(links, *pair)]:
         known = links.pairs[src, dst]
         pairs[src, dst] = Link(known.rtt_s, known.bandwidth_Bps / slower.pop((src, dst)))
+    quicker = {ends: links.link(*ends).bandwidth_Bps / f for ends, f in slower.items() if f < 1}
+    slower = {ends: max(f, 1.0) for ends, f in slower.items()}
     out = {src: min(f for (s, _), f in slower.items() if s == src) for src, _ in slower}
     rest = {(src, dst): f / out[src] for (src, dst), f in slower.items()}
     into = {dst: min(f for (_, d), f in rest.items() if d == dst) for _, dst in rest}
+    sent_Bps, came_Bps = dict.fromkeys(links.interfaces, 0.0), dict.fromkeys(links.interfaces, 0.0)
+    for (src, dst), n in quicker.items():
+        sent_Bps[src], came_Bps[dst] = max(sent_Bps[src], n), max(came_Bps[dst], n)
+        if (src, dst) in pairs:
+            pairs[src, dst] = Link(pairs[src, dst].rtt_s, max(pairs[src, dst].bandwidth_Bps, n))
     interfaces = {
-        name: Interface(one.egress_Bps / out.get(name, 1.0), one.ingress_Bps / into.get(name, 1.0))
+        name: Interface(
+            max(one.egress_Bps / out.get(name, 1.0), sent_Bps[name]),
+            max(one.ingress_Bps / into.get(name, 1.0), came_Bps[name]),
+        )
         for name, one in links.interfaces.items()
     }
     moved = Links(interfaces, links.rtt_s, pairs)
