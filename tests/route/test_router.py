@@ -297,6 +297,18 @@ def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
     assert alone.curve(300.0).at(5) == pytest.approx(0.05)
 
 
+def test_a_wait_that_fades_is_told_now_and_then_and_ends() -> None:
+    """A gateway waited once; each of a thousand answers since would bring another curve."""
+    alone = Router("x", SETTINGS, SLOW)
+    alone.waits(0.1, 0.0)
+    told = []
+    for tick in range(1, 1000):
+        alone.waits(0.0, 0.1 * tick)
+        told.append(alone.tell(0.1 * tick))
+    assert len({word.stamp for word in told}) < 200
+    assert told[-1].curve.at(5) == SLOW.at(5)
+
+
 def test_nothing_known_means_answering_here_first() -> None:
     """Without a prior, the first input teaches."""
     node = Router("me", SETTINGS)

@@ -1,8 +1,8 @@
 """The decision (CRIME eq. 5, 6, 8, 9): the candidate that costs least. Knows no link and no clock."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, field
+from operator import attrgetter
 
 from pliant.errors import RouteError
 from pliant.route.curve import TimeCurve
@@ -75,13 +75,20 @@ class Choice:
     target: str
     seconds: float
     energy_j: float
-    others: tuple[tuple[float, float, float, str], ...] = ()
-    """(cost, seconds, joules, name), as ranked: most choices are followed without a look at them."""
+    _among: tuple[int, Sequence[Candidate], Objective] = field(repr=False, compare=False)
+    """What it was chosen by: most choices are followed without a look at the others."""
 
     @property
     def runners_up(self) -> tuple[Option, ...]:
-        """What would be next, best first."""
-        return tuple([Option(name, seconds, joules, cost) for cost, seconds, joules, name in self.others])
+        """What would be next, best first; of equals, the one that was given first."""
+        n, candidates, objective = self._among
+        options = []
+        for c in candidates:
+            seconds = c.seconds(n)
+            joules = c.joules(n, seconds)
+            cost = objective.per_second * seconds + objective.per_joule * joules
+            options.append(Option(c.name, seconds, joules, cost))
+        return tuple(sorted((o for o in options if o.name != self.target), key=attrgetter("cost")))
 
 
 def choose(n: int, candidates: Sequence[Candidate], objective: Objective = TIME) -> Choice:
@@ -90,15 +97,16 @@ def choose(n: int, candidates: Sequence[Candidate], objective: Objective = TIME)
     Raises RouteError if there is no candidate.
     """
     per_second, per_joule = objective.per_second, objective.per_joule
-    ranked = []
+    best: Candidate | None = None
+    least = best_s = best_j = 0.0
     for c in candidates:
         seconds = c.fixed_s + c.per_item_s * n + c.curve.at(n)
         joules = c.fixed_j + c.per_item_j * n + c.watts * seconds
-        ranked.append((per_second * seconds + per_joule * joules, seconds, joules, c.name))
-    if not ranked:
+        cost = per_second * seconds + per_joule * joules
+        if best is None or cost < least:
+            best, least, best_s, best_j = c, cost, seconds, joules
+    if best is None:
         raise RouteError(
             "no device may answer this input: none is left of those that answered lately. Try again later."
         )
-    ranked.sort(key=itemgetter(0))
-    _, seconds, joules, name = ranked[0]
-    return Choice(name, seconds, joules, tuple(ranked[1:]))
+    return Choice(best.name, best_s, best_j, (n, candidates, objective))

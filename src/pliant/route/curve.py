@@ -6,7 +6,6 @@ Every operation is exact at every integer length (up to rounding): what counts i
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import floor, isfinite
 
 from pliant.errors import PeerCurveError, RouteError
@@ -35,19 +34,20 @@ class TimeCurve:
         points = self.points
         if not points:
             raise RouteError("a time curve has no point; give at least one (length, seconds).")
-        first_n, first_s = points[0]
-        pieces, slope, before = [(first_n, first_s, 0.0)], 0.0, -1
+        n, seconds = points[0]
+        pieces, slope = [(n, seconds, 0.0)], 0.0
+        before_n, before_s = -1, 0.0
         for n, seconds in points:
-            if n <= before or not 0.0 <= seconds <= MAX_SECONDS:
+            if n <= before_n or not 0.0 <= seconds <= MAX_SECONDS:
                 raise RouteError(
-                    f"a time curve has the point ({n}, {seconds}) after length {before}: lengths must rise "
-                    f"from 0, seconds lie in 0..{MAX_SECONDS:g}."
+                    f"a time curve has the point ({n}, {seconds}) after length {before_n}: lengths must "
+                    f"rise from 0, seconds lie in 0..{MAX_SECONDS:g}."
                 )
-            before = n
-        for (n, seconds), (next_n, next_s) in pairwise(points):
-            slope = (next_s - seconds) / (next_n - n)
-            pieces.append((n, seconds, slope))
-        pieces.append((*points[-1], max(slope, 0.0)))
+            if before_n >= 0:
+                slope = (seconds - before_s) / (n - before_n)
+                pieces.append((before_n, before_s, slope))
+            before_n, before_s = n, seconds
+        pieces.append((before_n, before_s, max(slope, 0.0)))
         object.__setattr__(self, "_lengths", tuple([n for n, _ in points]))
         object.__setattr__(self, "_pieces", tuple(pieces))
 

@@ -25,6 +25,8 @@ class Predecessors:
     def __init__(self, expire_after_s: float) -> None:
         self._expire_after_s = expire_after_s
         self._known: dict[str, _Predecessor] = {}
+        self.expires_at_s = float("inf")
+        """No sooner than this one is gone; infinity if there is none."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -41,6 +43,7 @@ class Predecessors:
         if len(self._known) >= _MOST:
             del self._known[min(self._known, key=lambda other: self._known[other].heard_s)]
         self._known[name] = _Predecessor(address, now_s)
+        self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
@@ -57,13 +60,13 @@ class Predecessors:
 
     def expire(self, now_s: float) -> None:
         """Those not heard of for too long are gone."""
+        if now_s < self.expires_at_s:
+            return
         limit_s = now_s - self._expire_after_s
         for name in [n for n, known in self._known.items() if known.heard_s <= limit_s]:
             del self._known[name]
-
-    def expires_at_s(self) -> float:
-        """When the next one is gone, if it stays silent; infinity if there is none."""
-        return min((p.heard_s for p in self._known.values()), default=float("inf")) + self._expire_after_s
+        heard_s = min((known.heard_s for known in self._known.values()), default=float("inf"))
+        self.expires_at_s = heard_s + self._expire_after_s
 
     def behind(
         self, word_for: Callable[[str], Told], max_n: int, threshold_s: float, ratio: float

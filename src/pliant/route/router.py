@@ -31,6 +31,8 @@ _UNKNOWN = TimeCurve(((0, 0.0),))
 _OPTIMISM = 0.8
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
+_SAME_WAIT, _SAME_WAIT_S = 0.02, 1e-4
+"""A wait that moves by less, relative and in seconds, is told as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ class Router:
         self._successors: dict[str, Successor] = {}
         self._predecessors = Predecessors(settings.expire_after_s)
         self._candidates: list[Candidate] = []
+        self._here: Candidate | None = None
         self._started, self._n_words = started, 0
-        self._wait_s = self._usual_wait_s = 0.0
+        self._wait_s = self._usual_wait_s = self._told_wait_s = 0.0
         self._wait_at_s = float("-inf")
         self._longest = 0
         self._last_n = 1
@@ -129,11 +132,15 @@ class Router:
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self._predecessors.expire(now_s)
-        pings = [Ping(s.name) for s in self._successors.values() if self._asks(s, now_s)]
-        found: tuple[Due, ...] = (*pings, *self._broadcasts(), *self._probe(now_s))
+        found: list[Due] = [
+            Ping(s.name) for s in self._successors.values() if now_s >= s.ping_at_s and self._asks(s, now_s)
+        ]
+        found += self._broadcasts()
+        if now_s >= self._probe_at_s:
+            found += self._probe(now_s)
         self._is_checked = True
         self._next_due_s = self._earliest()
-        return found
+        return tuple(found)
 
     def next_due_s(self, now_s: float) -> float:
         """When `due` is to be asked next, if nothing happens before; infinity if never."""
@@ -221,15 +228,16 @@ class Router:
         """
         if wait_s == self._wait_s == self._usual_wait_s:
             return
-        gone_s = now_s - self._wait_at_s
-        keep = (
-            2.0 ** (-gone_s / self.settings.wait_memory_s)
-            if gone_s < 64 * self.settings.wait_memory_s
-            else 0.0
-        )
-        self._usual_wait_s = self._wait_s + (self._usual_wait_s - self._wait_s) * keep
+        halvings = (now_s - self._wait_at_s) / self.settings.wait_memory_s
+        kept_s = (self._usual_wait_s - self._wait_s) * 2.0**-halvings if halvings < 64.0 else 0.0
+        usual_s = self._usual_wait_s = self._wait_s + kept_s
+        is_moved = abs(usual_s - self._told_wait_s) > _SAME_WAIT * usual_s + _SAME_WAIT_S
+        if is_moved:
+            self._told_wait_s = usual_s if usual_s > _SAME_WAIT_S else 0.0
+        is_moved = is_moved or wait_s != self._wait_s
         self._wait_s, self._wait_at_s = wait_s, now_s
-        self._changed()
+        if is_moved:
+            self._changed()
 
     # -- predecessors
 
@@ -273,7 +281,9 @@ class Router:
 
     def _refresh(self) -> None:
         """Candidates and words from what is known now."""
-        here = local_candidate(self._local.curve or _UNKNOWN, self._wait_s, self.settings.power)
+        here, curve = self._here, self._local.curve or _UNKNOWN
+        if here is None or here.curve is not curve or here.fixed_s != self._wait_s:
+            here = self._here = local_candidate(curve, self._wait_s, self.settings.power)
         self._candidates = [here, *[s.candidate() for s in self._successors.values() if s.is_ready]]
         self._words = {}
         self._is_stale = False
@@ -311,7 +321,7 @@ class Router:
     def _made(self, candidates: Iterable[Candidate]) -> Told:
         """A word from `candidates`: their minimum, and the nodes behind those that are least anywhere."""
         curves = {
-            c.name: c.curve.plus(self._usual_wait_s if c.name == LOCAL else c.fixed_s, c.per_item_s)
+            c.name: c.curve.plus(self._told_wait_s if c.name == LOCAL else c.fixed_s, c.per_item_s)
             for c in candidates
         }
         least = minimum(tuple(curves.values()), self.settings.max_n)
@@ -326,6 +336,8 @@ class Router:
         return Told(self.name, curve, frozenset(through), (self._started, self._n_words))
 
     def _broadcasts(self) -> list[Broadcast]:
+        if not self._predecessors:
+            return []
         settings = self.settings
         behind = self._predecessors.behind(
             self._word, settings.max_n, settings.threshold_s, settings.threshold_ratio
@@ -333,9 +345,7 @@ class Router:
         return [Broadcast(names, word) for word, names in behind]
 
     def _asks(self, peer: Successor, now_s: float) -> bool:
-        """Whether `peer` is pinged now; where nothing depends on it, the ping is put off."""
-        if now_s < peer.ping_at_s:
-            return False
+        """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
         if self.settings.adapts_pings and not peer.is_overdue(now_s) and not self._could_win(peer):
             peer.postpone(now_s)
             return False
@@ -365,8 +375,6 @@ class Router:
 
         Nothing else would show that: inputs go elsewhere.
         """
-        if now_s < self._probe_at_s:
-            return ()
         self._probe_at_s = now_s + self._probe_every_s
         curve, best, n = self._local.curve, self._best, self._last_n
         if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
@@ -394,5 +402,8 @@ class Router:
         return won
 
     def _earliest(self) -> float:
-        times = [self._probe_at_s, *(s.ping_at_s for s in self._successors.values())]
-        return min(*times, self._predecessors.expires_at_s())
+        first_s = min(self._probe_at_s, self._predecessors.expires_at_s)
+        for peer in self._successors.values():
+            if peer.ping_at_s < first_s:
+                first_s = peer.ping_at_s
+        return first_s
