@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 from typing import Generic, TypeVar, final
 
@@ -34,6 +35,7 @@ from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
 from pliant.models.encoder_source import Encoder
 from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.ahead import ahead
 from pliant.plan.parts import weight_bytes
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.store.encoder import open_encoder
@@ -369,8 +371,11 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
     """Every segment by the plan that it ran by; the spans of the whole."""
     spans: list[Span] = []
     start_s = 0.0
-    for segment, solved in zip(program.segments, planned, strict=True):
-        for span in simulate(Program((segment,), (), ()), solved.cost):
+    ran = zip(program.segments, planned, strict=True)
+    for _, some in groupby(ran, key=lambda one: id(one[1])):
+        segments, (solved, *_) = zip(*some, strict=True)
+        part = ahead(Program(segments, (), ()), solved.partition.primary)
+        for span in simulate(part, solved.cost):
             moved = replace(span, step=len(spans), start_s=start_s + span.start_s, end_s=start_s + span.end_s)
             spans.append(moved)
         start_s = max((span.end_s for span in spans), default=0.0)

@@ -6,6 +6,7 @@ from pliant.ir.cluster import Capability, ClusterCost, Curve, Interface, Links
 from pliant.ir.cost import Link, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.ahead import ahead
 from pliant.plan.parts import work_flops
 from pliant.plan.split import split
 
@@ -34,7 +35,7 @@ def simulated_s(
 ) -> float:
     """The true cost: `simulate` of the real program."""
     cost = ClusterCost(devices, links, work_flops(spec, partition))
-    return latency(simulate(split(spec, partition), cost))
+    return latency(simulate(ahead(split(spec, partition), partition.primary), cost))
 
 
 def curved(device: Capability) -> Capability:

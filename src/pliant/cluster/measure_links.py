@@ -19,7 +19,9 @@ TIMEOUT_S = 10.0
 _PINGS = 8
 _SMALLEST_BYTES, _LARGEST_BYTES = 16 << 10, 4 << 20
 _MESSAGE_S, _PAIR_S = 0.04, 0.4
-_TIMES = 3
+_MESSAGE_TRIPS, _PAIR_TRIPS = 4, 48
+"""The same in round trips where these are long: TCP needs some until it sends as fast as the link allows."""
+_TIMES, _RISING = 3, 1.15
 _SLOWER, _LATER, _LATER_S = 0.85, 1.25, 0.1e-3
 
 _END, _PING, _TAKE, _GIVE = range(4)
@@ -34,8 +36,9 @@ def measure_links(
     """Both directions of every pair that this member timed, as (source, destination).
 
     `members` are the same, in the same order, on every member, this one included; the tags of `epoch` are
-    used for nothing else. A pair takes about half a second at most, however slow its link is, but for
-    messages of 16 KB that take longer. Raises PeerLost, PeerMisbehaved and ClusterError as `comm` does.
+    used for nothing else. A pair takes about half a second and 60 round trips at most, however slow its link
+    is, but for messages of 16 KB that take longer. Raises PeerLost, PeerMisbehaved and ClusterError as
+    `comm` does.
     """
     found: dict[Pair, Link] = {}
     patience_s = TIMEOUT_S + len(members)  # a peer may still be in earlier pairs of its own
@@ -99,8 +102,9 @@ class _Asking:
         """From here to the peer, and back."""
         self._ask(_PING, 1)  # opens the connection
         rtt_s = min(self._ask(_PING, 1) for _ in range(_PINGS))
-        until_s = self._clock() + _PAIR_S
-        out_Bps = self._bandwidth(_TAKE, rtt_s, until_s - _PAIR_S / 2)
+        pair_s = _PAIR_S + _PAIR_TRIPS * rtt_s
+        until_s = self._clock() + pair_s
+        out_Bps = self._bandwidth(_TAKE, rtt_s, until_s - pair_s / 2)
         back_Bps = self._bandwidth(_GIVE, rtt_s, until_s)
         self._ask(_END, 1)
         return Link(rtt_s, out_Bps), Link(rtt_s, back_Bps)
@@ -108,20 +112,24 @@ class _Asking:
     def _bandwidth(self, what: int, rtt_s: float, until_s: float) -> float:
         """Of messages that grow until one takes long enough for the round trip not to matter.
 
-        How long a message should be follows from the quickest so far: one that was held up says nothing.
+        How long a message should be follows from the quickest so far: one that was held up says nothing. A
+        connection that still becomes quicker from message to message is not counted yet.
         """
+        message_s = max(_MESSAGE_S, _MESSAGE_TRIPS * rtt_s)
         n_bytes, best_Bps = _SMALLEST_BYTES, 0.0
         rates: list[float] = []
         while True:
             rate_Bps = n_bytes / max(self._ask(what, n_bytes) - rtt_s, 1e-7)
+            is_rising = rate_Bps > _RISING * best_Bps
             best_Bps = max(best_Bps, rate_Bps)
-            wanted = min(int(best_Bps * _MESSAGE_S), _LARGEST_BYTES)
+            wanted = min(int(best_Bps * message_s), _LARGEST_BYTES)
+            rates = [] if is_rising else rates
             if n_bytes >= wanted // 2:
                 rates.append(rate_Bps)
             if len(rates) == _TIMES or self._clock() > until_s:
                 return median(rates) if rates else best_Bps
-            if not rates:
-                n_bytes = min(wanted, 16 * n_bytes)
+            if not rates or is_rising:
+                n_bytes = max(n_bytes, min(wanted, 16 * n_bytes))
 
     def _ask(self, what: int, n_bytes: int) -> float:
         """Seconds from the question to the whole answer."""

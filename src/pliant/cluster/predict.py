@@ -11,6 +11,7 @@ from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, Segment, value
 from pliant.models.encoder_spec import EncoderSpec
+from pliant.plan.ahead import ahead
 from pliant.plan.parts import work_flops
 from pliant.plan.split import layer_segment, split
 
@@ -41,18 +42,18 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
     program = split(spec, partition)
     program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
-    spans = simulate(program, cost)
+    spans = simulate(ahead(program, partition.primary), cost)
     layer = _layer(spec, partition, coding)
     layer_spans = simulate(layer, cost)
     byte_s = _byte_s(layer, layer_spans)
-    return Solved(partition, picture, program, spans, layer, latency(layer_spans), cost, byte_s)
+    layer_s = _layer_s(layer, partition.primary, cost)
+    return Solved(partition, picture, program, spans, layer, layer_s, cost, byte_s)
 
 
 def layer_seconds(solved: Solved, picture: Picture) -> float:
     """What one layer of a partition should take by another picture; `predict` says more, for longer."""
-    return latency(
-        simulate(solved.layer, ClusterCost(picture.capabilities, picture.links, solved.cost.flops))
-    )
+    cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
+    return _layer_s(solved.layer, solved.partition.primary, cost)
 
 
 def link_ratios(
@@ -78,6 +79,14 @@ def link_ratios(
 
 def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
     return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
+
+
+def _layer_s(layer: Program, primary: str, cost: ClusterCost) -> float:
+    """What one layer more takes."""
+    one_s = latency(simulate(layer, cost))
+    two = Program(layer.segments * 2, (), ())
+    overlapped = ahead(two, primary)
+    return one_s if overlapped is two else latency(simulate(overlapped, cost)) - one_s
 
 
 def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:

@@ -20,7 +20,7 @@ def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> T
         starts_s = held(p, inner_bytes, shared, ends_s, cut)
         done_s = np.where(cut, starts_s + p.forward_s[f - 1][at, columns], ends_s)
         ends_s = _reduced(p, f, shared, cut, done_s)
-    return whole_s(p, headed, shared, ends_s)
+    return whole_s(p, headed, shared, ends_s, headed | cut | (rows > 0))
 
 
 def _reduced(p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:

@@ -77,7 +77,8 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
         start_s = _met(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
         down_s = np.where(cut, start_s + stage_s(p.capabilities, f"down.{f}", tile_ops), active_s)
         ends_s = _reduced(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
-    return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s)
+    works = (plans.heads > 0) | (plans.rows > 0) | mixing | cut | has
+    return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s, works)
 
 
 def grid_weights(p: Problem, plans: GridPlans) -> PerDevice:

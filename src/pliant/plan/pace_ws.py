@@ -40,17 +40,23 @@ def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
     attend_s = p.attend_s[at, heads]
     starts_s = _attended(p, heads, shared, attend_s)
     ends_s = np.where(rows > 0, starts_s + p.rest_s[at, rows], attend_s)
-    return whole_s(p, heads > 0, shared, ends_s)
+    return whole_s(p, heads > 0, shared, ends_s, (heads > 0) | (rows > 0))
 
 
-def whole_s(p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice) -> Times:
-    """The run, from a layer's `ends_s`: x reaches who has heads, and the primary after every layer."""
+def whole_s(p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice, works: Sets) -> Times:
+    """The run, from a layer's `ends_s`: x reaches who has heads, and the primary after every layer.
+
+    Nobody waits for a primary that is none of who `works`: what it takes travels beside the next layer.
+    """
     needs = headed.copy()
     needs[:, p.primary] = True
     row_bytes = float(ITEMSIZE * p.sizes.hidden)
-    inner_s = held(p, row_bytes, rows, ends_s, needs).max(1)
-    last_s = _answered(p, row_bytes, rows, ends_s)
-    total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * inner_s + last_s
+    held_s = held(p, row_bytes, rows, ends_s, needs)
+    back_s = _back(p, row_bytes, rows)
+    idle = ~works[:, p.primary]
+    held_s[idle, p.primary] = back_s[idle].max(1)
+    last_s = (ends_s + back_s).max(1)
+    total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * held_s.max(1) + last_s
     return total_s
 
 
@@ -64,15 +70,14 @@ def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
     return last_s
 
 
-def _answered(p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice) -> Times:
-    """When the primary alone holds everybody's rows."""
+def _back(p: Problem, row_bytes: float, rows: Rows) -> PerDevice:
+    """How long each device's rows take to the primary where nobody else wants them; its own take 0."""
     to = p.primary
     into = (rows.served - rows.fewer[:, :, to]) * row_bytes / p.ingress[to]
-    end_s = ends_s + p.rtt_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
+    back_s = p.rtt_s[:, to] + np.maximum(into, rows.each * row_bytes / p.rate[:, to])
     moves = rows.each > 0
     moves[:, to] = False
-    last_s: Times = np.maximum(np.where(moves, end_s, 0.0), ends_s).max(1)
-    return last_s
+    return np.where(moves, back_s, 0.0)
 
 
 def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> PerDevice:

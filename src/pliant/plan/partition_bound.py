@@ -111,12 +111,17 @@ class _Model:
     def gather(
         self, ends: tuple[Index, Index], done: Index, rows: Index, sent: np.ndarray, has: Index
     ) -> None:
-        """x leaves each device after a layer, `sent` rows to each other; after the last to the primary."""
+        """x leaves each device after a layer, `sent` rows to each other; after the last to the primary.
+
+        A primary without rows counts as one that nobody waits for, whose rows travel beside the next layer.
+        """
         p, n = self.p, self.p.n
         row_bytes, to, one = float(ITEMSIZE * p.sizes.hidden), np.arange(n) != p.primary, np.ones(n)
         rtt_s = np.where(to, p.rtt_s[:, p.primary], 0.0)
         off = np.where(np.eye(n, dtype=bool), 0.0, (row_bytes / p.egress)[:, None])
-        self.later(ends[0], (done, one), (sent, off), (has, rtt_s))
+        here = np.full(n, has[p.primary])
+        self.later(ends[0], (done, one), (sent, off), (has, rtt_s), (here, rtt_s), fixed=-rtt_s)
+        self.later(ends[0], (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
         self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
 
 
@@ -152,19 +157,21 @@ def _weight_stationary(p: Problem) -> _Model:
         model.later(end, (done, one))
         model.later(end, (z, p.attend_s + m * out), (y, -out), (rows, -rest_s), fixed=m * rest_s)
     i, j = np.nonzero(~np.eye(n, dtype=bool))
-    each = np.where(to[j], -m, 0.0)  # the primary takes every row, the others where they have heads
+    each = np.full(len(i), -m)  # who has heads takes every row, and a primary with rows
     model.at_most(
         np.zeros(len(i)), (rows[i], np.ones(len(i))), (sent[i, j], -np.ones(len(i))), (none[j], each)
     )
+    i = np.nonzero(to)[0]
+    back, here = sent[i, p.primary], np.full(len(i), has[p.primary])
+    model.at_most(m * one[i], (rows[i], one[i]), (back, -one[i]), (here, m * one[i]))
     model.gather(ends, done, rows, sent, has)
     into = row_bytes / p.ingress
-    headed = np.where(to, m * into, 0.0)
     model.later(
         ends[0],
         (attended, one),
         (rows, -rest_s - into),
-        (none, -headed),
-        (y[:, 0], np.where(to, into, 0.0)),
+        (none, -m * into),
+        (y[:, 0], into),
         fixed=m * (rest_s + into),
     )
     only = into[p.primary] + rest_s[p.primary]
@@ -207,14 +214,13 @@ def _tiled(p: Problem) -> _Model:
         model.later(following, (start, one), (columns, slope), (cut, call))
         done, passed = model.scattered(f + 1, following, rows, has, cut, to_cut)
         ready = following
-    ends, sent = model.ends(), np.where(np.arange(n) == p.primary, rows[:, None], to_headed)
+    ends = model.ends()
     for end in ends:
         model.later(end, (done, one))
         model.later(end, (passed, one))
-    model.gather(ends, done, rows, sent, has)
+    model.gather(ends, done, rows, to_headed, has)
     into = float(ITEMSIZE * s.hidden) / p.ingress
-    need, sure = np.where(to, m * into, 0.0), np.where(to, 0.0, m * into)
-    model.later(ends[0][j], (ready[i], each), (headed[j], need[j]), (rows[j], -into[j]), fixed=sure[j])
+    model.later(ends[0][j], (ready[i], each), (headed[j], m * into[j]), (rows[j], -into[j]))
     here = np.full(n, rows[p.primary])
     model.later(ends[1], (ready, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])
     entry = np.where(to, ITEMSIZE * s.hidden * m / p.egress[p.primary], 0.0)
@@ -246,8 +252,7 @@ def _gridded(p: Problem) -> _Model:
         model.later(following, (barrier, one), (tile, 2.0 * m * cut * (up_s + down_s)))
         barrier = following
     ends, into = model.ends(), float(ITEMSIZE * s.hidden) / p.ingress
-    need, sure = np.where(to, m * into, 0.0), np.where(to, 0.0, m * into)
-    model.later(ends[0], (barrier, one), (headed, need), (rows, -into), fixed=sure)
+    model.later(ends[0], (barrier, one), (headed, m * into), (rows, -into))
     model.later(ends[0], (barrier, one))
     here = np.full(n, rows[p.primary])
     model.later(ends[1], (barrier, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])

@@ -49,10 +49,12 @@ def _prices_s(
     whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
     layer_s = device.seconds("attend", s.attend.fixed + s.attend.each * s.n_heads)
     layer_s += device.seconds("rest", s.rest.each * s.rows)
-    alone_s = s.n_layers * layer_s if device.free_bytes >= whole else float("inf")
+    back_s = 0.0
+    alone_s = layer_s if device.free_bytes >= whole else float("inf")
     if name != primary:
-        alone_s += links.link(primary, name).seconds(x_bytes)
-        alone_s += s.n_layers * links.link(name, primary).seconds(x_bytes)
+        back_s = links.link(name, primary).seconds(x_bytes)
+        alone_s += links.link(primary, name).seconds(x_bytes) + back_s
+    alone_s += (s.n_layers - 1) * max(layer_s, back_s)  # x returns beside the next layer
     heads_s = device.seconds("attend", s.attend.fixed + s.attend.each * heads)
     rows_s = device.seconds("rest", s.rest.each * rows)
     return (
