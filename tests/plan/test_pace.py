@@ -67,7 +67,7 @@ def test_the_pace_is_near_the_simulation(
     plan = _plan(mode, name, n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, "d0")
     true_s = simulated_s(SPECS[name], as_partition(p, plan), devices, links)
-    assert seconds(p, plan)[0] == pytest.approx(true_s, rel=1e-9 if n < 3 and mode == "ws" else 0.35)
+    assert seconds(p, plan)[0] == pytest.approx(true_s, rel=1e-9 if n < 3 else 0.35)
 
 
 def test_the_pace_is_mostly_within_a_few_percent() -> None:

@@ -15,12 +15,24 @@ def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> T
     inner_bytes = float(ITEMSIZE * s.inner)
     headed, cut = heads > 0, columns > 0
     shared = rows_of(rows)
-    ends_s = _reduced(p, 0, shared, headed, p.mixed_s[at, heads])
+    ready_s = p.mixed_s[at, heads]
+    ends_s, leaves_s = _reduced(p, 0, shared, headed, ready_s), _sent(p, shared, headed, ready_s)
     for f in range(1, s.n_forwards + 1):
-        starts_s = held(p, inner_bytes, shared, ends_s, cut)
+        starts_s = held(p, inner_bytes, shared, ends_s, cut, np.maximum(ends_s, leaves_s))
         done_s = np.where(cut, starts_s + p.forward_s[f - 1][at, columns], ends_s)
-        ends_s = _reduced(p, f, shared, cut, done_s)
-    return whole_s(p, headed, shared, ends_s, headed | cut | (rows > 0))
+        ends_s, leaves_s = _reduced(p, f, shared, cut, done_s), _sent(p, shared, cut, done_s)
+    works = headed | cut | (rows > 0)
+    return whole_s(p, headed, shared, ends_s, works, np.maximum(ends_s, leaves_s))
+
+
+def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:
+    """When each device's interface has passed its sums of all others' rows: its own rows wait behind them."""
+    b = float(ITEMSIZE * p.sizes.inner) * rows.each
+    others = b.sum(1, keepdims=True) - b
+    wait_s = np.where((b > 0)[:, None, :], b[:, None, :] / p.rate + p.rtt_s, 0.0)
+    wait_s[:, np.arange(p.n), np.arange(p.n)] = 0.0
+    sent_s: PerDevice = ready_s + senders * np.maximum(wait_s.max(2), others / p.egress)
+    return sent_s
 
 
 def _reduced(p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:

@@ -43,19 +43,23 @@ def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
     return whole_s(p, heads > 0, shared, ends_s, (heads > 0) | (rows > 0))
 
 
-def whole_s(p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice, works: Sets) -> Times:
+def whole_s(
+    p: Problem, headed: Sets, rows: Rows, ends_s: PerDevice, works: Sets, leaves_s: PerDevice | None = None
+) -> Times:
     """The run, from a layer's `ends_s`: x reaches who has heads, and the primary after every layer.
 
     Nobody waits for a primary that is none of who `works`: what it takes travels beside the next layer.
+    `leaves_s` as for `held`.
     """
+    leaves_s = ends_s if leaves_s is None else leaves_s
     needs = headed.copy()
     needs[:, p.primary] = True
     row_bytes = float(ITEMSIZE * p.sizes.hidden)
-    held_s = held(p, row_bytes, rows, ends_s, needs)
+    held_s = held(p, row_bytes, rows, ends_s, needs, leaves_s)
     back_s = _back(p, row_bytes, rows)
     idle = ~works[:, p.primary]
     held_s[idle, p.primary] = back_s[idle].max(1)
-    last_s = (ends_s + back_s).max(1)
+    last_s = np.where(back_s > 0, leaves_s + back_s, ends_s).max(1)
     total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * held_s.max(1) + last_s
     return total_s
 
@@ -96,14 +100,19 @@ def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> Per
     return held_s
 
 
-def held(p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice, needs: Sets) -> PerDevice:
-    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others at `ends_s`."""
+def held(
+    p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice, needs: Sets, leaves_s: PerDevice
+) -> PerDevice:
+    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others at `ends_s`.
+
+    Rows go out at `leaves_s`: later than they are ready where an earlier exchange still fills the interface.
+    """
     b = row_bytes * rows.each
     wait_s = (rows.served[:, :, None] - rows.fewer) * (row_bytes / p.ingress)
     n_to = needs.sum(1, keepdims=True) - needs
     np.maximum(wait_s, (b * n_to / p.egress)[:, :, None], out=wait_s)
     np.maximum(wait_s, b[:, :, None] / p.rate, out=wait_s)
-    wait_s += ends_s[:, :, None] + p.rtt_s
+    wait_s += leaves_s[:, :, None] + p.rtt_s
     moves = (b > 0)[:, :, None] & needs[:, None, :]
     moves[:, np.arange(p.n), np.arange(p.n)] = False
     held_s: PerDevice = np.maximum(np.where(moves, wait_s, 0.0).max(1), ends_s)
