@@ -11,7 +11,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.cluster import Interface, Links
 from pliant.ir.cost import Link
 from pliant.ir.partition import Partition, Share
-from pliant.plan.pace import FlatMode, as_partition, seconds
+from pliant.plan.pace import FlatMode, Plans, as_partition, seconds
 from pliant.plan.partition import choose_partition, solve
 from pliant.plan.partition_all import all_plans, n_plans
 from pliant.plan.partition_improve import best
@@ -65,6 +65,26 @@ def test_the_search_finds_the_optimum_among_a_few_devices(
         _, optimum_s = best(p, all_plans(p, mode))
         _, found_s = solve(p, mode)
         assert found_s == pytest.approx(optimum_s, rel=1e-9), seed
+
+
+def test_heads_are_traded_for_columns_where_memory_is_full() -> None:
+    """Neither can move alone: all 39,321 plans of 16 heads, 8 rows and 256 columns are priced beside."""
+    spec, tokens = bert(hidden=64, heads=16, ffn=256), 8
+    alone_at_d0 = Partition("ws", "d0", (Share("d0", 16, tokens), Share("d1")), tokens)
+    whole = weight_bytes(spec, alone_at_d0)["d0"]
+    h, r, c = (x.ravel() for x in np.indices((17, tokens + 1, 257)))
+    every = Plans("1d", np.stack([h, 16 - h], 1), np.stack([r, tokens - r], 1), np.stack([c, 256 - c], 1))
+    for seed in range(20):
+        devices, links = cluster(seed, 2)
+        room = int((0.35 + 0.04 * (7 * seed % 10)) * whole)
+        devices = {
+            "d0": replace(devices["d0"], free_bytes=1 << 40),
+            "d1": replace(devices["d1"], free_bytes=room),
+        }
+        p = pose(spec, tokens, devices, links, "d0")
+        _, optimum_s = best(p, every)
+        _, found_s = solve(p, "1d")
+        assert found_s == pytest.approx(optimum_s, rel=2e-3), seed
 
 
 @pytest.mark.parametrize(("mode", "n"), [("ws", 2), ("ws", 3), ("1d", 2), ("1d", 3)])

@@ -5,6 +5,7 @@ to another. Among up to FEW devices all choices are begun with, and the most pro
 """
 
 from itertools import combinations, product
+from math import ceil, floor
 
 import numpy as np
 
@@ -25,6 +26,9 @@ ROUNDS = 40
 SIZES = (1, 2, 4, 16)
 """Rows or columns that move at a time, and of columns a 64th of all."""
 
+TRADED = (1, 2, 4)
+"""Heads that change places with columns at a time."""
+
 
 def solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
     """The quickest plan found; infinite seconds where none fits in memory."""
@@ -37,7 +41,7 @@ def solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
         width = WIDTHS[min(k, len(WIDTHS) - 1)]
         after, after_s = _leaders(p, _neighbours(plans), width)
         if k >= len(WIDTHS) and not after_s[0] < times[0] * (1 - 1e-9):
-            near = together([plans, *_several_moves(plans.take(0))])
+            near = together([plans, *_several_moves(p, plans.take(0))])
             after, after_s = _leaders(p, near, width)
             if not after_s[0] < times[0] * (1 - 1e-9):
                 break
@@ -90,10 +94,11 @@ def _neighbours(plans: Plans) -> Plans:
     return together(made)
 
 
-def _several_moves(plan: Plans) -> list[Plans]:
+def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
     """Moves along two axes at once, of a few, of half or of all that a device has.
 
-    In the 1D-tiled mode also along three, rows and columns between the same two.
+    In the 1D-tiled mode also along three, rows and columns between the same two; and heads against as many
+    columns as weigh the same, for devices whose memory is full.
     """
     shares = (plan.heads[0], plan.rows[0], plan.columns[0])
     single = [_sized(share, (1,) if axis == 0 else SIZES) for axis, share in enumerate(shares)]
@@ -104,6 +109,7 @@ def _several_moves(plan: Plans) -> list[Plans]:
         rows, columns = _alongside(plan)
         i, j = (x.ravel() for x in np.indices((len(single[0]), len(rows))))
         found.append(with_shares(plan, {0: single[0][i], 1: rows[j], 2: columns[j]}))
+        found.append(_traded(plan, p.sizes.tiled_head.each / p.sizes.tiled_column))
     return found
 
 
@@ -116,6 +122,24 @@ def _sized(share: Int[np.ndarray, " devices"], some: tuple[int, ...]) -> Counts:
 def _both(plan: Plans, single: list[np.ndarray], a: int, b: int) -> Plans:
     i, j = (x.ravel() for x in np.indices((len(single[a]), len(single[b]))))
     return with_shares(plan, {a: single[a][i], b: single[b][j]})
+
+
+def _traded(plan: Plans, n_columns: float) -> Plans:
+    """Heads that go one way, and about `n_columns` for each that come back."""
+    heads, columns = plan.heads[0], plan.columns[0]
+    moves = [
+        (src, dst, n, k)
+        for src, dst in zip(*np.nonzero(~np.eye(len(heads), dtype=bool)), strict=True)
+        for n in TRADED
+        for k in {floor(n * n_columns), ceil(n * n_columns)}
+        if heads[src] >= n and columns[dst] >= k
+    ]
+    after = heads[None].repeat(len(moves), 0), columns[None].repeat(len(moves), 0)
+    for i, (src, dst, n, k) in enumerate(moves):
+        for share, size in zip(after, (n, -k), strict=True):
+            share[i, src] -= size
+            share[i, dst] += size
+    return with_shares(plan, {0: after[0], 2: after[1]})
 
 
 def _alongside(plan: Plans) -> tuple[Counts, Counts]:
