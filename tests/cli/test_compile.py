@@ -161,14 +161,6 @@ def test_the_bench_says_where_the_time_goes(model: Path) -> None:
     assert names == [step["label"] for step in steps]
 
 
-def test_a_trace_that_cannot_be_written_is_said(model: Path) -> None:
-    """The directory may not be there."""
-    words = ("bench", str(model), "--dim", "batch=2", "--runs", "3", "--against", "")
-    status, _, said = run(*words, "--trace", str(model / "trace.json"))
-    assert status == 1
-    assert "cannot be written" in said
-
-
 def test_weights_in_codes(tmp_path: Path) -> None:
     """The directory runs on them; bits that make no sense, or no product to code, are said."""
     weights = np.random.default_rng(0).standard_normal((64, 96)).astype(np.float32) / 8

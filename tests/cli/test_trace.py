@@ -6,16 +6,20 @@ import pytest
 
 from tests.cli.conftest import Cli
 
+_VERBS = (
+    ("run", "sst2", "--latency", "5s", "--text", "a"),
+    ("cluster", "run", "random:no-such", "--text", "a"),
+    ("bench", "no-such.onnx"),
+)
 
-@pytest.mark.parametrize("verb", [("run", "sst2"), ("cluster", "run", "random:no-such")])
+
+@pytest.mark.parametrize("verb", _VERBS)
 @pytest.mark.parametrize("where", ["missing/trace.json", "."])
 def test_a_trace_that_cannot_be_written_is_refused_before_the_run(
     cli: Cli, tmp_path: Path, verb: tuple[str, ...], where: str
 ) -> None:
     """A run may take minutes and workers; neither model nor key is looked at first."""
-    done = cli(*verb, "--text", "a", "--latency", "5s", "--trace", tmp_path / where)
-    if verb[0] == "cluster":
-        done = cli(*verb, "--text", "a", "--trace", tmp_path / where)
+    done = cli(*verb, "--trace", tmp_path / where)
     assert done.exit_code == 1
     assert "the trace cannot be written" in done.stderr
     assert "no-such" not in done.stderr

@@ -14,6 +14,7 @@ from pliant import compiled
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.options import Json, Precise, Threads
 from pliant.cli.show import console, print_json
+from pliant.cli.trace import Trace, kept
 from pliant.errors import InputError
 from pliant.evaluate.peers import PEERS, Run, open_peer
 from pliant.quantities import format_seconds
@@ -57,9 +58,7 @@ def bench(
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
     ] = False,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write pliant's steps as a Chrome trace (ui.perfetto.dev opens it).")
-    ] = None,
+    trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
@@ -80,7 +79,8 @@ def bench(
     rows = measure(runners, feeds, runs)
     steps = session.profile(feeds, runs) if profile or trace is not None else None
     if steps is not None and trace is not None:
-        _write(steps, trace)
+        with kept(trace) as path:
+            steps.write_trace(path)
     if json:
         print_json(Profiled(rows, steps) if profile and steps is not None else rows)
         return
@@ -127,13 +127,6 @@ def measure(runners: dict[str, Run], feeds: dict[str, np.ndarray], runs: int) ->
         Measured(name, median(t), float(np.quantile(t, 0.95)), base / median(t), differences[name])
         for name, t in times.items()
     ]
-
-
-def _write(steps: Profile, trace: Path) -> None:
-    try:
-        steps.write_trace(trace)
-    except OSError as error:
-        raise InputError(f"the trace cannot be written to {trace}: {error.strerror}.") from error
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> float:

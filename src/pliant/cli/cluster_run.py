@@ -10,8 +10,9 @@ from pliant.cli.cluster_options import Led, ModelName, leading
 from pliant.cli.cluster_show import reply_values, show_reply, show_timeline
 from pliant.cli.options import Json
 from pliant.cli.show import print_json
-from pliant.cli.trace import Trace, keep_trace
+from pliant.cli.trace import Trace, kept
 from pliant.errors import InputError
+from pliant.run.trace import write_trace
 
 if TYPE_CHECKING:
     from pliant.clustered import Cluster, ClusterReply
@@ -42,7 +43,8 @@ def run(
     if not json and repeat == 1:
         show_timeline(reply)
     if trace is not None:
-        keep_trace(trace, reply.program, reply.predicted_spans, reply.spans)
+        with kept(trace) as path:
+            write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
 
 
 def _answer(

@@ -8,9 +8,10 @@ import typer
 from pliant.cli.options import Asked, Json, asking, text_lines
 from pliant.cli.recurrent import run_recurrent
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
-from pliant.cli.trace import Trace, keep_trace
+from pliant.cli.trace import Trace, kept
 from pliant.errors import InputError
 from pliant.recurrent import names_recurrent
+from pliant.run.trace import write_trace
 
 
 @asking
@@ -43,4 +44,5 @@ def run(
     if not json and len(texts) == 1:
         show_steps(reply)
     if trace is not None:
-        keep_trace(trace, reply.program, reply.predicted_spans, reply.spans)
+        with kept(trace) as path:
+            write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)

@@ -1,15 +1,13 @@
 """`--trace FILE`: refused before anything runs where it cannot be written. Knows no verb."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pliant.errors import InputError
-from pliant.ir.cost import Span
-from pliant.ir.program import Program
-from pliant.run.trace import write_trace
 
 
 def _writable(path: Path | None) -> Path | None:
@@ -27,14 +25,15 @@ def _writable(path: Path | None) -> Path | None:
 
 Trace = Annotated[
     Path | None,
-    typer.Option(help="Write the last run as a Chrome trace (ui.perfetto.dev opens it).", callback=_writable),
+    typer.Option(help="Write the run as a Chrome trace (ui.perfetto.dev opens it).", callback=_writable),
 ]
 
 
-def keep_trace(path: Path, program: Program, predicted: Sequence[Span], measured: Sequence[Span]) -> None:
-    """Write both runs of `program` to `path`. Raises InputError where that fails after all."""
+@contextmanager
+def kept(path: Path) -> Iterator[Path]:
+    """Where the trace is to be written. Raises InputError where that fails after all."""
     try:
-        write_trace(path, program, predicted=predicted, measured=measured)
+        yield path
     except OSError as error:
         raise _refusal(path, error) from error
 
