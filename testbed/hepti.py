@@ -10,6 +10,7 @@ from typing import Any
 
 from pliant.cluster.key import make_key
 from pliant.cluster.meet import PORT
+from pliant.cluster.patience import Patience
 from pliant.clustered import Cluster
 from testbed.inside import inside
 from testbed.network import Device, Network
@@ -17,6 +18,7 @@ from testbed.spec import DeviceSpec
 
 _MAIN = "from pliant.cli import main; main()"
 _PATIENCE_S = 120.0
+_SILENCE_S = Patience().silence_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Bed:
     model: str
     folder: Path
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    silence_s: float = _SILENCE_S
 
     @property
     def key(self) -> Path:
@@ -47,19 +50,32 @@ class Bed:
     def start(self, name: str) -> "subprocess.Popen[bytes]":
         """Start a worker on a device, for the first time or after it was killed; it joins on its own."""
         words = self.words.get(name)
-        return start_worker(self.network[name], self.primary.address, self.model, self.folder, words)
+        return start_worker(
+            self.network[name],
+            self.primary.address,
+            self.model,
+            self.folder,
+            words,
+            silence_s=self.silence_s,
+        )
 
 
 def start_worker(
-    device: Device, primary: str, model: str, folder: Path, words: Sequence[str] | None = None
+    device: Device,
+    primary: str,
+    model: str,
+    folder: Path,
+    words: Sequence[str] | None = None,
+    *,
+    silence_s: float = _SILENCE_S,
 ) -> "subprocess.Popen[bytes]":
     """`pliant worker` on `device`, of one thread, that knocks at the address `primary`.
 
     The key is `folder`/cluster.key, and what it says goes to NAME.log there; `words` are further options, the
-    device's pace unless given.
+    device's pace unless given. A primary that is silent for `silence_s` is lost.
     """
     asked = ["worker", "--join", f"{primary}:{PORT}", "--name", device.name, "--model", model]
-    asked += ["--key", str(folder / "cluster.key"), "--threads", "1"]
+    asked += ["--key", str(folder / "cluster.key"), "--threads", "1", "--silence", f"{silence_s}s"]
     asked += words if words is not None else ["--dilate-compute", str(device.spec.slower)]
     with (folder / f"{device.name}.log").open("ab") as log:
         return device.popen([sys.executable, "-c", _MAIN, *asked], stdout=log, stderr=log)
@@ -78,10 +94,11 @@ def open_bed(
 
     `options` go to `Cluster`. The primary is this process: a limit on its memory is told to the planner, not
     enforced. One thread computes on each device, `slower` times slower unless `words`, options of
-    `pliant worker` by device, say something else. `folder` must be new and stays.
+    `pliant worker` by device, say something else. `folder` must be new and stays. A `patience` among the
+    options bounds everybody's silence.
     Raises BedError where there is no testbed, and ClusterError naming the workers that came when not all did.
     """
-    first = specs[0]
+    first, patience = specs[0], options.get("patience", Patience())
     make_key(folder / "cluster.key")
     with ExitStack() as ends:
         network = ends.enter_context(Network(specs))
@@ -96,7 +113,7 @@ def open_bed(
                 **({"memory": first.memory_bytes} | options),
             )
         )
-        bed = Bed(network, cluster, model, folder, words or {})
+        bed = Bed(network, cluster, model, folder, words or {}, patience.silence_s)
         for device in bed.workers:
             bed.start(device.name)
         cluster.wait(len(bed.workers), _PATIENCE_S)

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from pliant.cluster.messages import Hello, encode
 from pliant.errors import ClusterError, LaneError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
-from tests.cluster.fakes import FakeCluster, FakeHolder, lost, spread
+from tests.cluster.fakes import FAST, FakeCluster, FakeHolder, lost, spread
 
 TOLERANCE = 1e-5  # the same float32 sums on every device
 
@@ -286,6 +287,20 @@ def test_a_member_that_had_rows_alone_is_given_what_its_new_share_needs(
     led = check(cluster)
     assert led.plans[2] is led.plans[4] is first
     assert not led.faults
+
+
+def test_a_worker_that_did_not_hear_the_primary_for_a_while_is_not_waited_for() -> None:
+    """Its silence is noticed on its side alone: it gave up the run, and says hello again."""
+    with FakeCluster(patience=replace(FAST, least_s=600.0)) as cluster:
+        for name in "ab":
+            cluster.add(name)
+        cluster.primary.wait_for(2, 10.0)
+        worker = cluster.machines["a"].worker
+        cluster.before["a"] = once_at(1, "rest", lambda: worker.lose("p"))
+        led = check(cluster)
+        (fault,) = led.faults
+        assert not fault.verdicts
+        assert set(led.plans[-1].partition.participants) == {"p", "a", "b"}
 
 
 def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> None:

@@ -63,7 +63,7 @@ def test_sixteen_workers_answer_as_one_device_in_every_mode_and_when_one_dies(
         net = ends.enter_context(Network([DeviceSpec("alpha"), *paces]))
         ends.enter_context(inside(net["alpha"]))
         for name in names:
-            start_worker(net[name], net["alpha"].address, model, tmp_path)
+            start_worker(net[name], net["alpha"].address, model, tmp_path, silence_s=_PATIENCE.silence_s)
         modes: tuple[Mode, ...] = ("ws", "1d", "2d")
         for mode in modes:
             with Cluster(

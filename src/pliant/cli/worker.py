@@ -16,6 +16,7 @@ from pliant.api import cache_directory, default_threads
 from pliant.cli.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
+from pliant.quantities import parse_seconds
 
 if TYPE_CHECKING:
     from pliant.cluster.worker import Worker
@@ -47,10 +48,15 @@ def worker(
     dilate_compute: Annotated[
         str, typer.Option(help="Emulate a device so many times slower; @FILE reads it whenever asked.")
     ] = "1",
+    silence: Annotated[
+        str,
+        typer.Option(help="How long a primary may be silent, on a busy device, before it counts as lost."),
+    ] = "1s",
     json: Json = False,
 ) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
     from pliant.cluster.launch import MemberOptions, open_worker
+    from pliant.cluster.patience import Patience
     from pliant.clustered import cluster_key, data_ports, memory_source, open_model, pace_source
 
     if not (join or discover):
@@ -74,6 +80,7 @@ def worker(
         dilation=pace_source(dilate_compute),
         engine=engine,
         data_ports=data_ports(data_port),
+        patience=Patience(silence_s=parse_seconds(silence)),
         on_event=report,
     )
     ended = Event()

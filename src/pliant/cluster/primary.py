@@ -165,8 +165,8 @@ class Primary:
         self._start_after(hello.last_epoch)
         if known is None or not known.is_here:
             self.on_event(f"{peer} joined")
-        elif known.hello.data_address != hello.data_address:
-            self._disturb(peer)  # it started anew before its silence was noticed
+        else:  # it was started anew, or did not hear this member for a while, and holds no plan any more
+            self._disturb(peer)
         self.monitor.greet(peer, hello, self._plan + 1)
         self.send(peer, Welcome(self._version))
         for _ in range(N_PINGS):
