@@ -29,15 +29,8 @@ LINE = "the film was a charming and often affecting journey through what nobody 
 N_LATE = 8
 N_CLIENTS = 16
 PEER = Path(__file__).with_name("crime_node_peer.py")
-NODE = [
-    sys.executable,
-    "-c",
-    "from pliant.cli.app import app; app()",
-    "node",
-    MODEL,
-    "--listen",
-    "127.0.0.1:0",
-]
+PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
+NODE = [*PLIANT, "node", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--json"]
 ADDED_MS = 1.0
 GROWTH = 0.02
 
@@ -84,7 +77,11 @@ def started(command: list[str], n_urls: int = 1) -> Iterator[tuple[list[str], in
         yield [json.loads(line)["url"] if line.startswith("{") else line for line in lines], process.pid
     finally:
         process.terminate()
-        process.wait()
+        try:
+            process.wait(2.0)
+        except subprocess.TimeoutExpired:  # the late ones share a process, where one alone hears the signal
+            process.kill()
+            process.wait()
 
 
 def node(*more: str) -> list[str]:
@@ -158,7 +155,7 @@ def overhead(report: Report, rounds: int, stack: ExitStack) -> None:
 def hop(report: Report, rounds: int, stack: ExitStack) -> None:
     """What passing a request on costs over asking the upstream itself."""
     upstream = stack.enter_context(started(node()))[0][0]
-    below = stack.enter_context(started(node("--upstream", upstream, "--dilate", "1000")))[0][0]
+    below = stack.enter_context(started(node("--upstream", upstream, "--dilate", "50")))[0][0]
     wait_for(below, lambda rows: rows[1]["is_chosen"])
     content = body(WORDS)
     direct, passed = Connection(upstream), Connection(below)

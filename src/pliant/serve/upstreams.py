@@ -29,6 +29,7 @@ FIRST_GUESS = Link(rtt_s=0.05, bandwidth_Bps=1e7)
 _SHORTEST_S = 2.0
 _PATIENCE = 10.0
 _PING_S = 10.0
+_FIRST_PINGS = 3
 _THROTTLE_S = 0.02
 _OWN_ERRORS = (422, 503, 508)
 """Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
@@ -164,30 +165,36 @@ class Upstreams:
         task.add_done_callback(self._under_way.discard)
 
     async def _ping(self, upstream: str) -> None:
-        """Its round trip and its curve; on a new connection the first call only opens that."""
+        """Its round trip and its curve. On a new connection the first call only opens that, and three count:
+        one alone may have met a stall, and nothing would correct it for T_ping."""
         message = RouteMessage(sender=self._router.name, address=self._address)
         headers = {ROUTE_HEADER: encode_route(message)}
         url = f"{upstream}{CURVE_PATH}?model={self._model}"
+        n = 1
         try:
             if upstream not in self._warm:
                 await self._client.call("GET", url, {}, b"", _PING_S)
                 self._warm.add(upstream)
-            start_s = self._clock()
-            response = await self._client.call("GET", url, headers, b"", _PING_S)
-            now_s = self._clock()
-            if response.status != 200:
-                raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
-            told, spent_s = decode_told(response.content)
+                n = _FIRST_PINGS
+            for _ in range(n):
+                await self._measure(upstream, url, headers)
         except NodeError:
             self.failed(upstream)
             self._metrics.pings.labels(upstream, "failed").inc()
         except RouteError:
             self.misbehaved(upstream)
             self._metrics.pings.labels(upstream, "misbehaved").inc()
-        else:
-            self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
-            self._metrics.pings.labels(upstream, "ok").inc()
-            self.changed()
+
+    async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
+        start_s = self._clock()
+        response = await self._client.call("GET", url, headers, b"", _PING_S)
+        now_s = self._clock()
+        if response.status != 200:
+            raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
+        told, spent_s = decode_told(response.content)
+        self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
+        self._metrics.pings.labels(upstream, "ok").inc()
+        self.changed()
 
     async def _tell(self, predecessor: str, body: bytes) -> None:
         address = self._router.address_of(predecessor)
