@@ -17,6 +17,7 @@ from pliant.serve.limits import Limits
 from pliant.serve.security import Address
 
 BACKLOG = 512
+LINGER_S = 0.2
 
 
 def bind(listen: Address) -> socket.socket:
@@ -80,7 +81,31 @@ class NodeServer(uvicorn.Server):
         ends_s = asyncio.get_running_loop().time() + self._settle_s
         while not self.force_exit and asyncio.get_running_loop().time() < ends_s:
             await asyncio.sleep(min(0.05, self._settle_s))
+        taken = self._take_waiting(sockets or [])
+        for server in self.servers:
+            server.close()
+        if not self.force_exit:
+            await asyncio.sleep(LINGER_S)  # what these connections carry is read, and answered
+        del taken
         await super().shutdown(sockets)
+
+    def _take_waiting(self, sockets: list[socket.socket]) -> list[asyncio.Task[object]]:
+        """Connections that are made, but not accepted yet: closing the socket would reset them."""
+        loop = asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            made = self.config.http_protocol_class
+            return made(config=self.config, server_state=self.server_state, app_state={}, _loop=loop)  # type: ignore[call-arg]
+
+        tasks: list[asyncio.Task[object]] = []
+        for sock in sockets:
+            with contextlib.suppress(OSError):  # BlockingIOError: there are no more
+                while True:
+                    connection, _ = sock.accept()
+                    connection.setblocking(False)
+                    work = loop.connect_accepted_socket(protocol, connection, ssl=self._tls)
+                    tasks.append(loop.create_task(work))
+        return tasks
 
     def stop(self) -> None:
         """As SIGTERM does; once more, as a second one."""
