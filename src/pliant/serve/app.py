@@ -74,7 +74,7 @@ class _Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sent = self._leaving(send) if self._node.is_draining else send
+        sent = self._leaving(send)
         if self._tokens and not scope["path"].startswith(_HEALTH):
             given = [value for name, value in scope["headers"] if name == b"authorization"]
             if len(given) != 1 or not self._tokens.admit(given[0].decode("latin-1")):
@@ -86,7 +86,7 @@ class _Guard:
 
     def _leaving(self, send: Send) -> Send:
         async def closing(message: Any) -> None:
-            if message["type"] == "http.response.start":
+            if self._node.is_draining and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
 

@@ -34,6 +34,7 @@ class _Guarded(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._is_in_head = True
+        self._is_leaving = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -76,6 +77,8 @@ class _Guarded(HttpToolsProtocol):
             self._refuse(431, f"{size} bytes of headers are more than {self.limits.head_bytes}.")
             return
         super().on_headers_complete()
+        if self._is_leaving and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if not self.transport.is_closing() and self.cycle is not None:
@@ -90,6 +93,12 @@ class _Guarded(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(self.limits.write_s, self._abort_unread)
+
+    def shutdown(self) -> None:
+        """A request whose head is on its way, or that the connection was made for, is still answered."""
+        self._is_leaving = True
+        if self.cycle is not None and not self._head_bytes:
+            super().shutdown()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, msg)

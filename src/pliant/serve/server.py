@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import ctypes
 import signal
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from typing import final
 
@@ -18,6 +20,18 @@ from pliant.serve.security import Address
 
 BACKLOG = 512
 LINGER_S = 0.2
+"""Between the last new connection and the end of listening: those half made are made, and accepted."""
+_ATTACH_FILTER = 26
+"""SO_ATTACH_FILTER, which Python has no name for."""
+_DROPS_SYNS = struct.pack(
+    "HBBI" * 5,
+    *(0x30, 0, 0, 13),  # the flags of the TCP header
+    *(0x54, 0, 0, 0x12),  # SYN and ACK of these
+    *(0x15, 0, 1, 0x02),  # SYN alone?
+    *(0x06, 0, 0, 0),  # then the packet is dropped
+    *(0x06, 0, 0, 0xFFFFFFFF),  # else it is taken
+)
+"""A filter in the kernel's language (socket(7)): calls to a socket are not heard, its packets else are."""
 
 
 def bind(listen: Address) -> socket.socket:
@@ -42,8 +56,9 @@ class NodeServer(uvicorn.Server):
     """Serves `app` until SIGTERM or SIGINT, then drains: no request that was read is lost.
 
     First the node says that it is not ready and asks every client to leave (`on_drain`), while it still
-    answers, for `settle_s`: whoever spreads requests looks elsewhere. Then it listens no more, answers what
-    it has read, and ends. A second signal ends it at once.
+    answers, for `settle_s`: whoever spreads requests looks elsewhere. Then it hears no new calls, takes those
+    that were made, listens no more, answers what it has read or is being sent, and ends. A connection that
+    lay idle all the while is closed. A second signal ends it at once.
     """
 
     def __init__(
@@ -81,31 +96,11 @@ class NodeServer(uvicorn.Server):
         ends_s = asyncio.get_running_loop().time() + self._settle_s
         while not self.force_exit and asyncio.get_running_loop().time() < ends_s:
             await asyncio.sleep(min(0.05, self._settle_s))
-        taken = self._take_waiting(sockets or [])
-        for server in self.servers:
-            server.close()
+        for sock in sockets or []:
+            hear_no_more(sock)
         if not self.force_exit:
-            await asyncio.sleep(LINGER_S)  # what these connections carry is read, and answered
-        del taken
+            await asyncio.sleep(LINGER_S)
         await super().shutdown(sockets)
-
-    def _take_waiting(self, sockets: list[socket.socket]) -> list[asyncio.Task[object]]:
-        """Connections that are made, but not accepted yet: closing the socket would reset them."""
-        loop = asyncio.get_running_loop()
-
-        def protocol() -> asyncio.Protocol:
-            made = self.config.http_protocol_class
-            return made(config=self.config, server_state=self.server_state, app_state={}, _loop=loop)  # type: ignore[call-arg]
-
-        tasks: list[asyncio.Task[object]] = []
-        for sock in sockets:
-            with contextlib.suppress(OSError):  # BlockingIOError: there are no more
-                while True:
-                    connection, _ = sock.accept()
-                    connection.setblocking(False)
-                    work = loop.connect_accepted_socket(protocol, connection, ssl=self._tls)
-                    tasks.append(loop.create_task(work))
-        return tasks
 
     def stop(self) -> None:
         """As SIGTERM does; once more, as a second one."""
@@ -127,3 +122,15 @@ class NodeServer(uvicorn.Server):
         finally:
             for number in installed:
                 loop.remove_signal_handler(number)
+
+
+def hear_no_more(sock: socket.socket) -> None:
+    """Calls from now on find nobody, until `sock` is closed; then they are refused.
+
+    Closing it alone would reset connections that the system has made, and nobody has accepted yet, with the
+    requests that they carry.
+    """
+    code = ctypes.create_string_buffer(_DROPS_SYNS, len(_DROPS_SYNS))
+    program = struct.pack("HP", len(_DROPS_SYNS) // 8, ctypes.addressof(code))
+    with contextlib.suppress(OSError):  # a system without filters
+        sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
