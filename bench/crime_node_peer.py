@@ -24,6 +24,8 @@ from pliant.serve.node import Call, Node
 from pliant.serve.security import Address, Tokens
 from pliant.serve.served import Served, Tensors, open_served
 from pliant.serve.server import NodeServer, bind
+from pliant.serve.terms import Terms
+from pliant.serve.whole import Whole
 
 ANY = Address("127.0.0.1", 0)
 
@@ -44,8 +46,8 @@ class Unrouted:
         start_s = self.clock()
         request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
         given = self.served.read(request.tensors)
-        done = await self._admission.run(lambda: self.served.answer(given), 0.0)
-        answer = write_reply(request, done.result, self.served.signature)
+        done = await self._admission.run(lambda: self.served.endpoint.run(given), 0.0)
+        answer = write_reply(request, done.result.outputs, self.served.signature)
         self.metrics.requests.labels(HERE, "ok").inc()
         self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
         return answer
@@ -54,15 +56,16 @@ class Unrouted:
 class Late:
     """A model of the same name and form that nobody asks."""
 
-    max_length, degree = 16384, 1
+    max_length, degree, terms = 16384, 1, Terms()
 
     def __init__(self, like: Served) -> None:
         self.signature = like.signature
+        self.endpoint = Whole("late", self._answer, self.max_length, 1)
 
     def read(self, tensors: Tensors) -> Request:
         return Request(1, tensors=tensors)
 
-    def answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> Tensors:
         return {"logits": np.zeros((1, 2), np.float32), "label": np.array([b"?"], object)}
 
     def sample(self, length: int) -> Tensors:

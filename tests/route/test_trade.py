@@ -89,10 +89,11 @@ def one(key: object, accuracy: float | None, seconds: float, rank: float | None 
     return Level(0, 10, key, accuracy, level_rank, (seconds, seconds), (seconds, seconds))
 
 
-def test_without_a_deadline_time_counts_and_with_one_accuracy() -> None:
-    """The one objective, and no hurry at all (infinity) gives the best."""
+def test_with_a_floor_alone_time_counts_and_else_accuracy() -> None:
+    """With a floor that is, even one of nothing; no floor and no hurry give the best."""
     trade = Trade([one("small", 0.8, 0.01), one("middle", 0.88, 0.02), one("whole", 0.92, 0.04)])
-    assert trade.pick(5).level.key == "small"
+    assert trade.pick(5).level.key == "whole"
+    assert trade.pick(5, 0.0).level.key == "small"
     assert trade.pick(5, 0.85).level.key == "middle"
     assert trade.pick(5, 0.0, 0.03).level.key == "middle"
     assert trade.pick(5, 0.0, float("inf")).level.key == "whole"
@@ -104,7 +105,7 @@ def test_without_a_deadline_time_counts_and_with_one_accuracy() -> None:
 def test_answers_say_how_fast_the_device_is_lately() -> None:
     """Twice slower than planned: what fitted before does not now. Outliers do not count."""
     trade = Trade([one("small", 0.8, 0.01), one("whole", 0.92, 0.04)])
-    small = trade.pick(5).level
+    small = trade.pick(5, 0.0).level
     for seconds in (0.02, 0.02, 5.0, 0.02, 0.02):
         trade.took(small, 5, seconds)
     assert trade.pace == pytest.approx(2.0)

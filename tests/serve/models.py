@@ -12,6 +12,8 @@ from pliant.route.endpoint import Endpoint, Request
 from pliant.serve.inference import Signature
 from pliant.serve.served import Tensors
 from pliant.serve.tensors import DATATYPES
+from pliant.serve.terms import Terms
+from pliant.serve.whole import Whole
 
 
 def texts(*words: str | bytes) -> np.ndarray:
@@ -29,9 +31,10 @@ class Upper:
 
     max_length = 1000
     degree: Literal[1, 2] = 1
-    endpoint: Endpoint | None = None
+    terms = Terms()
 
     def __init__(self, name: str = "upper", mark: str = "") -> None:
+        self.endpoint: Endpoint = Whole(name, self._answer, self.max_length, self.degree)
         outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
         self.signature = Signature(
             name, "test", (Port("text", "bytes", (1,)),), outputs, (frozenset({"text"}),)
@@ -45,7 +48,7 @@ class Upper:
     def read(self, tensors: Tensors) -> Request:
         return Request(len(tensors["text"][0]), tensors=tensors)
 
-    def answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> Tensors:
         text = request.tensors["text"][0]
         self.answered.append(text)
         assert self.gate.wait(60)
@@ -67,16 +70,17 @@ class Echo:
 
     max_length = 1000
     degree: Literal[1, 2] = 1
-    endpoint: Endpoint | None = None
+    terms = Terms()
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:
+        self.endpoint: Endpoint = Whole("echo", self._answer, self.max_length, self.degree)
         ports = tuple(Port(dtype, dtype, (None, None)) for dtype in only)
         self.signature = Signature("echo", "test", ports, ports, (frozenset(only),))
 
     def read(self, tensors: Tensors) -> Request:
         return Request(next(iter(tensors.values())).size, tensors=tensors)
 
-    def answer(self, request: Request) -> Mapping[str, np.ndarray]:
+    def _answer(self, request: Request) -> Mapping[str, np.ndarray]:
         return {name: np.array(array) for name, array in request.tensors.items()}
 
     def sample(self, length: int) -> Tensors:

@@ -63,7 +63,7 @@ def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
     assert expected.scores is not None
     request = served.read({"text": texts("good film")})
     assert request.length == expected.n_tokens
-    answer = served.answer(request)
+    answer = served.endpoint.run(request).outputs
     np.testing.assert_allclose(np.exp(answer["logits"][0]), expected.scores, rtol=1e-5)
     assert answer["label"].tolist() == [str(expected.label).encode()]
     with pytest.raises(InputError):
@@ -85,6 +85,6 @@ def test_an_onnx_model_answers_arrays(tmp_path: Path) -> None:
     assert served.signature.name == "relu-me"
     request = served.read({"x": np.array([[-1.0, 2.0, 3.0]], np.float32)})
     assert request.length == 3
-    assert served.answer(request)["y"].tolist() == [[0.0, 2.0, 3.0]]
+    assert served.endpoint.run(request).outputs["y"].tolist() == [[0.0, 2.0, 3.0]]
     assert served.read(served.sample(7)).length == 7
     served.close()

@@ -53,9 +53,9 @@ def test_time_runs_from_the_arrival_on() -> None:
     assert 0 < (wish.passed_on(9.5, 2.0).deadline_s or 0) < 1e-3
 
 
-def test_nothing_asked_is_the_best_there_is_and_a_floor_alone_the_soonest() -> None:
-    """An endpoint tells them apart by the deadline: infinity, or none."""
-    assert Wish(FIVE).at(1.0).deadline_s == inf
+def test_what_is_not_asked_is_left_open() -> None:
+    """An endpoint then gives the best there is, or with a floor alone the soonest above it."""
+    assert Wish(FIVE).at(1.0) == FIVE
     assert Wish(FIVE).is_free
-    assert Wish(FIVE, floor=0.8).at(1.0).deadline_s is None
+    assert Wish(FIVE, floor=0.8).at(1.0) == Request(5, "five words", accuracy_floor=0.8)
     assert Wish(FIVE, floor=0.8).passed_on(1.0, 0.2) == Terms(None, 0.8)

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from pliant import __version__
-from pliant.cli.cluster_options import Slower, say
+from pliant.cli.cluster_options import KeyFile, Slower, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
 from pliant.quantities import parse_seconds
 from pliant.serve.security import Tls, parse_address, read_tokens
-from pliant.serve.served import open_served
+from pliant.serve.served import Served, open_served
 from pliant.serve.terms import Terms
 
 LEARN_S = 3.0
@@ -52,11 +52,12 @@ def node(
         str | None, typer.Option(help="What this node is called.", show_default="its address")
     ] = None,
     latency: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="When a session's answer is due that names no deadline: with less accuracy if it has to be."
+            help="When an answer is due that names no deadline: with less accuracy if it has to be.",
+            show_default="50ms for a session",
         ),
-    ] = "50ms",
+    ] = None,
     accuracy_floor: Annotated[
         float | None,
         typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
@@ -66,6 +67,14 @@ def node(
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Answer over several devices: HOST:PORT where `pliant worker --join` finds this one."
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Workers of the cluster to wait for.", min=0)] = 1,
+    key: KeyFile = None,
     dilate: Slower = 1.0,
     verbose: Annotated[
         bool,
@@ -79,8 +88,15 @@ def node(
     if verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
-    served = open_served(model, preload=preload, threads=threads, dilation=dilate)
-    is_elastic = served.endpoint is not None
+    served: Served
+    if cluster is None:
+        served = open_served(model, preload=preload, threads=threads, dilation=dilate)
+    else:
+        from pliant.serve.cluster import open_cluster_text  # needs pyzmq
+
+        served = open_cluster_text(
+            model, cluster, key=key, n_workers=workers, threads=threads, dilation=dilate, on_event=say
+        )
     options = NodeOptions(
         listen=parse_address(listen),
         version=__version__,
@@ -91,8 +107,7 @@ def node(
         upstreams=tuple(upstream or ()),
         address=address,
         queue=queue,
-        dilation=1.0 if is_elastic else dilate,
-        terms=Terms(parse_seconds(latency), accuracy_floor) if is_elastic else Terms(),
+        terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor),
         learn_s=LEARN_S,
     )
 

@@ -17,15 +17,15 @@ from pliant.route.curve import TimeCurve
 class Request:
     """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival.
 
-    Without a deadline the fastest answer above the floor is wanted, with one (infinity too) the most accurate
-    that keeps it, or else the fastest.
+    Alone, it gets the most accurate answer there is. With a deadline, the most accurate that keeps it, or
+    else the fastest; with a floor only, the fastest at least that accurate.
     """
 
     length: int
     text: str | None = None
     tensors: Mapping[str, "np.ndarray[Any, Any]"] = field(default_factory=dict)
     deadline_s: float | None = None
-    accuracy_floor: float = 0.0
+    accuracy_floor: float | None = None
 
     def __post_init__(self) -> None:
         if self.length < 0:
@@ -34,6 +34,8 @@ class Request:
             raise InputError("a request has neither text nor tensors; give one of them.")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise InputError(f"a request has {self.deadline_s} s left; give a deadline above 0, or none.")
+        if self.accuracy_floor is not None and not 0 <= self.accuracy_floor <= 1:
+            raise InputError(f"a request has a floor of {self.accuracy_floor}; give a fraction, or none.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,11 @@ class Endpoint(Protocol):
     @property
     def name(self) -> str:
         """What the node's logs and metrics call it."""
+        ...
+
+    @property
+    def best(self) -> float | None:
+        """The accuracy that inputs of any length can have; None where it was never measured."""
         ...
 
     def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:

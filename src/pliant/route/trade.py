@@ -1,7 +1,7 @@
 """Accuracy against time: the ways one endpoint can answer, and which of them a request gets. Knows no model.
 
-One objective: the least time among ways at least as accurate as the floor; under a deadline the best accuracy
-that meets it, and where none does, the least time again, flagged.
+The best accuracy there is; under a deadline the best that meets it, and where none does, the least time,
+flagged; with a floor and no deadline the least time among ways at least that accurate.
 """
 
 from bisect import bisect_left
@@ -113,13 +113,16 @@ class Trade:
         level = self._of(n)[-1]
         return Pick(level, level.at(n) * self.pace, True)
 
-    def pick(self, n: int, accuracy_floor: float = 0.0, deadline_s: float | None = None) -> Pick:
+    def pick(self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None) -> Pick:
         """The way for an input of n items with `deadline_s` left (None: no hurry).
 
-        Without a deadline the fastest above the floor; with one the most accurate whose bound keeps it, or
-        else the fastest, with `is_met` False. Raises BudgetError where no way is as accurate as the floor.
+        With neither floor nor deadline the best there is; with a floor alone the fastest above it; with a
+        deadline the most accurate whose bound keeps it, or else the fastest, with `is_met` False. Raises
+        BudgetError where no way is as accurate as the floor.
         """
-        allowed = self._allowed(self._of(n), accuracy_floor)
+        if accuracy_floor is None and deadline_s is None:
+            return self.fullest(n)
+        allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
         fastest = min(allowed, key=lambda level: level.at(n))
         if deadline_s is None:
             return Pick(fastest, fastest.at(n) * self.pace, True)

@@ -27,15 +27,13 @@ class Admission:
     """Work for one thread; kernels let go of the interpreter, so that the event loop goes on meanwhile.
 
     At most `queue` pieces wait behind the one that runs: more are refused at once, which costs a client less
-    than an answer that comes too late. `dilation` emulates a slower device: after each piece the thread
-    sleeps (dilation - 1) times what that took.
+    than an answer that comes too late.
     """
 
-    def __init__(self, queue: int, dilation: float = 1.0) -> None:
-        if queue < 0 or not dilation >= 1.0:
-            raise InputError(f"a queue of {queue} and a dilation of {dilation} cannot be; at least 0 and 1.")
+    def __init__(self, queue: int) -> None:
+        if queue < 0:
+            raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
         self._most = queue + 1
-        self._dilation = dilation
         self._expected_s: list[float] = []
         self._pool = ThreadPoolExecutor(1, "pliant-compute")
 
@@ -83,8 +81,4 @@ class Admission:
     def _timed(self, work: Callable[[], T], asked_s: float) -> Done[T]:
         start_s = time.perf_counter()
         result = work()
-        spent_s = time.perf_counter() - start_s
-        if self._dilation > 1.0:
-            time.sleep((self._dilation - 1.0) * spent_s)
-            spent_s = time.perf_counter() - start_s
-        return Done(result, start_s - asked_s, spent_s)
+        return Done(result, start_s - asked_s, time.perf_counter() - start_s)

@@ -98,9 +98,9 @@ class _Paths:
 
     def __init__(self, node: Node, version: str, has_tokens: bool) -> None:
         self._node, self._version, self._has_tokens = node, version, has_tokens
-        self._openapi = _json(
-            document(node.served.signature, node.served.max_length, version, has_tokens)
-        ).body
+        served = node.served
+        about = document(served.signature, served.max_length, served.endpoint.best, version, has_tokens)
+        self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
         return Response()

@@ -35,6 +35,11 @@ class ElasticSession:
         self.session = session
         self.trade = Trade(levels(session), name)
 
+    @property
+    def best(self) -> float | None:
+        """The accuracy of the whole model; None where it was never measured."""
+        return self.trade.best
+
     def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
         """Seconds by number of tokens of answers at least that accurate. Raises BudgetError."""
         return self.trade.curve(accuracy_floor)

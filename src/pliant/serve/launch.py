@@ -40,8 +40,8 @@ class NodeOptions:
 
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
     answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
-    is what is known of this device without that. `terms` are of requests
-    that start here and bring none.
+    is what is known of this device without that. `terms` are of requests that start here and bring none,
+    before the model's own.
     """
 
     listen: Address
@@ -53,7 +53,6 @@ class NodeOptions:
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
     queue: int = 64
-    dilation: float = 1.0
     settle_s: float = 0.5
     limits: Limits = field(default_factory=Limits)
     learn_s: float = 0.0
@@ -120,8 +119,8 @@ def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
     )
     settings = options.routing or RouterSettings(served.max_length, degree=served.degree)
     router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
-    admission = Admission(options.queue, options.dilation)
-    return Node(served, router, admission, options.limits, terms=options.terms)
+    admission = Admission(options.queue)
+    return Node(served, router, admission, options.limits, terms=options.terms.over(served.terms))
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

@@ -193,7 +193,7 @@ class Node:
         could just make it; but not before it is half as late again as it was expected.
         """
         endpoint, now_s = self.served.endpoint, self.clock()
-        if endpoint is None or wish.is_free or self._admission.is_full:
+        if wish.is_free or self._admission.is_full:
             return inf
         wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
         if wish.due_s is None or choice.seconds > left_s:
@@ -237,11 +237,7 @@ class Node:
         return Answer(answer, choice.target)
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> Answer:
-        endpoint, curve = self.served.endpoint, self.router.local_curve
-        if endpoint is not None:
-            expected_s = endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
-        else:
-            expected_s = 0.0 if curve is None else curve.at(wish.length)
+        expected_s = self.served.endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
         done = await self._admission.run(partial(self._compute, wish), expected_s)
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
@@ -275,11 +271,8 @@ class Node:
 
         A model's own mistake is this request's end, not the connection's.
         """
-        endpoint = self.served.endpoint
         try:
-            if endpoint is not None:
-                return endpoint.run(wish.at(self.clock()))
-            return Reply(self.served.answer(wish.request), HERE, 0.0)
+            return self.served.endpoint.run(wish.at(self.clock()))
         except PliantError:
             raise
         except Exception as error:
@@ -296,12 +289,9 @@ class Node:
         if is_passed_on and call.route is not None:
             terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor)
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        wish, endpoint = Wish(given, due_s, terms.accuracy_floor), self.served.endpoint
+        wish = Wish(given, due_s, terms.accuracy_floor)
         try:
-            if endpoint is not None:
-                endpoint.estimate(wish.at(start_s))
-            elif wish.floor:
-                raise BudgetError(f"the accuracy of {self.served.signature.name} was never measured.")
+            self.served.endpoint.estimate(wish.at(start_s))
         except BudgetError as error:
             raise NodeError(str(error), status=422) from error
         return wish

@@ -15,8 +15,11 @@ _ERROR = {
 }
 
 
-def document(model: Signature, max_length: int, version: str, has_tokens: bool) -> _Json:
-    """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form."""
+def document(model: Signature, max_length: int, best: float | None, version: str, has_tokens: bool) -> _Json:
+    """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form.
+
+    `best` is the accuracy that answers can have, None where it was never measured.
+    """
     base = f"/v2/models/{model.name}"
     paths: _Json = {
         "/v2/health/live": _get("Whether the node runs.", _empty("It runs."), is_open=True),
@@ -40,7 +43,7 @@ def document(model: Signature, max_length: int, version: str, has_tokens: bool) 
             {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
         ),
     }
-    components: _Json = {"schemas": _schemas(model)}
+    components: _Json = {"schemas": _schemas(model, best or 0.0)}
     about: _Json = {
         "openapi": "3.1.0",
         "info": {"title": f"pliant node: {model.name}", "version": version},
@@ -104,12 +107,9 @@ def _infer() -> _Json:
     }
 
 
-def _schemas(model: Signature) -> _Json:
+def _schemas(model: Signature, best: float) -> _Json:
     inputs = {port.name: _input(port) for port in model.inputs}
     ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
-    deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
-    known = {"binary_data_output": {"type": "boolean"}, "deadline_s": deadline}
-    parameters = {"type": "object", "properties": known}
     return {
         "Any": {"type": "object"},
         "Error": _object({"error": {"type": "string"}}),
@@ -140,7 +140,7 @@ def _schemas(model: Signature) -> _Json:
             "required": ["inputs"],
             "properties": {
                 "id": {"type": "string"},
-                "parameters": parameters,
+                "parameters": _terms(best),
                 "inputs": {"oneOf": [_sequence(way) for way in ways]},
                 "outputs": {
                     "type": "array",
@@ -181,6 +181,7 @@ def _schemas(model: Signature) -> _Json:
             "properties": {
                 "model_name": {"const": model.name},
                 "id": {"type": "string"},
+                "parameters": _said(),
                 "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
             },
         },
@@ -193,6 +194,34 @@ def _schemas(model: Signature) -> _Json:
                 "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
                 "data": {"type": "array"},
             },
+        },
+    }
+
+
+def _terms(best: float) -> _Json:
+    """Of a request: how soon, how accurate at least."""
+    deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
+    floor = {"type": "number", "minimum": 0, "maximum": best}
+    return {
+        "type": "object",
+        "properties": {
+            "binary_data_output": {"type": "boolean"},
+            "deadline_s": {
+                **deadline,
+                "description": "Seconds, in which to answer as well as can be.",
+            },
+            "accuracy_floor": {**floor, "description": "The least accuracy of the answer, a fraction."},
+        },
+    }
+
+
+def _said() -> _Json:
+    """Of an answer: what was known of its like, and whether it came in time."""
+    return {
+        "type": "object",
+        "properties": {
+            "accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+            "met": {"type": "boolean"},
         },
     }
 

@@ -3,9 +3,7 @@
 A `Served` is all that a node needs of a model: another kind is another class of that form.
 """
 
-import re
-from dataclasses import replace
-from math import inf, prod
+from math import prod
 from pathlib import Path
 from typing import Literal, Protocol, final
 
@@ -24,18 +22,22 @@ from pliant.run.answering import Answering
 from pliant.run.recurrent import RecurrentModel
 from pliant.run.session import Session
 from pliant.serve.elastic import WHOLE_S, ElasticSession
-from pliant.serve.inference import Signature, signature
+from pliant.serve.inference import Signature, model_name, signature
 from pliant.serve.tensors import numpy_dtype
+from pliant.serve.terms import Terms
 from pliant.serve.texts import Tensors, as_bytes, text_of
+from pliant.serve.whole import Whole
+
+SOON_S = 0.05
+"""When a session's answer is due that names no deadline."""
 
 
 class Served(Protocol):
-    """A model: `read` is called on the node's event loop and must be quick, `answer` on its worker thread.
+    """A model: `read` is called on the event loop and must be quick, its `endpoint` answers on a thread.
 
     Both raise InputError for what the model cannot take; `read` says how long the input is. Time grows with
     that as a polynomial of `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some
-    length, to learn it from. `endpoint`, where it has one, answers in its place: with less accuracy where
-    there is less time.
+    length, to learn it from. `terms` are of requests for which neither their source nor the node has any.
     """
 
     @property
@@ -45,9 +47,10 @@ class Served(Protocol):
     @property
     def degree(self) -> Literal[1, 2]: ...
     @property
-    def endpoint(self) -> Endpoint | None: ...
+    def endpoint(self) -> Endpoint: ...
+    @property
+    def terms(self) -> Terms: ...
     def read(self, tensors: Tensors) -> Request: ...
-    def answer(self, request: Request) -> Tensors: ...
     def sample(self, length: int) -> Tensors: ...
     def close(self) -> None: ...
 
@@ -60,6 +63,7 @@ class TextClassifier:
     """
 
     degree: Literal[1, 2] = 2
+    terms = Terms(deadline_s=SOON_S)
 
     def __init__(self, name: str, session: Session) -> None:
         self.endpoint = self._elastic = ElasticSession(name, session)
@@ -77,10 +81,6 @@ class TextClassifier:
         text = text_of(tensors)
         return Request(self._tokenizer.encode(text).n_tokens, text)
 
-    def answer(self, request: Request) -> Tensors:
-        """The whole model's, whatever time it takes."""
-        return self._elastic.run(replace(request, deadline_s=inf)).outputs
-
     def sample(self, length: int) -> Tensors:
         return {"text": as_bytes(" ".join(["good"] * max(1, length - 2)))}
 
@@ -96,9 +96,9 @@ class RecurrentText:
     """
 
     degree: Literal[1, 2] = 1
-    endpoint: Endpoint | None = None
+    terms = Terms()
 
-    def __init__(self, name: str, model: RecurrentModel) -> None:
+    def __init__(self, name: str, model: RecurrentModel, dilation: float = 1.0) -> None:
         self._model = model
         labels = model.spec.labels
         outputs = (
@@ -109,13 +109,14 @@ class RecurrentText:
         inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
         ways = (frozenset({"text"}), frozenset({"ids"}))
         self.max_length = model.spec.max_tokens
+        self.endpoint = Whole(name, self._answer, self.max_length, self.degree, dilation)
         self.signature = Signature(name, "pliant_recurrent", inputs, outputs, ways)
 
     def read(self, tensors: Tensors) -> Request:
         ids = tensors["ids"][0] if "ids" in tensors else self._model.source.read(text_of(tensors))
         return Request(len(ids), tensors={"ids": ids})
 
-    def answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> Tensors:
         answer = self._model.answer(request.tensors["ids"])
         numbers = answer.logits[None]
         return (
@@ -136,11 +137,12 @@ class ArrayModel:
     """A compiled ONNX model. Its length is the product of the first input's open dimensions."""
 
     degree: Literal[1, 2] = 2
-    endpoint: Endpoint | None = None
+    terms = Terms()
 
-    def __init__(self, name: str, session: Answering, max_length: int = 4096) -> None:
+    def __init__(self, name: str, session: Answering, dilation: float = 1.0, max_length: int = 4096) -> None:
         self._session = session
         self.max_length = max_length
+        self.endpoint = Whole(name, self._answer, max_length, self.degree, dilation)
         self.signature = signature(name, "pliant_compiled", session.inputs, session.outputs)
         first = session.inputs[0]
         self._open = [i for i, dim in enumerate(first.dims or ()) if not isinstance(dim, int)]
@@ -150,7 +152,7 @@ class ArrayModel:
         shape = tensors[self._first].shape
         return Request(prod(shape[i] for i in self._open) if self._open else prod(shape), tensors=tensors)
 
-    def answer(self, request: Request) -> Tensors:
+    def _answer(self, request: Request) -> Tensors:
         answers = self._session.run(request.tensors)
         return {name: np.asarray(array) for name, array in answers.items()}
 
@@ -170,18 +172,18 @@ class ArrayModel:
 def open_served(source: str, *, preload: str, threads: int | None, dilation: float = 1.0) -> Served:
     """The model that `source` names: an ONNX file, what `pliant compile -o` wrote, what `pliant run` takes.
 
-    `preload` is a session's, which runs `dilation` times slower: other models are slowed by the node, but a
-    session has to know. Raises PliantError as these do.
+    `preload` is a session's; `dilation` emulates a device that is so many times slower. Raises PliantError as
+    these do.
     """
-    path = Path(source)
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
+    path, name = Path(source), model_name(source)
     if names_recurrent(source):
         model = open_recurrent(source, threads=threads, cache=api.cache_directory() / "kernels")
-        return RecurrentText(name, model)
+        return RecurrentText(name, model, dilation)
     if path.suffix == ".onnx":
-        return ArrayModel(name, compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels"))
+        compiled = compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels")
+        return ArrayModel(name, compiled, dilation)
     if (path / PROGRAM).is_file():
-        return ArrayModel(name, load(path, threads=threads))
+        return ArrayModel(name, load(path, threads=threads), dilation)
     session = api.open(
         source,
         latency=WHOLE_S,

@@ -56,13 +56,9 @@ class Wish:
         return inf if self.due_s is None else self.due_s - now_s
 
     def at(self, now_s: float) -> Request:
-        """As an endpoint is asked at `now_s`. A floor alone wants the soonest answer above it."""
-        deadline_s = None if self.due_s is None and self.floor is not None else self.left_s(now_s)
-        return replace(
-            self.request,
-            deadline_s=None if deadline_s is None else max(deadline_s, _LEAST_S),
-            accuracy_floor=self.floor or 0.0,
-        )
+        """As an endpoint is asked at `now_s`."""
+        left_s = None if self.due_s is None else max(self.left_s(now_s), _LEAST_S)
+        return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
 
     def passed_on(self, now_s: float, way_s: float) -> Terms:
         """The terms for a node that is `way_s` away, there and back."""
