@@ -7,7 +7,10 @@ from typing import Any, Self
 
 
 class Liar:
-    """Pings get `points`, requests `status`, `content` and headers; `is_silent` answers requests never."""
+    """Pings get `points`, requests `status`, `content` and headers, among them `answer_points` or `points`.
+
+    `is_silent` answers requests never.
+    """
 
     def __init__(
         self,
@@ -17,10 +20,14 @@ class Liar:
         inference_header: str | None = None,
         is_silent: bool = False,
         spent_s: float = 0.0,
+        answer_points: str | None = None,
     ) -> None:
         self.n_asked = 0
         self._ended = threading.Event()
-        word = f'{{"node":"liar","points":{points},"through":["liar"],"stamp":[1,1],"spent_s":{spent_s}}}'
+        word, answer_word = (
+            f'{{"node":"liar","points":{p},"through":["liar"],"stamp":[1,1],"spent_s":{spent_s}}}'
+            for p in (points, answer_points or points)
+        )
         liar = self
 
         class Answers(BaseHTTPRequestHandler):
@@ -38,7 +45,7 @@ class Liar:
                 more = (
                     {} if inference_header is None else {"Inference-Header-Content-Length": inference_header}
                 )
-                self._say(status, content, {"Pliant-Curve": word, **more})
+                self._say(status, content, {"Pliant-Curve": answer_word, **more})
 
             def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)

@@ -68,7 +68,7 @@ class Upper:
 class Echo:
     """One input of every datatype and open shape; what comes, goes back under the same name."""
 
-    max_length = 1000
+    max_length = 1 << 21
     degree: Literal[1, 2] = 1
     terms = Terms()
 

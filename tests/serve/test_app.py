@@ -133,6 +133,11 @@ def test_wrong_tensors_are_refused_with_a_reason(client: httpx.Client, inputs: l
         refused(client.post(INFER, content=body), 400, word)
 
 
+def test_an_input_that_is_too_long_is_refused_with_the_limit(client: httpx.Client) -> None:
+    """Before it waits for a turn that it would take from others."""
+    refused(client.post(INFER, content=asking("a" * 1001)), 400, "at most 1000")
+
+
 @pytest.mark.parametrize(
     "outputs",
     [

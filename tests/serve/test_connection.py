@@ -1,5 +1,6 @@
 """Clients that are slow, endless or not of HTTP, at the socket itself."""
 
+import json
 import socket
 import ssl
 import time
@@ -11,8 +12,9 @@ import pytest
 
 from pliant.serve.limits import Limits
 from pliant.serve.security import Tls
-from tests.serve.models import Upper
+from tests.serve.models import Echo, Upper
 from tests.serve.nodes import Running, asking, running
+from tests.serve.test_routing import until
 
 LIMITS = Limits(
     head_s=0.5, body_s=0.5, idle_s=1.0, head_bytes=2000, n_headers=20, n_connections=8, write_s=0.5
@@ -87,6 +89,38 @@ def test_a_body_that_trickles_in_is_cut_off(node: Running) -> None:
     head = b"POST /v2/models/upper/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
     assert b" 408 " in said(node, head, b"{")
     assert answers(node)
+
+
+def test_who_never_reads_an_answer_is_cut_off() -> None:
+    """[crime.damage] an answer larger than the system keeps for a client lies in the node's memory."""
+    with running(Echo(("float64",)), limits=LIMITS) as node:
+        host, _, port = node.address.partition(":")
+        n = 1 << 20
+        about = {"shape": [1, n], "datatype": "FP64", "parameters": {"binary_data_size": 8 * n}}
+        wanted = {"name": "float64", "parameters": {"binary_data": True}}
+        head = json.dumps({"inputs": [{"name": "float64", **about}], "outputs": [wanted]}).encode()
+        lines = (
+            "POST /v2/models/echo/infer HTTP/1.1",
+            "host: x",
+            f"inference-header-content-length: {len(head)}",
+            f"content-length: {len(head) + 8 * n}",
+        )
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(60)
+            sock.connect((host, int(port)))
+            sock.sendall("\r\n".join((*lines, "\r\n")).encode() + head + bytes(8 * n))
+            until(lambda: node.node is not None and node.node.metrics.text().count(b'outcome="ok"') > 0)
+            until(lambda: _is_cut(sock))
+
+
+def _is_cut(sock: socket.socket) -> bool:
+    """Whether the other side is gone, found by what it says to one more byte."""
+    try:
+        sock.send(b"x")
+    except OSError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize(

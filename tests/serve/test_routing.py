@@ -200,23 +200,23 @@ def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself() -> None:
             assert metric(end, f'pliant_fallbacks_total{{upstream="{gateway.url}"}}') == 0
 
 
-@pytest.mark.parametrize(
-    "points",
-    [
-        "[[0,NaN]]",
-        "[[0,-1.0]]",
-        "[[0,1e999]]",
-        "[[5,1.0],[3,1.0]]",
-        "[[0,1.0],[0,2.0]]",
-        "[]",
-        "{}",
-        "[[0]]",
-        "[[0,null]]",
-        "[[0.5,1.0]]",
-        "[[-1,1.0]]",
-        json.dumps([[n, 1.0] for n in range(2000)]),
-    ],
+WRONG_CURVES = (
+    "[[0,NaN]]",
+    "[[0,-1.0]]",
+    "[[0,1e999]]",
+    "[[5,1.0],[3,1.0]]",
+    "[[0,1.0],[0,2.0]]",
+    "[]",
+    "{}",
+    "[[0]]",
+    "[[0,null]]",
+    "[[0.5,1.0]]",
+    "[[-1,1.0]]",
+    json.dumps([[n, 1.0] for n in range(2000)]),
 )
+
+
+@pytest.mark.parametrize("points", WRONG_CURVES)
 def test_curves_that_cannot_be_set_their_node_aside(points: str) -> None:
     """[crime.damage] lying curves, in answers to pings: it is never a candidate, and nothing breaks."""
     with Liar(points=points) as liar, end_below(liar.url) as end:
@@ -224,6 +224,17 @@ def test_curves_that_cannot_be_set_their_node_aside(points: str) -> None:
         assert target_of(end, 100) == "local"
         assert "aside" in explained(end, 100)["candidates"][1]["reason"]
         assert answer_of(end, "x").endswith("@end")
+
+
+@pytest.mark.parametrize("points", WRONG_CURVES)
+def test_curves_that_cannot_be_in_answers_set_their_node_aside(points: str) -> None:
+    """[crime.damage] the answer is right and is given; what came beside it ends the trust."""
+    with Liar(content=GOOD, answer_points=points) as liar, end_below(liar.url) as end:
+        until(lambda: target_of(end, 100) == liar.url)
+        assert answer_of(end, "x") == "X@liar"
+        assert target_of(end, 100) == "local"
+        assert "aside" in explained(end, 100)["candidates"][1]["reason"]
+        assert answer_of(end, "x") == "X@end"
 
 
 def test_broadcasts_that_cannot_be_are_refused() -> None:

@@ -9,6 +9,7 @@ from http.client import HTTPConnection, HTTPException
 import httpx
 import pytest
 
+from pliant.serve.limits import Limits
 from pliant.serve.security import Address
 from pliant.serve.server import bind, hear_no_more
 from tests.serve.models import Upper
@@ -88,7 +89,7 @@ def test_clients_that_ask_all_the_time_lose_nothing(is_kept: bool) -> None:
 @pytest.mark.parametrize("sent", [b"", b"GET /v2 HT"])
 def test_who_had_connected_is_answered_after_the_node_listens_no_more(sent: bytes) -> None:
     """Whether half a head has come or nothing yet: a request is on its way."""
-    with running(Upper()) as node:
+    with running(Upper(), limits=Limits(head_s=PATIENCE_S)) as node:
         host, _, port = node.address.partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as early:
             early.sendall(sent)
