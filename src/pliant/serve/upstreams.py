@@ -192,6 +192,8 @@ class Upstreams:
         if response.status != 200:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
         told, spent_s = decode_told(response.content)
+        if upstream not in self._warm:
+            return  # it failed a request meanwhile: a ping that is sent later says whether it is back
         self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
         self.changed()
