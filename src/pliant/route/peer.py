@@ -18,6 +18,8 @@ _STRIKES = 3
 _HONEST = 16
 _CONFIRM_S = 1.0
 _RARELY = 8.0
+_CALM = 4.0
+"""So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
 
 State = Literal["ready", "unknown", "down", "aside", "circle"]
 
@@ -48,6 +50,8 @@ class Successor:
         self.told: Told | None = None
         self.ping_at_s = float("-inf")
         self.contact_s: float | None = None
+        self.n_inputs = 0
+        """How many inputs its router had seen when a ping was due last."""
         self._candidate: Candidate | None = None
         self._settings = settings
         self._me = me
@@ -72,6 +76,13 @@ class Successor:
                 self._settings.radio,
             )
         return self._candidate
+
+    def expect(self, now_s: float) -> bool:
+        """The way there as it is to be expected at `now_s`; whether that changes anything for a choice."""
+        is_moved = self.transfer.expect(now_s)
+        if is_moved:
+            self._candidate = None
+        return is_moved and self.is_ready
 
     @property
     def is_ready(self) -> bool:
@@ -103,7 +114,7 @@ class Successor:
 
     def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
-        self._heard(is_surprise, now_s)
+        self._heard(is_surprise, now_s, is_ping=True)
         self.tell(told, now_s, in_order=True)
         self._candidate = None
 
@@ -171,13 +182,18 @@ class Successor:
             self.contact_s,
         )
 
-    def _heard(self, is_surprise: bool, now_s: float) -> None:
+    def _heard(self, is_surprise: bool, now_s: float, is_ping: bool = False) -> None:
+        """It answered. A surprise makes for a ping soon; pings without any, each for half as many."""
+        usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._failures = 0
         self.contact_s = now_s
-        usual_s = self._settings.ping_after_s
         if self._settings.adapts_pings:
-            doubled_s = min(2.0 * self._interval_s, usual_s)
-            self._interval_s = min(_CONFIRM_S, usual_s) if is_surprise else doubled_s
+            if is_surprise:
+                self._interval_s = min(_CONFIRM_S, usual_s)
+            elif self._interval_s < usual_s or is_first:
+                self._interval_s = usual_s
+            elif is_ping:
+                self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
         is_aside = now_s < self._aside_until_s
         self.ping_at_s = self._aside_until_s if is_aside else now_s + self._interval_s
 

@@ -12,6 +12,7 @@ arrives, so no two nodes can raise each other's curves step by step. Requests ca
 limit as well (`Trail`), which holds while words are under way.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ _UNKNOWN = TimeCurve(((0, 0.0),))
 _OPTIMISM = 0.8
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
+_NEVER = float("inf")
+_RARELY = 16.0
+_LATELY = 64
+_LEAST_S = 1e-9
 _SAME_WAIT, _SAME_WAIT_S = 0.02, 1e-4
 """A wait that moves by less, relative and in seconds, is told as it was."""
 
@@ -80,13 +85,15 @@ class Router:
         self._started, self._n_words = started, 0
         self._wait_s = self._usual_wait_s = self._told_wait_s = 0.0
         self._wait_at_s = float("-inf")
-        self._longest = 0
+        self._lengths: deque[int] = deque(maxlen=_LATELY)
+        self._n_inputs = 0
         self._last_n = 1
         self._best: TimeCurve | None = prior
         self._here_s = float("-inf")
-        self._probe_every_s = settings.probe_after_s or float("inf")
+        self._probe_after_s = self._probe_every_s = settings.probe_after_s or _NEVER
         self._probe_at_s = self._probe_every_s
         self._words: dict[str | None, Told] = {}
+        self._expects_until_s = float("inf")
         self._is_stale = True
         self._is_checked = False
         self._next_due_s = float("-inf")
@@ -106,10 +113,12 @@ class Router:
         `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
         all of them once it may make no further hop. Raises RouteError if nothing is left.
         """
+        if now_s >= self._expects_until_s:
+            self._expect(now_s)
         if self._is_stale:
             self._refresh()
-        if n > self._longest:
-            self._longest = n
+        self._lengths.append(n)
+        self._n_inputs += 1
         self._last_n = n
         candidates = self._candidates
         if exclude or trail is not None:
@@ -118,6 +127,8 @@ class Router:
 
     def tell(self, now_s: float, predecessor: str | None = None) -> Told:
         """This node's word, and for a `predecessor` (a node's name) that it has been told."""
+        if now_s >= self._expects_until_s:
+            self._expect(now_s)
         word = self._word(predecessor)
         if predecessor is not None:
             self._predecessors.told(predecessor, word)
@@ -207,9 +218,10 @@ class Router:
 
     def answered_here(self, n: int, seconds: float, now_s: float) -> None:
         """An input was answered here in `seconds` of work, its waiting left out."""
-        if now_s - self._here_s > self._probe_every_s:
+        if now_s - self._here_s > self._probe_after_s:
             self._local.doubt()
         self._here_s = now_s
+        before = self._local.curve
         is_new = self._local.add(n, seconds)
         self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_every_s)
         self._next_due_s = min(self._next_due_s, self._probe_at_s)
@@ -218,6 +230,8 @@ class Router:
             assert curve is not None
             if self._best is None or curve.at(self._last_n) < self._best.at(self._last_n):
                 self._best = curve
+            if before is not None and not 1.0 / _SLOWED < curve.at(n) / max(before.at(n), _LEAST_S) < _SLOWED:
+                self._probe_every_s = self._probe_after_s
             self._changed()
 
     def waits(self, wait_s: float, now_s: float) -> None:
@@ -279,6 +293,15 @@ class Router:
         self._is_stale = True
         self._is_checked = False
 
+    def _expect(self, now_s: float) -> None:
+        """Ways up as they are to be expected now: what was last seen of them says less with time."""
+        for peer in self._successors.values():
+            if now_s >= peer.transfer.changes_at_s and peer.expect(now_s):
+                self._is_stale = True
+        self._expects_until_s = min(
+            (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
+        )
+
     def _refresh(self) -> None:
         """Candidates and words from what is known now."""
         here, curve = self._here, self._local.curve or _UNKNOWN
@@ -286,6 +309,9 @@ class Router:
             here = self._here = local_candidate(curve, self._wait_s, self.settings.power)
         self._candidates = [here, *[s.candidate() for s in self._successors.values() if s.is_ready]]
         self._words = {}
+        self._expects_until_s = min(
+            (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
+        )
         self._is_stale = False
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
@@ -346,41 +372,50 @@ class Router:
 
     def _asks(self, peer: Successor, now_s: float) -> bool:
         """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
-        if self.settings.adapts_pings and not peer.is_overdue(now_s) and not self._could_win(peer):
+        n_inputs, peer.n_inputs = self._n_inputs - peer.n_inputs, self._n_inputs
+        if self.settings.adapts_pings and not peer.is_overdue(now_s) and not self._is_worth(peer, n_inputs):
             peer.postpone(now_s)
             return False
         peer.asked(now_s)
         return True
 
-    def _could_win(self, peer: Successor) -> bool:
-        """Whether `peer`, by the best way there of the last half hour, would be least for some length.
+    def _is_worth(self, peer: Successor, n_inputs: int) -> bool:
+        """Whether `peer`, by the best way there of the last half hour, would save as much as a ping takes.
 
-        For lengths up to the longest seen; with predecessors, whose lengths are theirs, up to the longest.
+        As many inputs as since the last ping was due, of lengths as they were lately; if none came, whether
+        it would be least for some length.
         """
         if self._is_stale:
             self._refresh()
         others = [c for c in self._candidates if c.name != peer.name]
         if peer.told is None or not others:
             return True
-        top = self.settings.max_n if self._predecessors or not self._longest else self._longest
-        link = peer.transfer
-        fixed_s = link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s
-        hopeful = peer.told.curve.plus(max(fixed_s, 0.0), link.per_item_s)
-        rest = minimum([c.curve.plus(c.fixed_s, c.per_item_s) for c in others], top)
-        lengths = {0, top, *(n for curve in (hopeful, rest) for n in curve.lengths if n < top)}
-        return any(hopeful.at(n) < rest.at(n) for n in lengths)
+        link, curve = peer.transfer, peer.told.curve
+        fixed_s = max(link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s, 0.0)
+
+        def saved_s(n: int) -> float:
+            return min(c.seconds(n) for c in others) - (fixed_s + link.per_item_s * n + curve.at(n))
+
+        if n_inputs:
+            lately = self._lengths
+            return n_inputs * sum(max(saved_s(n), 0.0) for n in lately) / len(lately) > link.rtt_s
+        return any(saved_s(n) > 0.0 for n in range(self.settings.max_n + 1))
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
         """A probe, where this device looks slower than it was and would be chosen if it had recovered.
 
-        Nothing else would show that: inputs go elsewhere.
+        Nothing else would show that: inputs go elsewhere. Probes that find nothing new come ever less
+        often: the end of a load is seen after half as long again as it has lasted, at most eight minutes.
         """
         self._probe_at_s = now_s + self._probe_every_s
         curve, best, n = self._local.curve, self._best, self._last_n
         if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
+            self._probe_every_s = self._probe_after_s
             return ()
         if not self._local.is_in_doubt:
             n = self._longest_won(best)
+            self._probe_every_s = min(1.5 * self._probe_every_s, _RARELY * self._probe_after_s)
+            self._probe_at_s = now_s + self._probe_every_s
         return (Probe(n),) if n else ()
 
     def _longest_won(self, best: TimeCurve) -> int:

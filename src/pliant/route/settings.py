@@ -15,7 +15,8 @@ class RouterSettings:
     Local times are fitted over `window` samples every `refit_every` (M_l), with `degree` 2 for attention
     models. Predecessors are told where the curve has moved by more than `threshold_s` (T_th) plus
     `threshold_ratio` of it. A successor that was not asked for `ping_after_s` (T_ping) is pinged; with
-    `adapts_pings` at once where a round trip was a surprise, and eight times later where it could not win.
+    `adapts_pings` at once where a round trip was a surprise, after up to four times as long where none was,
+    and eight times later where all it could save is less than the ping takes.
     Where this device looks slower than it was, and nothing came here for `probe_after_s`, it is probed.
     """
 

@@ -9,12 +9,17 @@ from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
+from pliant.route.persistence import Persistence, next_age_s
 
 _STEADY = 5e-3
 """A round trip that moves by less than this part stays what it was: no choice loses more by it."""
 _SURPRISE = 0.15
 """A trip that is off by this part, and by four times the usual, is a spike or another state of the link."""
-_AVERAGED = 16
+_AVERAGED = 64
+_DEVIATIONS = 16
+_STATES = 4
+_BRIEF = 0.4
+_NEVER = float("-inf")
 _SPIKES = 64
 _PAIRS_EVERY = 64
 _SIZES_KEEP = 0.99
@@ -39,10 +44,13 @@ class TransferSettings:
 class TransferTimes:
     """What transfers to one successor take: `fixed_s` + `per_item_s` * n for an input of length n.
 
-    A round trip near the usual one goes into an average of sixteen. One far off is a spike until the next
-    one says the same; then the link has changed, and the average starts anew. What spikes cost is kept
-    apart, averaged over 64 trips, and added: they are part of what is paid, but say nothing about the next.
-    If each sample counted in full, one spike would end all sending until the next ping.
+    A round trip near the usual one goes into an average of 64. What the last one was off by counts for the
+    next as far as this link has shown that it lasts (`Persistence`), so the estimate moves with the time
+    since (`expect`). One far off is a spike until the next one says the same; then the link has changed, and
+    the average starts anew: at once, or after `fresh_s` where such changes were gone again sooner than that
+    (Bluetooth disturbed for a second). What spikes cost is kept apart, averaged over 64 trips, and added:
+    they are part of what is paid, but say nothing about the next. If each sample counted in full, one spike
+    would end all sending until the next ping.
 
     S(n), bytes there and back, is a line through what was sent. The bandwidth is that of `prior` until
     samples of different sizes show another beyond doubt (nine of ten pairs agree); most inputs are too small
@@ -55,16 +63,25 @@ class TransferTimes:
         self._trips: list[tuple[float, float, float]] = []
         self.sent = SizeLine()
         self.received = SizeLine()
+        self._level_s = prior.rtt_s
         self._usual = 0.0
         self._count = 0
-        self._run = 0
+        self._run = self._n_run = 0
+        self._run_from_s = 0.0
+        self._brief = self._before_s = 0.0
+        self._moved_s = _NEVER
         self._odd_s = self._spikes_s = 0.0
         self._last_s = float("-inf")
+        self._last_n = 0
+        self._off_s = 0.0
+        self._persistence = Persistence()
         self._floor: tuple[float, float] = (float("inf"), float("inf"))
         self._floor_from_s = 0.0
         self.rtt_s = prior.rtt_s
         self.fixed_s = prior.rtt_s
         self.per_item_s = 0.0
+        self.changes_at_s = float("inf")
+        """From when on `expect` may say another time, if nothing is heard until then."""
 
     @property
     def bandwidth_Bps(self) -> float:  # noqa: N802 - as ir.cost.Link has it
@@ -92,46 +109,87 @@ class TransferTimes:
         """A request with no payload came back; whether its round trip is a surprise."""
         return self._sample(0, max(away_s - spent_s, 0.0), 0.0, now_s)
 
-    def _sample(self, n: int, took_s: float, n_bytes: float, now_s: float) -> bool:
+    def expect(self, now_s: float) -> bool:
+        """Round trip and `fixed_s` as they are to be expected at `now_s`; whether they are others now."""
+        age_s = max(now_s - self._last_s, 0.0)
         per_byte = self._seconds_per_byte
-        trip_s = max(took_s - n_bytes * per_byte, 0.0)
+        self.rtt_s = max(self._level_s + self._persistence.at(age_s) * self._off_s, 0.0)
+        is_steady = abs(self._off_s) <= _STEADY * self._level_s
+        self.changes_at_s = float("inf") if is_steady else self._last_s + next_age_s(age_s)
+        fixed_s = self.rtt_s + self._spikes_s + (self.sent.fixed + self.received.fixed) * per_byte
+        per_item_s = (self.sent.per_item + self.received.per_item) * per_byte
+        moved_s = abs(fixed_s - self.fixed_s) + abs(per_item_s - self.per_item_s) * self._last_n
+        if moved_s <= _STEADY * self.rtt_s:
+            return False
+        self.fixed_s, self.per_item_s = fixed_s, per_item_s
+        return True
+
+    def _sample(self, n: int, took_s: float, n_bytes: float, now_s: float) -> bool:
+        trip_s = max(took_s - n_bytes * self._seconds_per_byte, 0.0)
         self._keep_floor(trip_s, now_s)
         is_surprise = False
         if not self._settings.is_robust or not self._count:
-            self.rtt_s, self._count = trip_s, 1
+            self._level_s, self._count = trip_s, 1
         else:
-            is_surprise = self._average(trip_s, now_s - self._last_s > self._settings.fresh_s)
-        self._last_s = now_s
-        fixed_s = self.rtt_s + self._spikes_s + (self.sent.fixed + self.received.fixed) * per_byte
-        per_item_s = (self.sent.per_item + self.received.per_item) * per_byte
-        moved_s = abs(fixed_s - self.fixed_s) + abs(per_item_s - self.per_item_s) * n
-        if moved_s > _STEADY * self.rtt_s:
-            self.fixed_s, self.per_item_s = fixed_s, per_item_s
+            age_s = now_s - self._last_s
+            limit_s = max(_SURPRISE, 4.0 * self._usual) * self._level_s
+            off_s = trip_s - self._level_s
+            self._persistence.seen(self._off_s, min(max(off_s, -limit_s), limit_s), age_s)
+            is_surprise = self._average(trip_s, limit_s, now_s)
+            is_odd = self._run and self._n_run == 1  # one alone may be a spike
+            off_s = trip_s - self._level_s
+            self._off_s = min(max(off_s, -limit_s), limit_s) if is_odd else off_s
+        self._last_s, self._last_n = now_s, n
+        self.expect(now_s)
         return is_surprise
 
-    def _average(self, trip_s: float, is_late: bool) -> bool:
-        """One more trip beside the usual; whether it is a surprise."""
-        off_s = trip_s - self.rtt_s
-        off = abs(off_s) / max(self.rtt_s, 1e-6)
-        limit = max(_SURPRISE, 4.0 * self._usual)
-        gain = 1.0 / min(self._count + 1, _AVERAGED)
-        self._usual += (min(off, limit) - self._usual) / _AVERAGED
-        if off <= limit:
-            spike_s = max(self._odd_s, 0.0) if self._run else 0.0
+    def _average(self, trip_s: float, limit_s: float, now_s: float) -> bool:
+        """One more trip beside the usual; whether it says that the usual is another."""
+        off_s = trip_s - self._level_s
+        self._usual += (min(abs(off_s), limit_s) / max(self._level_s, 1e-6) - self._usual) / _DEVIATIONS
+        if abs(off_s) <= limit_s:
+            spike_s = max(self._odd_s, 0.0) if self._n_run == 1 else 0.0
             self._spikes_s += (spike_s - self._spikes_s) / _SPIKES
+            is_new = self._last_s - self._moved_s <= self._settings.fresh_s
+            if self._n_run > 1:
+                self._returned()
+            elif is_new and abs(trip_s - self._before_s) < abs(trip_s - self._level_s):
+                self._returned()
+                self._level_s, self._moved_s, off_s = self._before_s, _NEVER, trip_s - self._before_s
+                self._count = _AVERAGED // 4
             self._count += 1
-            self.rtt_s += gain * off_s
-            self._run = 0
+            self._level_s += off_s / min(self._count, _AVERAGED)
+            self._run = self._n_run = 0
             return False
         side = 1 if off_s > 0 else -1
-        if side == self._run:
-            nearer_s = min(off_s, self._odd_s, key=abs)
-            self.rtt_s, self._count, self._run = self.rtt_s + nearer_s, 2, 0
-        elif is_late or self._count == 1:  # what is believed now is old, or one sample's word
-            self.rtt_s, self._count, self._run = trip_s, 1, 0
-        else:
-            self._run, self._odd_s = side, off_s
-        return True
+        if side != self._run:
+            self._run, self._n_run, self._run_from_s, self._odd_s = side, 0, now_s, off_s
+        self._n_run += 1
+        fresh_s, is_brief = self._settings.fresh_s, self._brief > _BRIEF
+        if self._n_run > 1 and (not is_brief or now_s - self._run_from_s > fresh_s):
+            self._moved(trip_s, limit_s, now_s)
+            self._level_s += min(off_s, self._odd_s, key=abs)
+            self._count, self._run, self._n_run = 2, 0, 0
+            return True
+        # what is believed now is old, or one sample's word
+        if self._count == 1 or (now_s - self._last_s > fresh_s and not is_brief):
+            self._level_s, self._count, self._run, self._n_run = trip_s, 1, 0, 0
+            return True
+        if self._n_run > 1:
+            self._level_s += (limit_s if side > 0 else -limit_s) / _AVERAGED
+        return False
+
+    def _returned(self) -> None:
+        """The link was in another state, and that did not last."""
+        self._brief += (1.0 - self._brief) / _STATES
+
+    def _moved(self, trip_s: float, limit_s: float, now_s: float) -> None:
+        """The link is in another state; whether the one before lasted says how soon to believe the next."""
+        if self._last_s - self._moved_s > self._settings.fresh_s:
+            self._brief -= self._brief / _STATES
+        elif abs(trip_s - self._before_s) <= limit_s:
+            self._returned()
+        self._before_s, self._moved_s = self._level_s, now_s
 
     def _keep_floor(self, trip_s: float, now_s: float) -> None:
         if now_s - self._floor_from_s > _FLOOR_S:
@@ -159,6 +217,8 @@ class TransferTimes:
         n_above = sum(slope > self._seconds_per_byte for slope in slopes)
         if min(n_above, len(slopes) - n_above) <= len(slopes) // 10:
             self._seconds_per_byte = max(sorted(slopes)[len(slopes) // 2], self._seconds_per_byte / 4.0)
+            rests_s = sorted(took - n_bytes * self._seconds_per_byte for n_bytes, took, _ in trips)
+            self._level_s, self._off_s = max(rests_s[half], 0.0), 0.0
 
 
 class SizeLine:
@@ -174,7 +234,7 @@ class SizeLine:
         return self.fixed + self.per_item * n
 
     def add(self, n: int, n_bytes: int) -> None:
-        if n_bytes == self.fixed + self.per_item * n:
+        if self._m and n_bytes == self.fixed + self.per_item * n:
             return
         keep = _SIZES_KEEP
         m = self._m = self._m * keep + 1.0

@@ -1,0 +1,50 @@
+"""How much of a round trip's distance from the usual is still there a while later. Knows no link, no clock.
+
+Some links change with every packet, some stay as they are for a second, some for minutes. What the last trip
+says about the next is learned by the time between them, and asked by it.
+"""
+
+from bisect import bisect_right
+
+BOUNDS_S = tuple(0.125 * 2.0**k for k in range(10))
+"""Where one age ends and the next begins; from the last on, all are one."""
+_FORGET = 63.0 / 64.0
+_DOUBT = 4.0
+
+
+class Persistence:
+    """Regression through 0 of a trip's distance from the usual on the one before it, for each age by itself.
+
+    The part is 0..1. Where little was seen, the age below speaks, and below the first nothing: 0.
+    """
+
+    def __init__(self) -> None:
+        ages = len(BOUNDS_S) + 1
+        self._m, self._xx, self._xy = [0.0] * ages, [0.0] * ages, [0.0] * ages
+        self._parts = [0.0] * ages
+
+    def seen(self, before_s: float, off_s: float, age_s: float) -> None:
+        """A trip was `off_s` from the usual, the one `age_s` before it `before_s`."""
+        if not before_s:
+            return
+        k = bisect_right(BOUNDS_S, age_s)
+        self._m[k] = self._m[k] * _FORGET + 1.0
+        self._xx[k] = self._xx[k] * _FORGET + before_s * before_s
+        self._xy[k] = self._xy[k] * _FORGET + before_s * off_s
+        part = self._parts[k - 1] if k else 0.0
+        for age in range(k, len(self._parts)):
+            m = self._m[age]
+            if m:
+                own = min(max(self._xy[age] / self._xx[age], 0.0), 1.0)
+                part = (m * own + _DOUBT * part) / (m + _DOUBT)
+            self._parts[age] = part
+
+    def at(self, age_s: float) -> float:
+        """The part that is left after `age_s`."""
+        return self._parts[bisect_right(BOUNDS_S, age_s)]
+
+
+def next_age_s(age_s: float) -> float:
+    """The first age after `age_s` at which another part may be left; infinity if there is none."""
+    k = bisect_right(BOUNDS_S, age_s)
+    return BOUNDS_S[k] if k < len(BOUNDS_S) else float("inf")
