@@ -9,6 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pliant.cluster.patience import Patience
+
+WAIT_S = 240.0
+"""Long enough for workers to start on a machine that does something else meanwhile."""
+PATIENT = Patience(silence_s=3.0, least_s=60.0)
+"""Where faults are not what is tested: a busy machine is none."""
 MAIN = "from pliant.cli import main; main()"
 CONFIG = {
     "model_type": "bert",
@@ -46,7 +52,10 @@ class WorkerProcess:
             where = () if join is None else ("--join", join)
             words = ("worker", *where, "--name", name, "--key", str(key), "--model", model)
             self.process = subprocess.Popen(
-                command(*words, "--threads", "1", *more), stdout=log, stderr=log, env=os.environ.copy()
+                command(*words, "--threads", "1", "--silence", "5s", *more),
+                stdout=log,
+                stderr=log,
+                env=os.environ.copy(),
             )
 
     def signal(self, number: int) -> None:

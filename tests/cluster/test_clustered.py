@@ -16,7 +16,7 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
 from pliant.clustered import Cluster, data_ports, memory_source, pace_source
 from pliant.errors import ClusterError, InputError
-from tests.cluster.processes import WorkerProcess, small_model, workers
+from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
 
 TOLERANCE = 1e-4  # float32 sums in another order, six layers deep
 TOKENS = 20
@@ -47,14 +47,14 @@ def model(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def cluster(key: Path) -> Iterator[Cluster]:
-    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as made:
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", patience=PATIENT) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def pair(cluster: Cluster, key: Path, model: str, folder: Path) -> Iterator[dict[str, WorkerProcess]]:
     with workers(cluster.address, key, model, folder) as found:
-        cluster.wait(2, 60.0)
+        cluster.wait(2, WAIT_S)
         yield found
 
 
@@ -125,9 +125,9 @@ def test_ctrl_c_ends_a_worker_cleanly(key: Path, model: str, folder: Path) -> No
         Cluster("127.0.0.1:0", key=key, threads=1) as cluster,
         workers(cluster.address, key, model, folder, "c") as found,
     ):
-        cluster.wait(1, 60.0)
+        cluster.wait(1, WAIT_S)
         found["c"].signal(signal.SIGINT)
-        assert found["c"].process.wait(20) == 0
+        assert found["c"].process.wait(WAIT_S) == 0
         assert "c has left" in found["c"].text()
         assert "Traceback" not in found["c"].text()
 
@@ -140,15 +140,25 @@ def test_compact_exchanges_move_fewer_bytes_at_a_bounded_cost(
     plain: dict[Coding, ClusterReply] = {}
     for coding in ("fp32", exchange):
         with (
-            Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", exchange=coding) as cluster,
+            Cluster(
+                "127.0.0.1:0", key=key, threads=1, shares="equal", exchange=coding, patience=PATIENT
+            ) as cluster,
             workers(cluster.address, key, model, folder, "c"),
         ):
-            cluster.wait(1, 60.0)
+            cluster.wait(1, WAIT_S)
             plain[coding] = cluster.run(model, cluster.sample(model, TOKENS))
     before, after = plain["fp32"], plain[exchange]
     assert after.sent_bytes < before.sent_bytes * (0.51 if exchange == "fp16" else 0.35)
     apart = np.abs(after.answer - before.answer).max()
     assert 0 < apart < bound
+
+
+def until_known(cluster: Cluster, free_bytes: int) -> None:
+    """Until the only worker has said that it has so much memory."""
+    until_s = time.monotonic() + WAIT_S
+    while cluster.status()[0].free_bytes != free_bytes:
+        assert time.monotonic() < until_s, cluster.status()
+        time.sleep(0.05)
 
 
 def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
@@ -158,23 +168,20 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
     memory = folder / "memory"
     memory.write_text("1GB")
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, dilation=200.0) as cluster,
+        Cluster("127.0.0.1:0", key=key, threads=1, dilation=200.0, patience=PATIENT) as cluster,
         workers(cluster.address, key, model, folder, "m", "--memory", f"@{memory}") as _,
     ):
-        cluster.wait(1, 60.0)
+        cluster.wait(1, WAIT_S)
         feeds = cluster.sample(model, 64)
         first = cluster.run(model, feeds)
         assert first.mode == "ws"
         assert "m" in first.partitions[0].participants
         memory.write_text("300KB")
-        until_s = time.monotonic() + 20.0
-        while cluster.status()[0].free_bytes > 300_000 and time.monotonic() < until_s:
-            time.sleep(0.05)
+        until_known(cluster, 300_000)
         tight = cluster.run(model, feeds)
         assert tight.mode == "1d" or tight.partitions[-1].participants == ("primary",)
         memory.write_text("1GB")
-        while cluster.status()[0].free_bytes == 300_000 and time.monotonic() < until_s:
-            time.sleep(0.05)
+        until_known(cluster, 1_000_000_000)
         again = cluster.run(model, feeds)
         assert again.mode == "ws"
         for reply in (tight, again):
@@ -183,15 +190,15 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
 
 def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model: str, folder: Path) -> None:
     """Epochs of a primary that is gone must not count against the next: `run` twice with one worker."""
-    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as first:
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", patience=PATIENT) as first:
         address = first.address
         with workers(address, key, model, folder, "d"):
-            first.wait(1, 60.0)
+            first.wait(1, WAIT_S)
             for _ in range(3):
                 assert not first.run(model, first.sample(model, TOKENS)).faults
             first.close()
-            with Cluster(address, key=key, threads=1, shares="equal") as second:
-                second.wait(1, 60.0)
+            with Cluster(address, key=key, threads=1, shares="equal", patience=PATIENT) as second:
+                second.wait(1, WAIT_S)
                 reply = second.run(model, second.sample(model, TOKENS))
     assert not reply.faults
     assert set(reply.partitions[0].participants) == {"primary", "d"}
@@ -203,10 +210,12 @@ def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
     """It may well hold the next one; asking it again for each run would fill the screen."""
     said: list[str] = []
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", on_event=said.append) as cluster,
+        Cluster(
+            "127.0.0.1:0", key=key, threads=1, shares="equal", on_event=said.append, patience=PATIENT
+        ) as cluster,
         workers(cluster.address, key, f"{model}:7", folder, "e"),
     ):
-        cluster.wait(1, 60.0)
+        cluster.wait(1, WAIT_S)
         for _ in range(2):
             reply = cluster.run(model, cluster.sample(model, TOKENS))
             assert reply.partitions[0].participants == ("primary",)
@@ -255,10 +264,12 @@ def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, f
         probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         mine, theirs = (probe.getsockname()[1] for probe in probes)
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", data_port=mine) as cluster,
+        Cluster(
+            "127.0.0.1:0", key=key, threads=1, shares="equal", data_port=mine, patience=PATIENT
+        ) as cluster,
         workers(cluster.address, key, model, folder, "p", "--data-port", str(theirs)) as found,
     ):
-        cluster.wait(1, 60.0)
+        cluster.wait(1, WAIT_S)
         listening = {
             c.laddr.port: c.pid for c in psutil.net_connections("tcp4") if c.status == psutil.CONN_LISTEN
         }

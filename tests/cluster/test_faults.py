@@ -14,7 +14,7 @@ from pliant.cluster.messenger import Messenger
 from pliant.cluster.patience import Patience
 from pliant.clustered import Cluster
 from tests.cluster.boundaries import Act, at_boundaries
-from tests.cluster.processes import WorkerProcess, small_model, workers
+from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
 
 TOLERANCE = 1e-4
 PATIENCE = Patience(silence_s=0.5, least_s=1.0)
@@ -72,10 +72,10 @@ def test_twenty_faults_and_twenty_right_answers(cluster: Cluster, key: Key, tmp_
     n_noticed = n_returned = 0
     slow = ("--dilate-compute", str(SLOWER))
     with workers(cluster.address, tmp_path / "key", model, tmp_path, "abc", *slow) as found:
-        cluster.wait(3, 60.0)
+        cluster.wait(3, WAIT_S)
         alone = cluster.run(model, feeds, is_alone=True).answer
         for number in range(N_FAULTS):
-            cluster.wait(2 if number % 5 else 3, 120.0)
+            cluster.wait(2 if number % 5 else 3, WAIT_S)
             before = cluster.run(model, feeds)
             n_returned += len(before.partitions[-1].participants) == 4
             np.testing.assert_allclose(before.answer, alone, atol=TOLERANCE)
