@@ -16,6 +16,7 @@ from pliant.cli.app import app
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CLUSTER = (ROOT / "docs" / "cluster.md").read_text()
+NODES = (ROOT / "docs" / "nodes.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.S)
 
 
@@ -69,9 +70,9 @@ def test_every_verb_shown_exists() -> None:
 
 def test_every_option_shown_is_known() -> None:
     """Options in the table of verbs and in the first screen are real ones."""
-    for line in re.findall(r"pliant ([a-z]+ [^`\n]*--[^`\n]*)", README + CLUSTER):
+    for line in re.findall(r"pliant ([a-z]+ [^`\n]*--[^`\n]*)", README + CLUSTER + NODES):
         words = shlex.split(line.replace("…", "x"))
-        verb = words[: 2 if words[0] == "cluster" else 1]
+        verb = words[: 2 if words[0] in ("cluster", "route") else 1]
         text = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "200"}).output
         for option in [w for w in words if w.startswith("--")]:
             assert option in text, f"pliant {' '.join(verb)} has no {option}"
@@ -81,7 +82,7 @@ def test_every_link_into_the_repository_leads_somewhere() -> None:
     """A reader who clicks must not find nothing."""
     for target in re.findall(r"\]\(([^)h#][^)]*)\)", README):
         assert (ROOT / target).exists(), target
-    for target in re.findall(r"\]\(([^)h#][^)]*)\)", CLUSTER):
+    for target in re.findall(r"\]\(([^)h#][^)]*)\)", CLUSTER + NODES):
         assert (ROOT / "docs" / target).exists(), target
 
 
