@@ -16,6 +16,8 @@ from pliant.clustered import Cluster
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
 
+pytestmark = pytest.mark.alone
+
 TOLERANCE = 1e-4
 PATIENCE = Patience(silence_s=0.5, least_s=1.0)
 TOKENS = 24

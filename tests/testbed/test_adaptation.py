@@ -23,6 +23,8 @@ from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import CONFIG
 
+pytestmark = pytest.mark.alone
+
 TOLERANCE = 1e-4
 N_LAYERS, TOKENS = 12, 64
 SLOWER = 100.0  # a layer takes about 0.1 s, and the machine's own noise little of it

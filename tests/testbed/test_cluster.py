@@ -9,6 +9,8 @@ from testbed import DeviceSpec, rate, why_not
 from testbed.hepti import open_bed
 from tests.cluster.processes import small_model
 
+pytestmark = pytest.mark.alone
+
 _TOKENS = 48
 
 

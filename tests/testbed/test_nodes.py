@@ -14,6 +14,8 @@ from testbed import DeviceSpec, why_not
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes
 
+pytestmark = pytest.mark.alone
+
 _MODEL = "imdb-lstm"
 _NAMES = ("end", "gateway", "cloud")
 _TEXT = "the film was slow and far too long , and yet its ending moved everybody in the room . " * 32

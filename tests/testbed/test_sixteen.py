@@ -24,6 +24,8 @@ from testbed.inside import inside
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import CONFIG
 
+pytestmark = pytest.mark.alone
+
 _N_WORKERS = 16
 _MODES: dict[int, Mode] = {40: "ws", 39: "1d", 38: "2d"}
 """By the number of tokens."""
