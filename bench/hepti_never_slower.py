@@ -2,14 +2,16 @@
 
 Five devices stay up; for each set some of them take part, at a pace, memory, bandwidth and delay of the
 set's. Each measured itself once, at a usual pace; links are measured for every set, by the members. The
-planner then chooses, and what it chose runs in turns with the primary alone and with the other device that
-is quickest alone by prediction, transfers included.
+planner then chooses. As in a cluster that serves, a run moves the picture by what it showed, and the next
+one's plan is another where that saves enough; the plan of the third run is measured, in turns with the
+primary alone and with the other device that is quickest alone by prediction, transfers included.
 """
 
 import random
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,10 +19,10 @@ from typing import Any
 
 from hepti_beds import DeviceSpec, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
-from pliant.cluster.adapt import Picture
+from pliant.cluster.adapt import Picture, is_kept, reason_to_solve
 from pliant.cluster.choose import chooser
 from pliant.cluster.measure_links import links_of
-from pliant.cluster.predict import predict
+from pliant.cluster.predict import Solved, layer_seconds, predict
 from pliant.cluster.survey import survey_links
 from pliant.ir.cluster import Capability
 from pliant.ir.partition import Partition, Share
@@ -38,6 +40,8 @@ LEAST_SLOWER, USUAL_SLOWER = 3.0, 8.5
 measure themselves at the usual pace: a core that rests between stages is slower when it wakes."""
 LEAST_MBIT, FAR_MBIT, MOST_MBIT = 50, 150, 940
 WORKERS = ("a", "b", "c", "d")
+_LOOKS = 2
+"""Runs after which a plan may be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,35 +104,52 @@ class _Bench:
         self._become(drawn)
         picture = self._picture(drawn)
         spec = self.rig.source.spec
-        chosen = chooser()(spec, TOKENS, picture.capabilities, picture.links, PRIMARY)
+        first = self._solve(picture)
+        solved = self._settled(first)
+        chosen, picture = solved.partition, solved.picture
         singles = {d.name: _alone(spec.n_heads, drawn, d.name) for d in drawn}
-        allowed = {
-            name: predict(spec, one, picture).seconds
-            for name, one in singles.items()
-            if weight_bytes(spec, one)[name] <= picture.capabilities[name].free_bytes
-        }
-        quickest = min((n for n in allowed if n != PRIMARY), key=lambda n: allowed[n], default=PRIMARY)
-        rivals = {name: singles[name] for name in (PRIMARY, quickest)}
+        able = [n for n in singles if weight_bytes(spec, singles[n])[n] <= picture.capabilities[n].free_bytes]
+        allowed = {name: predict(spec, singles[name], picture).seconds for name in able}
+        before = {name: predict(spec, singles[name], first.picture).seconds for name in able}
+        quickest = {min(set(able) - {PRIMARY}, key=s.get, default=PRIMARY) for s in (before, allowed)}
+        rivals = {name: singles[name] for name in (PRIMARY, *sorted(quickest - {PRIMARY}))}
         plans = {"chosen": chosen, **rivals}
         seconds = self._in_turns(plans)
         best = min(rivals, key=lambda name: median(seconds[name]))
-        chosen_s = predict(spec, chosen, picture).seconds
         row = {
             "set": number,
             "devices": "; ".join(_said(d) for d in drawn),
             "chosen": _shares(chosen),
-            "predicted [ms]": chosen_s * 1e3,
+            "chosen at first": "the same" if chosen == first.partition else _shares(first.partition),
+            "predicted [ms]": solved.seconds * 1e3,
             "measured [ms]": median(seconds["chosen"]) * 1e3,
             "best single": best,
             "single, predicted [ms]": allowed[best] * 1e3,
             "single, measured [ms]": median(seconds[best]) * 1e3,
             "chosen / single": median(a / b for a, b in zip(seconds["chosen"], seconds[best], strict=True)),
-            "predicted ratio": chosen_s / allowed[best],
+            "predicted ratio": solved.seconds / allowed[best],
             "is that single device": chosen == rivals[best],
         }
         print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)
         self.rig.release()
         return row
+
+    def _solve(self, picture: Picture) -> Solved:
+        spec = self.rig.source.spec
+        partition = chooser()(spec, TOKENS, picture.capabilities, picture.links, PRIMARY)
+        return predict(spec, partition, picture)
+
+    def _settled(self, solved: Solved) -> Solved:
+        """The plan that is left once some runs have shown what it takes, by the rules of `cluster.steer`."""
+        for _ in range(_LOOKS):
+            self.rig.run(solved.partition)
+            after = self.rig.seen(solved)
+            if not reason_to_solve(solved.picture, after, (), {}, layer_s=partial(layer_seconds, solved)):
+                continue
+            seen, anew = predict(self.rig.source.spec, solved.partition, after), self._solve(after)
+            is_home = anew.partition.participants == (PRIMARY,)
+            solved = seen if is_kept(seen.layer_s, anew.layer_s, is_home=is_home) else anew
+        return solved
 
     def _become(self, drawn: Sequence[Drawn]) -> None:
         for d in drawn:

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cluster.adapt import WEIGHT, Picture, believed, drift, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import (
+    LEAST_GAIN,
+    WEIGHT,
+    Picture,
+    believed,
+    drift,
+    is_kept,
+    pays,
+    reason_to_solve,
+    too_large,
+)
 from pliant.ir.cluster import Capability, Drift, Interface, Links
 
 GB = 10**9
@@ -53,6 +63,14 @@ def test_drift_counts_both_ways() -> None:
     there, back = drift(picture(), picture(a=slower(2.0)), ("p", "a")), picture(a=slower(2.0))
     assert there == pytest.approx(1.0)
     assert drift(back, picture(), ("p", "a")) == pytest.approx(1.0)
+
+
+def test_the_primary_alone_is_gone_back_to_for_any_gain() -> None:
+    """A split that turned out slower must not stay for being only a little slower."""
+    for gain in (0.01, LEAST_GAIN - 0.01, LEAST_GAIN + 0.01):
+        assert is_kept(1.0, 1.0 - gain, is_home=False) == (gain < LEAST_GAIN)
+        assert not is_kept(1.0, 1.0 - gain, is_home=True)
+    assert is_kept(1.0, 1.0, is_home=True)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pliant.cluster.adapt import Picture
-from pliant.cluster.choose import chooser
+from pliant.cluster.choose import LEAST_GAIN, chooser
 from pliant.cluster.explain import explain, misfits
 from pliant.cluster.predict import predict
 from pliant.plan.parts import weight_bytes
@@ -65,8 +65,9 @@ def test_equal_shares_that_do_not_fit_are_flagged() -> None:
 
 def test_a_split_that_saves_too_little_is_said_to() -> None:
     """One device runs it all although a split is quicker: without the reason that looks like a mistake."""
-    solved = _solved(d2=1000)
-    assert len(solved.partition.participants) == 1
-    said = explain(SPEC, solved, "d0")
-    (line,) = (one for one in said if "by prediction, and a split waits" in one)
-    assert "with --mode 1d" in line
+    for mode, solved in ("1d", _solved(0, d2=1000)), ("ws", _solved(10)):
+        assert len(solved.partition.participants) == 1
+        said = explain(SPEC, solved, "d0")
+        (line,) = (one for one in said if "by prediction, and a split waits" in one)
+        assert f"run from {100 * LEAST_GAIN[mode]:.0f} % on" in line
+        assert f"with --mode {mode}" in line

@@ -112,7 +112,9 @@ def test_all_plans_of_two_devices_are_priced() -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 7), st.integers(1, 24), st.integers(0, 2**20), st.sampled_from(["paper", "cost"]))
+@given(
+    st.integers(1, 7), st.integers(1, 24), st.integers(0, 2**20), st.sampled_from(["paper", "cost", "judged"])
+)
 def test_a_decision_keeps_its_promises(n: int, tokens: int, seed: int, rule: str) -> None:
     """Shares add up, weights fit in memory, and nothing is slower than the best single device."""
     spec = mobilebert() if seed % 3 == 0 else SPEC
@@ -200,6 +202,54 @@ def test_the_papers_rule_takes_a_tiled_mode_where_one_device_lacks_memory() -> N
     assert "ws" not in kinds
     both = [one.what for one in choose_partition(SPEC, 8, short, links, "d0", rule="cost").considered]
     assert {"ws", "1d"} <= set(both)
+
+
+def test_the_cost_model_judges_between_the_rules_mode_and_ws() -> None:
+    """One device short of memory forbids WS for all by the rule; WS without it may be far quicker."""
+    devices, links = cluster(16, 3)
+    whole = weight_bytes(SPEC, _alone(SPEC, 8))["d0"]
+    short = devices | {"d2": replace(devices["d2"], free_bytes=whole - 1)}
+    paper = choose_partition(SPEC, 8, short, links, "d0")
+    judged = choose_partition(SPEC, 8, short, links, "d0", rule="judged")
+    by_mode = {one.what: one.seconds for one in judged.considered}
+    assert judged.mode == "ws"
+    assert judged.seconds == by_mode["ws"] < by_mode["1d"] == paper.seconds
+    assert "1D-tiled: d2 cannot hold all weights" in judged.reasons[0]
+    assert "1d" not in [
+        one.what for one in choose_partition(SPEC, 8, devices, links, "d0", rule="judged").considered
+    ]
+
+
+def test_a_split_has_to_save_its_modes_least_gain() -> None:
+    """A mode whose predictions err by more has to promise more, beside one device and beside another mode."""
+    devices, links = cluster(16, 3)
+    whole = weight_bytes(SPEC, _alone(SPEC, 8))["d0"]
+    short = devices | {"d2": replace(devices["d2"], free_bytes=whole - 1)}
+    free = choose_partition(SPEC, 8, short, links, "d0", rule="judged")
+    times = {one.what: one.seconds for one in free.considered}
+    alone_s = min(seconds for what, seconds in times.items() if what.endswith("alone"))
+    saved = {mode: 1 - times[mode] / alone_s for mode in ("ws", "1d")}
+    assert saved["ws"] > saved["1d"] > 0
+    for gains, mode, n in (
+        ({"ws": saved["ws"] - 1e-6, "1d": 0.99}, "ws", 2),
+        ({"ws": saved["ws"] + 1e-6}, "1d", 2),
+        ({"ws": saved["ws"] + 1e-6, "1d": saved["1d"] + 1e-6}, "ws", 1),
+    ):
+        plan = choose_partition(SPEC, 8, short, links, "d0", rule="judged", least_gain=gains)
+        assert (plan.mode, min(2, len(plan.partition.participants))) == (mode, n)
+
+
+def test_another_device_alone_has_to_save_its_least_gain_too() -> None:
+    """It hangs on a link, and the primary on none."""
+    devices, links = cluster(7, 2)
+    free = choose_partition(SPEC, 8, devices, links, "d0", least_gain={"ws": 0.99})
+    times = {one.what: one.seconds for one in free.considered}
+    saved = 1 - times["d1 alone"] / times["d0 alone"]
+    assert saved > 0
+    for gain, name in ((saved - 1e-6, "d1"), (saved + 1e-6, "d0")):
+        plan = choose_partition(SPEC, 8, devices, links, "d0", least_gain={"ws": 0.99, "alone": gain})
+        assert plan.partition.participants == (name,)
+        assert plan.seconds == times[f"{name} alone"]
 
 
 def test_weights_that_fit_nowhere_are_refused_with_the_numbers() -> None:

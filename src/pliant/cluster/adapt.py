@@ -106,6 +106,15 @@ def reason_to_solve(
     return None
 
 
+def is_kept(current_s: float, new_s: float, *, is_home: bool) -> bool:
+    """Whether a plan stays from one run to the next, of layers of `current_s`, beside one of `new_s`.
+
+    The other has to save LEAST_GAIN; anything at all where it `is_home`, the primary alone: a split, or
+    another device, that turned out slower than that is given up.
+    """
+    return current_s * (1 if is_home else 1 - LEAST_GAIN) <= new_s
+
+
 def pays(current_s: float, new_s: float, n_layers: int, load_s: float, switch_s: float) -> bool:
     """Whether `n_layers` more layers, of `current_s` or `new_s` each, end sooner with the new plan.
 

@@ -12,7 +12,7 @@ from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.pace import as_partition
-from pliant.plan.partition import choose_partition, solve
+from pliant.plan.partition import Gains, choose_partition, solve
 from pliant.plan.partition_baseline import coedge
 from pliant.plan.problem import pose
 from pliant.quantities import format_bytes
@@ -20,8 +20,14 @@ from pliant.quantities import format_bytes
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""
 
-LEAST_GAIN = 0.1
-"""What a split has to save of the best single device's time, by a prediction that is about as exact."""
+LEAST_GAIN: Gains = {"alone": 0.05, "ws": 0.2, "1d": 0.2, "2d": 0.3}
+"""What a plan has to save by prediction, that one which errs makes nothing slower.
+
+Over random devices and links (bench/hepti_never_slower.py) devices alone take what was predicted to a few
+percent, a split some 10 % more than them and up to 40 %: those that promised to save 10 to 20 % saved 2 % at
+the mean, and one lost 6 %; of those that promised 20 % or more none lost more than 5. Grids are priced up to
+25 % too low by their closed form.
+"""
 
 AnyMode = Literal["auto", "ws", "1d", "2d"]
 """Hepti's modes, or whichever suits the devices."""
@@ -43,7 +49,9 @@ def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
 def _best(
     spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
 ) -> Partition:
-    return choose_partition(spec, tokens, capabilities, links, primary, least_gain=LEAST_GAIN).partition
+    return choose_partition(
+        spec, tokens, capabilities, links, primary, rule="judged", least_gain=LEAST_GAIN
+    ).partition
 
 
 def _coedge(

@@ -30,14 +30,15 @@ def explain(spec: EncoderSpec, solved: Solved, primary: str, coding: Coding = "f
     tokens, picture = solved.partition.tokens, solved.picture
     devices, links = picture.capabilities, picture.links
     paper = choose_partition(spec, tokens, devices, links, primary)
-    judged = choose_partition(spec, tokens, devices, links, primary, rule="cost")
+    judged = choose_partition(spec, tokens, devices, links, primary, rule="judged")
+    all_ = choose_partition(spec, tokens, devices, links, primary, rule="cost")
     said = [f"chosen, {_terms(solved)}"]
-    modes = {one.what: one for one in judged.considered if one.partition is not None}
+    modes = {one.what: one for one in all_.considered if one.partition is not None}
     said += [_mode(spec, one, picture, coding) for one in modes.values()]
-    said += [f"{one.what}: no plan fits in memory" for one in judged.considered if one.is_unfit]
-    said += _alone(judged.considered, judged.partition.primary)
+    said += [f"{one.what}: no plan fits in memory" for one in all_.considered if one.is_unfit]
+    said += _alone(all_.considered, primary)
     said.append(f"the paper's rule (Hepti 4.3): {paper.reasons[0]}")
-    said += _gain(paper, solved)
+    said += _gain(judged, solved)
     said += _memory(spec, solved)
     if len(devices) <= MOST:
         said.append(_gap(pose(spec, tokens, devices, links, primary), solved))
@@ -88,17 +89,19 @@ def _alone(considered: tuple[Considered, ...], primary: str) -> Iterator[str]:
         yield f"the primary alone: {format_seconds(own.seconds)}"
 
 
-def _gain(paper: Decision, solved: Solved) -> Iterator[str]:
+def _gain(judged: Decision, solved: Solved) -> Iterator[str]:
     """Why one device runs it all where a split would be quicker: it saves too little."""
-    alone_s = min(one.seconds for one in paper.considered if one.what.endswith(" alone"))
-    splits = [one for one in paper.considered if one.partition is not None]
+    alone_s = min(one.seconds for one in judged.considered if one.what.endswith(" alone"))
+    splits = [one for one in judged.considered if one.partition is not None]
     if len(solved.partition.participants) > 1 or not splits:
         return
     best = min(splits, key=lambda one: one.seconds)
-    if (1 - LEAST_GAIN) * alone_s <= best.seconds < alone_s:
+    assert best.partition is not None
+    least = LEAST_GAIN[best.partition.mode]
+    if (1 - least) * alone_s <= best.seconds < alone_s:
         yield (
-            f"the rule's mode {best.what} saves {100 * (1 - best.seconds / alone_s):.0f} % of its time "
-            f"by prediction, and a split waits for others: it is run from {100 * LEAST_GAIN:.0f} % on, "
+            f"mode {best.what} saves {100 * (1 - best.seconds / alone_s):.0f} % of its time "
+            f"by prediction, and a split waits for others: it is run from {100 * least:.0f} % on, "
             f"or with --mode {best.what}"
         )
 

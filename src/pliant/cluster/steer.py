@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import LEAST_GAIN, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import is_kept, pays, reason_to_solve, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
@@ -207,7 +207,8 @@ class Steering:
                     return None
                 now = predict(source.spec, held.partition, anew.picture, self._coding)
                 tight = too_large(plan.need, anew.picture)
-                if not tight and now.layer_s * (1 - LEAST_GAIN) <= anew.layer_s:
+                is_home = anew.partition.participants == (self._primary.name,)
+                if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
                     self._plans[held.number] = replace(plan, solved=now)
                     return held
                 return None

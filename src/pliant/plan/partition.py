@@ -29,12 +29,14 @@ from pliant.plan.problem import Problem, pose
 from pliant.plan.shortlist import shortlist
 from pliant.quantities import format_bytes
 
-Rule = Literal["paper", "cost"]
+Rule = Literal["paper", "cost", "judged"]
 MANY = 16
 """Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
 ROUNDS = 3
 """Moves of one kind among many devices: as long as a linear program takes."""
 TILED: tuple[FlatMode, Mode] = ("1d", "2d")
+Gains = Mapping[Mode | Literal["alone"], float]
+"""What a split has to save of the best single device's time, by mode, and that device of the primary's."""
 
 
 def choose_partition(
@@ -47,33 +49,37 @@ def choose_partition(
     *,
     rule: Rule = "paper",
     bound_time_s: float | None = None,
-    least_gain: float = 0.0,
+    least_gain: Gains | None = None,
 ) -> Decision:
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
 
     Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
     takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
     from 16 devices on the 2D-tiled one; where no plan of that mode fits, the other tiled mode is tried.
-    "cost" tries all modes and takes the quickest. Raises BudgetError where the weights fit in no way,
-    InputError and ProfileError where the devices are not described.
+    "judged" tries WS beside that mode, over those who do have the memory, and "cost" all modes: the quickest
+    is taken. Raises BudgetError where the weights fit in no way, InputError and ProfileError where the
+    devices are not described.
 
     Given a `bound_time_s`, the decision says what no partition of the same mode of these (shortlisted)
     devices beats: a linear relaxation, made tighter for so long.
-    A split that saves less than `least_gain` of the best single device's time is not taken: that one waits
-    for nobody. In the 2D-tiled mode the shares stand in the order of the grid, else in that of the devices.
+    What saves less than its `least_gain` (0 where none is named) is not taken: one device waits for nobody,
+    and the primary for no link. Between modes a split counts as longer by as much. In the 2D-tiled mode the
+    shares stand in the order of the grid, else in that of the devices.
     """
     if primary not in capabilities:
         raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
     p = pose(spec, tokens, shortlist(spec, tokens, capabilities, links, primary), links, primary)
     modes, reason = _modes(p, rule, len(capabilities))
     tried = {mode: solve(p, mode) for mode in modes}
-    if rule == "paper" and len(tried) == 1 and not np.isfinite(min(s for _, s in tried.values())):
+    if tried and not np.isfinite(min(s for _, s in tried.values())):
         tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
     plan: Plans | GridPlans
-    plan, plan_s = best(p, alone(p, "ws"))
-    split, split_s = min(tried.values(), key=lambda one: one[1], default=(plan, plan_s))
-    if split_s < (1 - least_gain) * plan_s:
-        plan, plan_s = split, split_s
+    gains = least_gain or {}
+    plan, plan_s = _single(p, gains.get("alone", 0.0))
+    counted_s = {mode: s / (1 - gains.get(mode, 0.0)) for mode, (_, s) in tried.items()}
+    mode = min(counted_s, key=lambda one: counted_s[one], default=None)
+    if mode is not None and counted_s[mode] < plan_s:
+        plan, plan_s = tried[mode]
     if not np.isfinite(plan_s):
         raise BudgetError(_too_little_memory(p))
     partition = _with_everybody(as_partition(p, plan), capabilities)
@@ -92,6 +98,14 @@ def choose_partition(
         reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
         bound_s=None if bound_time_s is None else bound_s(p, partition.mode, bound_time_s),
     )
+
+
+def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
+    """The quickest device alone, or the primary where that one saves too little."""
+    plans = alone(p, "ws")
+    plan, plan_s = best(p, plans)
+    home, home_s = best(p, plans.take(p.primary))
+    return (home, home_s) if home_s * (1 - least_gain) <= plan_s else (plan, plan_s)
 
 
 def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
@@ -136,9 +150,12 @@ def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], st
     if not short:
         return ("ws",), f"Weight-stationary: every device has memory for all weights ({format_bytes(whole)})."
     cannot = f"{_some(short)} cannot hold all weights ({format_bytes(whole)})"
-    if n_devices < MANY:
-        return ("1d",), f"1D-tiled: {cannot}."
-    return ("2d",), f"2D-tiled: {cannot}, and there are {MANY} devices or more."
+    mode: Mode = "1d" if n_devices < MANY else "2d"
+    many = "" if n_devices < MANY else f", and there are {MANY} devices or more"
+    said = f"{mode.upper()}-tiled: {cannot}{many}."
+    if rule == "paper":
+        return (mode,), said
+    return ("ws", mode), f"The cost model judged between WS where memory allows it and the rule's {said}"
 
 
 def _alone(p: Problem) -> dict[str, float]:
