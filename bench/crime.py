@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -84,17 +84,16 @@ def _simulated(
     found: dict[str, list[Any]] = {}
     with ProcessPoolExecutor(max(workers, 1)) as processes:
         waiting = {
-            (part, i): processes.submit(run)
+            processes.submit(run): (part, str(i))
             for part, runs in work.items()
             for i, run in enumerate(runs)
             if before.get(part, str(i), dict) is None
         }
-        for part, runs in work.items():
-            results = [
-                now.get(part, str(i), waiting[part, i].result if (part, i) in waiting else dict)
-                for i in range(len(runs))
-            ]
-            found[part] = [result for result in results if result is not None]
+        for future in as_completed(waiting):
+            now.get(*waiting[future], future.result)
+    for part, runs in work.items():
+        results = [before.get(part, str(i), dict) for i in range(len(runs))]
+        found[part] = [result for result in results if result is not None]
     return found
 
 
@@ -108,12 +107,12 @@ def _work(sets: tuple[Devices, ...], count: int, few: int) -> dict[str, list[Cal
             for system in ("artificial", "RIPE Atlas", "B", "C")
             for test in tables.TESTS
         ],
-        "series": [partial(tables.series_row, like, k, half) for k in range(len(traces()))],
         "figure 10": [partial(figures.reductions, d, panel, few) for d in sets for panel in figures.PANELS],
         "figure 11": [partial(figures.by_length, devices, count) for devices in sets],
         "figure 12": [partial(figures.over_time, like, count)],
         "figure 13": [partial(figures.pings, like, half, (t,)) for t in figures.PINGS_S],
         "figure 14": [partial(figures.energies, d, test, few) for d in sets for test in ("SNLI", "SQuAD")],
+        "series": [partial(tables.series_row, like, k, half) for k in range(len(traces()))],
     }
 
 
