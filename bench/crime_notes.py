@@ -3,7 +3,7 @@
 from typing import Any
 
 from crime_devices import CLOUD, GATEWAY, LOADED, Devices, dilated
-from crime_worlds import by_spread
+from crime_worlds import OURS, PAPERS, by_spread
 
 
 def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
@@ -15,6 +15,7 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
         for w in (*three, *four)
     ]
     cove = like.curves["CoVe-300"]["end"]
+    ours, plain = (policy.settings(64) for policy in (OURS, PAPERS))
     return (
         "Everything here is simulated but the measured curves: the routers are those of `pliant node`, "
         "under a virtual clock, one input after another. A ping and the reception of a broadcast hold up "
@@ -46,4 +47,12 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
         f"to 245 ms, the widest: {'; '.join(chosen) or 'none at hand'}. The paper's own measurement "
         "(1437285) is not among the 40. A window plays in its own time and starts again where a run takes "
         "longer.",
+        f"Settings, the paper's in brackets where it gives one: T_ping {ours.ping_after_s:g} s, up to four "
+        "times that where nothing changes (for example 1 min; 1 to 10 min are best, Figure 13), refitted "
+        f"every M_l = {ours.refit_every} of W = {ours.window} local inferences (M_l is not given; W 10 to "
+        f"100), T_th {1e3 * ours.threshold_s:g} ms and {ours.threshold_ratio:.0%} (not given). *The paper's "
+        f"policy* runs here with T_ping {plain.ping_after_s:g} s, M_l = {plain.refit_every}, W = "
+        f"{plain.window}, T_th {1e3 * plain.threshold_s:g} ms.",
+        "Beside this page: crime_real.md (three real nodes), crime_faults.md (nodes killed, links down), "
+        "crime_node.md (what a node adds, and at saturation), crime_decide.md (what a decision takes).",
     )
