@@ -37,7 +37,7 @@ _SYNTHETIC = np.random.default_rng(0).lognormal(2.65, 0.42, 1000).astype(np.int6
 
 def main() -> None:
     opts = options(__doc__.splitlines()[0], _own_options)
-    count, few = (3_000, 1_500) if opts.quick else (100_000, 20_000)
+    count, few = (3_000, 1_500) if opts.quick else (100_000, 5_000)
     report = Report("crime", f"{count} inputs a row of a table, {few} a point of a figure, simulated", opts)
     with TemporaryDirectory() as folder:
         times = _measured_times(Path(opts.kept or folder), opts.quick)
@@ -99,7 +99,7 @@ def _simulated(
 
 def _work(sets: tuple[Devices, ...], count: int, few: int) -> dict[str, list[Callable[[], Any]]]:
     """What is simulated, by the part it belongs to."""
-    like, half = sets[0], count // 2
+    like, half = sets[0], count // 5
     return {
         "tables": [
             partial(tables.row, devices, system, test, count)
