@@ -33,9 +33,7 @@ _OPTIMISM = 0.8
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
 _NEVER = float("inf")
-_RARELY = 16.0
 _LATELY = 64
-_LEAST_S = 1e-9
 _SAME_WAIT, _SAME_WAIT_S = 0.02, 1e-4
 """A wait that moves by less, relative and in seconds, is told as it was."""
 
@@ -90,8 +88,8 @@ class Router:
         self._last_n = 1
         self._best: TimeCurve | None = prior
         self._here_s = float("-inf")
-        self._probe_after_s = self._probe_every_s = settings.probe_after_s or _NEVER
-        self._probe_at_s = self._probe_every_s
+        self._probe_after_s = settings.probe_after_s or _NEVER
+        self._probe_at_s = self._probe_after_s
         self._words: dict[str | None, Told] = {}
         self._expects_until_s = float("inf")
         self._is_stale = True
@@ -221,17 +219,14 @@ class Router:
         if now_s - self._here_s > self._probe_after_s:
             self._local.doubt()
         self._here_s = now_s
-        before = self._local.curve
         is_new = self._local.add(n, seconds)
-        self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_every_s)
+        self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_after_s)
         self._next_due_s = min(self._next_due_s, self._probe_at_s)
         if is_new:
             curve = self._local.curve
             assert curve is not None
             if self._best is None or curve.at(self._last_n) < self._best.at(self._last_n):
                 self._best = curve
-            if before is not None and not 1.0 / _SLOWED < curve.at(n) / max(before.at(n), _LEAST_S) < _SLOWED:
-                self._probe_every_s = self._probe_after_s
             self._changed()
 
     def waits(self, wait_s: float, now_s: float) -> None:
@@ -404,18 +399,14 @@ class Router:
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
         """A probe, where this device looks slower than it was and would be chosen if it had recovered.
 
-        Nothing else would show that: inputs go elsewhere. Probes that find nothing new come ever less
-        often: the end of a load is seen after half as long again as it has lasted, at most eight minutes.
+        Nothing else would show that: inputs go elsewhere.
         """
-        self._probe_at_s = now_s + self._probe_every_s
+        self._probe_at_s = now_s + self._probe_after_s
         curve, best, n = self._local.curve, self._best, self._last_n
         if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
-            self._probe_every_s = self._probe_after_s
             return ()
         if not self._local.is_in_doubt:
             n = self._longest_won(best)
-            self._probe_every_s = min(1.5 * self._probe_every_s, _RARELY * self._probe_after_s)
-            self._probe_at_s = now_s + self._probe_every_s
         return (Probe(n),) if n else ()
 
     def _longest_won(self, best: TimeCurve) -> int:
