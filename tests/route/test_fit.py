@@ -94,6 +94,30 @@ def test_a_load_step_is_followed_within_a_few_inferences() -> None:
     assert off(ours, 2e-3) < 0.15
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_few_short_inputs_after_a_shift_say_nothing_of_long_ones(seed: int) -> None:
+    """A line through ten noisy times of short inputs may be flat: long ones would all be sent here."""
+    rng = np.random.default_rng(seed)
+    times = LocalTimes(FitSettings(), MAX_N)
+    for n in rng.integers(1, 80, 64):
+        times.add(int(n), 0.1 + 2e-3 * float(n))
+    for n in rng.integers(3, 9, 40):
+        times.add(int(n), 1.5 * (0.1 + 2e-3 * float(n)) * rng.lognormal(0.0, 0.15))
+        assert times.curve is not None
+    assert times.curve.at(80) == pytest.approx(1.5 * (0.1 + 2e-3 * 80), rel=0.15)
+
+
+def test_a_shape_that_samples_contradict_is_given_up() -> None:
+    """The prior was of another device: its call is dear and its slope small."""
+    rng = np.random.default_rng(0)
+    times = LocalTimes(FitSettings(), MAX_N, line(0.1, 1e-4, MAX_N))
+    for n in rng.integers(1, 80, 40):
+        times.add(int(n), (5e-3 + 2e-3 * float(n)) * rng.normal(1.0, 0.05))
+    assert times.curve is not None
+    for at in (2, 40, 150):
+        assert times.curve.at(at) == pytest.approx(5e-3 + 2e-3 * at, rel=0.1)
+
+
 def test_outliers_in_a_stream_do_not_move_the_curve() -> None:
     """One in ten takes ten times as long, at random: that is not another load."""
     rng = np.random.default_rng(3)

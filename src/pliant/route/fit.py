@@ -24,6 +24,8 @@ _SHIFTED_LATE = 2
 _SHIFT = 1.25
 _NEAR = 3.5
 _LEAST_S = 1e-9
+_DOUBTS = 2.0
+"""A fit of m samples must be nearer to them than the known shape by more than this / sqrt(m): else luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,9 @@ class LocalTimes:
     """T_l(n) of one device, kept up to date (CRIME 4.3.2).
 
     `prior` is what is known before the first inference; it keeps its shape and is scaled by the median of
-    what came, until there are samples of enough different lengths. Without a prior, few samples mean the
-    most a time with no negative coefficient can be: level below the length seen, in proportion above it.
+    what came, until there are samples of enough different lengths, and after that while these contradict it
+    no more than a fit does: a few short inputs say nothing of long ones. Without a prior, few samples mean
+    the most a time with no negative coefficient can be: level below the length seen, in proportion above it.
 
     Robust, five inferences in a row that are all off by a quarter (or 2.5 times the usual distance) on the
     same side mean another load: what came before is forgotten, and the curve is scaled at once. Least
@@ -185,6 +188,10 @@ class LocalTimes:
         elif held >= _ENOUGH and _is_spread(n, degree):
             fit, self._spread = robust(n, s, degree)
             self.curve = self._drawn(fit)
+            if self._base is not None and (held < self._settings.window or _is_bound(fit)):
+                known = self._scaled(n, s)
+                if _error(known, n, s) <= (1.0 + _DOUBTS / held**0.5) * _error(self.curve, n, s):
+                    self.curve = known
         else:
             self.curve = self._scaled(n, s)
         return self.curve != before
@@ -209,6 +216,17 @@ def _is_spread(n: Float64[np.ndarray, " m"], degree: int) -> bool:
     """Whether lengths differ enough to tell a coefficient per degree apart."""
     low, high = float(n.min()), float(n.max())
     return high >= 1.25 * low + 1.0 and len(set(n.tolist())) > degree + 1
+
+
+def _is_bound(fit: Quadratic) -> bool:
+    """Whether times would not rise with length."""
+    return fit.linear_s == 0.0 and fit.square_s == 0.0
+
+
+def _error(curve: TimeCurve, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> float:
+    """The median relative distance of the samples from a curve."""
+    expected = np.array([curve.at(round(m)) for m in n.tolist()])
+    return float(np.median(np.abs(s / np.maximum(expected, _LEAST_S) - 1.0)))
 
 
 def _values(fit: Quadratic, n: Float64[np.ndarray, " m"]) -> Float64[np.ndarray, " m"]:
