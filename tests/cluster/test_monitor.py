@@ -41,3 +41,24 @@ def test_who_says_hello_again_holds_no_older_plan() -> None:
     monitor = Monitor(Clock())
     assert monitor.greet("a", HELLO, 1).first_plan == 1
     assert monitor.greet("a", HELLO, 7).first_plan == 7
+
+
+def test_the_clock_of_the_shortest_round_trip_is_kept_until_clocks_have_parted() -> None:
+    """The first ping may meet a busy device, and be milliseconds off; hours later none is worth much."""
+    clock = Clock()
+    monitor = Monitor(clock)
+    monitor.greet("a", HELLO)
+
+    def offset_s() -> float:
+        member = monitor.get("a")
+        assert member is not None
+        return member.offset_s
+
+    monitor.has_clock("a", 5e-3, 1e-2)
+    monitor.has_clock("a", 1e-4, 2e-4)
+    assert offset_s() == 1e-4
+    monitor.has_clock("a", 3e-3, 8e-3)
+    assert offset_s() == 1e-4
+    clock.now_s = 3600.0
+    monitor.has_clock("a", 0.1, 8e-3)
+    assert offset_s() == 0.1

@@ -16,8 +16,10 @@ from pliant.cluster.patience import Patience
 from pliant.clustered import ClusterReply
 from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Partition, Share
+from pliant.ir.program import Exchange, value
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes
+from pliant.plan.split import layer_segment
 from testbed import DeviceSpec, rate, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
@@ -27,15 +29,16 @@ pytestmark = pytest.mark.alone
 
 TOLERANCE = 1e-4
 N_LAYERS, TOKENS = 12, 64
+MANY_LAYERS = 24  # how soon a drift is believed differs from run to run
 SLOWER = 100.0  # a layer takes about 0.1 s, and the machine's own noise little of it
 PATIENCE = Patience(silence_s=10.0, least_s=60.0)  # as long as one waits for weights that another one loads
 
 
-def _model(folder: Path, hidden: int) -> str:
+def _model(folder: Path, hidden: int, n_layers: int) -> str:
     sizes = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_attention_heads": 8}
     path = folder / "deep.json"
     path.write_text(
-        json.dumps(CONFIG | sizes | {"num_hidden_layers": N_LAYERS, "max_position_embeddings": 64})
+        json.dumps(CONFIG | sizes | {"num_hidden_layers": n_layers, "max_position_embeddings": 64})
     )
     return f"random:{path}"
 
@@ -68,7 +71,13 @@ def _by_memory(
 
 @contextmanager
 def _bed(
-    folder: Path, link: str, *words: str, hidden: int = 96, slower: float = 1.0, **options: Any
+    folder: Path,
+    link: str,
+    *words: str,
+    hidden: int = 96,
+    n_layers: int = N_LAYERS,
+    slower: float = 1.0,
+    **options: Any,
 ) -> Iterator[Bed]:
     """Two equal devices, `desk` leading `wall`, whose worker is given `words` too."""
     reason = why_not()
@@ -77,7 +86,7 @@ def _bed(
     specs = [DeviceSpec(name, slower=slower, bandwidth_Bps=rate(link)) for name in ("desk", "wall")]
     words = words or ("--dilate-compute", str(slower))
     options = {"patience": PATIENCE} | options
-    with open_bed(specs, _model(folder, hidden), folder, words={"wall": words}, **options) as bed:
+    with open_bed(specs, _model(folder, hidden, n_layers), folder, words={"wall": words}, **options) as bed:
         yield bed
 
 
@@ -162,6 +171,12 @@ def _shared(bed: Bed, feeds: Mapping[str, np.ndarray]) -> ClusterReply:
     raise AssertionError(f"one device works alone: {bed.cluster.plan(bed.model, TOKENS, explain=True)}")
 
 
+def _exchanged_bytes(bed: Bed, partition: Partition) -> int:
+    """What all devices send one another in a layer."""
+    steps = layer_segment(bed.cluster.open(bed.model).spec, partition, 0).steps
+    return sum(value(step.work.n_bytes, {}) for step in steps if isinstance(step.work, Exchange))
+
+
 def _rows(reply: ClusterReply) -> list[int]:
     """Of `wall`, layer by layer."""
     return [partition.share("wall").rows for partition in reply.partitions[1:-1]]
@@ -169,7 +184,7 @@ def _rows(reply: ClusterReply) -> list[int]:
 
 def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
     """Figure 7's second segment: what travels is seen to be late, and the plan sends less."""
-    with _bed(tmp_path, "400Mbit", hidden=192, slower=SLOWER) as bed:
+    with _bed(tmp_path, "400Mbit", hidden=192, n_layers=MANY_LAYERS, slower=SLOWER, mode="ws") as bed:
         feeds = bed.cluster.sample(bed.model, TOKENS)
         alone = bed.cluster.run(bed.model, feeds, is_alone=True)
         before = _shared(bed, feeds)
@@ -182,9 +197,10 @@ def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
             reply = bed.cluster.run(bed.model, feeds)
     assert not reply.faults
     assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
-    exchanged = [partition.participants for partition in reply.partitions]
-    assert len(exchanged[4]) == 2
-    assert len(exchanged[-1]) == 1, "a link of 1 Mbit/s carries no layer in the time that one device takes"
+    sent, sent_at_last = (
+        _exchanged_bytes(bed, partition) for partition in (reply.partitions[4], reply.partitions[-2])
+    )
+    assert sent_at_last < sent / 2, "a link of 1 Mbit/s carries no layer in the time that one device takes"
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
 
@@ -194,7 +210,7 @@ def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> N
     pace = tmp_path / "pace"
     _say(pace, SLOWER)
     words = ("--dilate-compute", f"@{pace}")
-    with _bed(tmp_path, "400Mbit", *words, hidden=192, slower=SLOWER) as bed:
+    with _bed(tmp_path, "400Mbit", *words, hidden=192, n_layers=MANY_LAYERS, slower=SLOWER, mode="ws") as bed:
         feeds = bed.cluster.sample(bed.model, TOKENS)
         alone = bed.cluster.run(bed.model, feeds, is_alone=True)
         before = _shared(bed, feeds)

@@ -30,11 +30,14 @@ class Member:
     is_barred: bool = False
     offset_s: float = 0.0
     round_trip_s: float | None = None
+    compared_s: float = 0.0
 
     def is_usable(self, now_s: float) -> bool:
         return self.is_here and self.refused is None and self.away_until_s <= now_s
 
 
+PARTING = 50e-6
+"""Seconds a second that two clocks may part by: twice what quartz is usually off by."""
 _NOBODY = Hello(version="", data_address="", n_threads=0, free_bytes=0, models=())
 """What is known of who was refused before it said a hello that could be read."""
 
@@ -115,12 +118,18 @@ class Monitor:
                 self._members[name] = replace(known, free_bytes=free_bytes)
 
     def has_clock(self, name: str, offset_s: float, round_trip_s: float) -> None:
-        """Keep the offset of the shortest round trip: it is the most exact."""
+        """Keep the offset that is known best: of the shortest round trip, until clocks have parted since."""
         with self._lock:
-            known = self._members.get(name)
-            if known is None or (known.round_trip_s is not None and known.round_trip_s <= round_trip_s):
+            known, now_s = self._members.get(name), self.clock()
+            if known is None:
                 return
-            self._members[name] = replace(known, offset_s=offset_s, round_trip_s=round_trip_s)
+            if known.round_trip_s is not None:
+                parted_s = PARTING * (now_s - known.compared_s)
+                if known.round_trip_s / 2 + parted_s <= round_trip_s / 2:
+                    return
+            self._members[name] = replace(
+                known, offset_s=offset_s, round_trip_s=round_trip_s, compared_s=now_s
+            )
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -131,6 +131,7 @@ class Primary:
                 if known is None or not known.is_here:
                     self.send(peer, Who())
                 self.monitor.has_memory(peer, free_bytes)
+                self.send(peer, Ping(self.clock()))  # the first one may have met a busy device
             case Ready(plan=plan) | Unable(plan=plan):
                 self._answers.put(plan, peer, message)
             case Measured(epoch=epoch):
