@@ -11,7 +11,8 @@ from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL
 from pliant.route.curve import TimeCurve, line
-from pliant.route.router import Broadcast, Ping, Probe, Router
+from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.router import Router
 from pliant.route.settings import RouterSettings, paper
 from pliant.route.tell import Told, Trail
 

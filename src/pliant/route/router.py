@@ -14,53 +14,27 @@ limit as well (`Trail`), which holds while words are under way.
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL, TIME, Candidate, Choice, Objective, choose
 from pliant.route.curve import MAX_POINTS, TimeCurve, minimum, thinned
+from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
 from pliant.route.fit import Confidence, LocalTimes
 from pliant.route.peer import PeerState, Successor
 from pliant.route.predecessors import Predecessors
+from pliant.route.probes import Probes
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told, Trail, checked_name
 
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
 _OPTIMISM = 0.8
-_CONFIRM_S = 1.0
-_SLOWED = 1.25
 _NEVER = float("inf")
 _LATELY = 64
 _SAME_WAIT, _SAME_WAIT_S = 0.02, 1e-4
 """A wait that moves by less, relative and in seconds, is told as it was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """Ask `successor` for its curve, with no payload; report `pinged` or `failed`."""
-
-    successor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Broadcast:
-    """Tell `predecessors` (names) this node's word now, as it has moved past T_th (CRIME 4.3.3)."""
-
-    predecessors: tuple[str, ...]
-    told: Told
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Answer an input of `length` here, of no one's, when the device is idle; report `answered_here`."""
-
-    length: int
-
-
-Due = Ping | Broadcast | Probe
 
 
 class Router:
@@ -86,10 +60,7 @@ class Router:
         self._lengths: deque[int] = deque(maxlen=_LATELY)
         self._n_inputs = 0
         self._last_n = 1
-        self._best: TimeCurve | None = prior
-        self._here_s = float("-inf")
-        self._probe_after_s = settings.probe_after_s or _NEVER
-        self._probe_at_s = self._probe_after_s
+        self._probes = Probes(settings.probe_after_s, prior)
         self._words: dict[str | None, Told] = {}
         self._expects_until_s = float("inf")
         self._is_stale = True
@@ -145,7 +116,7 @@ class Router:
             Ping(s.name) for s in self._successors.values() if now_s >= s.ping_at_s and self._asks(s, now_s)
         ]
         found += self._broadcasts()
-        if now_s >= self._probe_at_s:
+        if now_s >= self._probes.at_s:
             found += self._probe(now_s)
         self._is_checked = True
         self._next_due_s = self._earliest()
@@ -216,17 +187,12 @@ class Router:
 
     def answered_here(self, n: int, seconds: float, now_s: float) -> None:
         """An input was answered here in `seconds` of work, its waiting left out."""
-        if now_s - self._here_s > self._probe_after_s:
+        if self._probes.is_overdue(now_s):
             self._local.doubt()
-        self._here_s = now_s
         is_new = self._local.add(n, seconds)
-        self._probe_at_s = now_s + (_CONFIRM_S if self._local.is_in_doubt else self._probe_after_s)
-        self._next_due_s = min(self._next_due_s, self._probe_at_s)
+        self._probes.answered(self._local, self._last_n if is_new else None, now_s)
+        self._next_due_s = min(self._next_due_s, self._probes.at_s)
         if is_new:
-            curve = self._local.curve
-            assert curve is not None
-            if self._best is None or curve.at(self._last_n) < self._best.at(self._last_n):
-                self._best = curve
             self._changed()
 
     def waits(self, wait_s: float, now_s: float) -> None:
@@ -397,38 +363,16 @@ class Router:
         return any(saved_s(n) > 0.0 for n in range(self.settings.max_n + 1))
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
-        """A probe, where this device looks slower than it was and would be chosen if it had recovered.
-
-        Nothing else would show that: inputs go elsewhere.
-        """
-        self._probe_at_s = now_s + self._probe_after_s
-        curve, best, n = self._local.curve, self._best, self._last_n
-        if curve is None or best is None or curve.at(n) <= _SLOWED * best.at(n):
-            return ()
-        if not self._local.is_in_doubt:
-            n = self._longest_won(best)
+        n = self._probes.length(self._local, self._last_n, self._elsewhere_s, now_s)
         return (Probe(n),) if n else ()
 
-    def _longest_won(self, best: TimeCurve) -> int:
-        """The last length that came, if `best` were quickest at it, or the longest below of that kind; or 0.
-
-        What came last may be none of it: below, short inputs are kept while this device is slow, and the
-        long ones go further up.
-        """
+    def _elsewhere_s(self, n: int) -> float:
         if self._is_stale:
             self._refresh()
-        others = [c for c in self._candidates if c.name != LOCAL]
-        won, lost = 0, self._last_n + 1
-        while lost - won > 1:
-            middle = (won + lost) // 2
-            if best.at(middle) <= min((c.seconds(middle) for c in others), default=0.0):
-                won = middle
-            else:
-                lost = middle
-        return won
+        return min((c.seconds(n) for c in self._candidates if c.name != LOCAL), default=0.0)
 
     def _earliest(self) -> float:
-        first_s = min(self._probe_at_s, self._predecessors.expires_at_s)
+        first_s = min(self._probes.at_s, self._predecessors.expires_at_s)
         for peer in self._successors.values():
             if peer.ping_at_s < first_s:
                 first_s = peer.ping_at_s

@@ -18,7 +18,8 @@ from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL
-from pliant.route.router import Broadcast, Ping, Probe, Router
+from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.router import Router
 from pliant.route.series import LinkSeries
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told

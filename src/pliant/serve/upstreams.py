@@ -12,7 +12,8 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, RouteError
 from pliant.ir.cost import Link
-from pliant.route.router import Broadcast, Ping, Probe, Router
+from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.router import Router
 from pliant.route.tell import Trail
 from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route, encode_told
 from pliant.serve.client import Client, Response, checked_url

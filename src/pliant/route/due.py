@@ -1,0 +1,30 @@
+"""What a router wants done besides answering: pings, broadcasts, probes. Decides nothing."""
+
+from dataclasses import dataclass
+
+from pliant.route.tell import Told
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Ask `successor` for its curve, with no payload; report `pinged` or `failed`."""
+
+    successor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Tell `predecessors` (names) this node's word now, as it has moved past T_th (CRIME 4.3.3)."""
+
+    predecessors: tuple[str, ...]
+    told: Told
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Answer an input of `length` here, of no one's, when the device is idle; report `answered_here`."""
+
+    length: int
+
+
+Due = Ping | Broadcast | Probe
