@@ -1,40 +1,15 @@
-"""A router told of events: propagation, failures, lies, circles."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+"""A router told of events: propagation, failures, pings, probes."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL
-from pliant.route.curve import TimeCurve, line
+from pliant.route.curve import line
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.router import Router
 from pliant.route.settings import RouterSettings, paper
-from pliant.route.tell import Told, Trail
-
-MAX_N = 100
-LINK = Link(0.1, 250e3)
-SETTINGS = RouterSettings(MAX_N)
-SLOW, FAST = line(0.0, 0.01, MAX_N), line(0.01, 0.001, MAX_N)
-
-
-def word(node: str, curve: TimeCurve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> Told:
-    return Told(node, curve, frozenset({node, *through}), stamp)
-
-
-def router(*upstreams: str, settings: RouterSettings = SETTINGS, name: str = "me") -> Router:
-    """At 0 s, all upstreams pinged: 100 ms away, FAST."""
-    made = Router(name, settings, SLOW)
-    for up in upstreams:
-        made.successor(up, LINK)
-    made.due(0.0)
-    for up in upstreams:
-        made.pinged(up, 0.1, 0.0, word(up), 0.0)
-    return made
+from pliant.route.tell import Trail
+from tests.route.routers import FAST, LINK, MAX_N, SETTINGS, SLOW, router, word
 
 
 def test_an_upstream_that_appears_is_pinged_and_then_used() -> None:
@@ -167,65 +142,6 @@ def test_a_predecessor_is_not_told_its_own_time() -> None:
     assert node.tell(1.0, "q").curve.at(90) == pytest.approx(0.145)
 
 
-def lying(node: Router, n_answers: int, now_s: float, spent_s: float = 5.0) -> None:
-    """`a` tells FAST, and takes `spent_s`."""
-    for i in range(n_answers):
-        node.answered_by("a", 90, 500, 10, spent_s + 0.1, spent_s, word("a"), now_s + i)
-
-
-def test_a_peer_that_takes_far_longer_than_it_tells_is_set_aside_and_taken_back() -> None:
-    """Three answers; the next time one; for ever longer, and never for good."""
-    node = router("a", "b")
-    node.told("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
-    lying(node, 2, 1.0)
-    assert node.choose(90, 3.0).target == "a"
-    lying(node, 1, 3.0)
-    assert node.choose(90, 3.0).target == "b"
-    assert node.states(3.0)[0].state == "aside"
-    node.told("a", word("a", line(0.0, 0.0, MAX_N), stamp=(0, 2)), 4.0)
-    assert node.choose(90, 4.0).target == "b"
-    assert Ping("a") not in node.due(12.9)
-    assert Ping("a") in node.due(13.0)
-    node.pinged("a", 0.1, 0.0, word("a"), 13.1)
-    assert node.choose(90, 13.1).target == "a"
-    lying(node, 1, 14.0)
-    assert node.choose(90, 14.0).target == "b"
-    assert Ping("a") not in node.due(33.9)
-    assert Ping("a") in node.due(34.0)
-    node.pinged("a", 0.1, 0.0, word("a"), 34.1)
-    for i in range(20):
-        node.answered_by("a", 90, 500, 10, 0.2, 0.1, word("a"), 35.0 + i)
-    lying(node, 2, 60.0)
-    assert node.choose(90, 62.0).target == "a"
-
-
-def test_a_liar_that_blames_the_network_is_not_chosen_either() -> None:
-    """Time that it does not admit to is the link's, and the link's time is ours to measure."""
-    node = router("a", "b")
-    node.told("b", word("b", line(0.05, 0.001, MAX_N), stamp=(0, 1)), 0.0)
-    for i in range(2):
-        node.answered_by("a", 90, 500, 10, 5.0, 0.0, word("a", line(0.0, 0.0, MAX_N)), 1.0 + i)
-    assert node.choose(90, 3.0).target == "b"
-
-
-def test_a_broken_curve_sets_its_sender_aside_at_once() -> None:
-    """What the node calls where decoding fails (PeerCurveError)."""
-    node = router("a")
-    node.misbehaved("a", 1.0)
-    assert node.choose(90, 1.0).target == LOCAL
-    assert node.due(11.0) == (Ping("a"),)
-    node.misbehaved("a", 11.1)
-    assert node.due(31.0) == ()
-    assert node.due(31.2) == (Ping("a"),)
-
-
-def test_slower_answers_within_reason_are_no_lie() -> None:
-    """A load that has just begun: the peer's own curve follows."""
-    node = router("a")
-    lying(node, 10, 1.0, spent_s=0.25)
-    assert node.states(12.0)[0].state == "ready"
-
-
 def test_a_link_is_pinged_after_t_ping_and_soon_after_a_surprise() -> None:
     """CRIME 4.3.1; a spike does not end sending for a minute."""
     node = router("a")
@@ -317,145 +233,6 @@ def test_nothing_known_means_answering_here_first() -> None:
     assert node.choose(50, 0.0).target == LOCAL
     with pytest.raises(RouteError):
         node.choose(50, 0.0, exclude={LOCAL})
-
-
-@dataclass(slots=True)
-class World:
-    """Routers that hear each other at once, or late; no time passes but what `tick` adds."""
-
-    routers: dict[str, Router]
-    now_s: float = 0.0
-    dead: set[str] = field(default_factory=set)
-
-    def tick(self, step_s: float = 0.5) -> None:
-        self.now_s += step_s
-        for name, node in self.routers.items():
-            if name in self.dead:
-                continue
-            for due in node.due(self.now_s):
-                if isinstance(due, Ping):
-                    self._ping(node, due.successor)
-                elif isinstance(due, Broadcast):
-                    for predecessor in due.predecessors:
-                        if predecessor not in self.dead:
-                            self.routers[predecessor].told(name, due.told, self.now_s)
-
-    def _ping(self, node: Router, name: str) -> None:
-        if name in self.dead:
-            node.failed(name, self.now_s)
-            return
-        peer = self.routers[name]
-        peer.heard_of(node.name, f"http://{node.name}", self.now_s)
-        node.pinged(name, 0.01, 0.0, peer.tell(self.now_s, node.name), self.now_s)
-
-    def walk(self, source: str, n: int) -> list[str]:
-        """Where a request goes, by the trail."""
-        at, trail = source, Trail()
-        while True:
-            trail = trail.at(at)
-            target = self.routers[at].choose(n, self.now_s, trail=trail).target
-            if target == LOCAL:
-                return list(trail.path)
-            at, trail = target, trail.sent()
-
-
-def world(edges: Sequence[tuple[str, str]], slopes: dict[str, float], seed: int = 0) -> World:
-    routers = {
-        name: Router(name, SETTINGS, line(0.0, slope, MAX_N), started=seed) for name, slope in slopes.items()
-    }
-    for a, b in edges:
-        routers[a].successor(b, Link(0.01, 250e3))
-    made = World(routers)
-    for _ in range(10):
-        made.tick()
-    return made
-
-
-def test_a_curve_travels_through_levels() -> None:
-    """CRIME 4.3.3: the source hears of the server's load through the gateway."""
-    made = world([("a", "b"), ("b", "c")], {"a": 0.1, "b": 0.05, "c": 0.001})
-    assert made.walk("a", 90) == ["a", "b", "c"]
-    c = made.routers["c"]
-    for i in range(20):
-        c.answered_here(50 + i, 1.0 * (50 + i), made.now_s)
-    for _ in range(4):
-        made.tick(0.1)
-    assert made.walk("a", 90) == ["a", "b"]
-    assert made.routers["a"].choose(90, made.now_s).seconds == pytest.approx(4.51, rel=0.01)
-
-
-def test_nothing_counts_to_infinity() -> None:
-    """The textbook case: two nodes that ask each other, and the one that both relied on dies.
-
-    By distance alone each would take the other for a way to the server, and they would raise each other's
-    times step by step. Here both know at once.
-    """
-    made = world([("a", "b"), ("b", "a"), ("a", "c"), ("b", "c")], {"a": 0.1, "b": 0.2, "c": 0.001})
-    assert made.walk("b", 90) == ["b", "c"]
-    made.dead.add("c")
-    for name in "ab":
-        made.routers[name].failed("c", made.now_s)
-    for _ in range(3):
-        made.tick(0.1)
-    assert made.walk("b", 90) == ["b", "a"]
-    assert made.routers["a"].curve(made.now_s).at(90) == pytest.approx(9.0)
-    assert made.routers["b"].curve(made.now_s).at(90) == pytest.approx(9.01)
-
-
-@given(
-    st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=20),
-    st.lists(st.floats(0.001, 1.0), min_size=5, max_size=5),
-    st.sets(st.sampled_from("abcde"), max_size=2),
-)
-@settings(max_examples=60)
-def test_any_graph_settles_on_least_times_without_circles(
-    edges: set[tuple[str, str]], slopes: list[float], dead: set[str]
-) -> None:
-    """With circles in it, and after deaths: every told time is that of a real way, and no request turns."""
-    ways = [(a, b) for a, b in sorted(edges) if a != b]
-    made = world(ways, dict(zip("abcde", slopes, strict=True)))
-    made.dead |= dead
-    for _ in range(300):
-        made.tick()
-    alive = [name for name in "abcde" if name not in dead]
-    best = {name: slopes["abcde".index(name)] * 90 for name in alive}
-    for _ in alive:  # Bellman and Ford
-        for a, b in ways:
-            if a in best and b in best:
-                best[a] = min(best[a], best[b] + 0.01)
-    for name in alive:
-        path = made.walk(name, 90)
-        assert len(set(path)) == len(path)
-        # never better than the best way; words are corrected from 1 ms and 5 % at each hop on
-        told = made.routers[name].curve(made.now_s).at(90)
-        assert told >= best[name] - 1e-9
-        if not _has_circle(ways):
-            assert told <= best[name] * 1.05**4 + 0.004
-
-
-def _has_circle(edges: list[tuple[str, str]]) -> bool:
-    left = list(edges)
-    while left:
-        ends = {b for _, b in left} - {a for a, _ in left}
-        fewer = [(a, b) for a, b in left if b not in ends]
-        if len(fewer) == len(left):
-            return True
-        left = fewer
-    return False
-
-
-def test_a_node_that_is_restarted_is_used_again() -> None:
-    """Its stamps begin anew and it knows nobody; pings find it."""
-    made = world([("a", "b"), ("b", "c")], {"a": 0.1, "b": 0.05, "c": 0.001})
-    made.dead.add("b")
-    made.routers["a"].failed("b", made.now_s)
-    assert made.walk("a", 90) == ["a"]
-    made.routers["b"] = Router("b", SETTINGS, line(0.0, 0.05, MAX_N), started=1)
-    made.routers["b"].successor("c", Link(0.01, 250e3))
-    made.dead.clear()
-    for _ in range(10):
-        made.tick()
-    assert made.walk("a", 90) == ["a", "b", "c"]
 
 
 def test_the_papers_settings_are_the_papers() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, encode_route
+from pliant.route.endpoint import Request
+from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
 from pliant.serve.limits import Limits
 from pliant.serve.security import parse_address
+from pliant.serve.served import Tensors
 from pliant.serve.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
@@ -256,6 +258,26 @@ def test_a_node_that_takes_longer_than_it_tells_is_set_aside() -> None:
             assert answer_of(end, "x").startswith("X@")
         assert target_of(end, 50) == "local"
         assert liar.n_asked == 3
+
+
+class SlowReader(Upper):
+    """Takes its time before it knows what is asked."""
+
+    def read(self, tensors: Tensors) -> Request:
+        time.sleep(0.2)
+        return super().read(tensors)
+
+
+def test_what_reading_a_request_takes_is_part_of_the_way_to_a_node() -> None:
+    """Its curve does not tell of it, so what it says it spent does not either (CRIME 4.3.1)."""
+    with running(SlowReader()) as node:
+        route = {ROUTE_HEADER: encode_route(RouteMessage(sender="below"))}
+        start_s = time.monotonic()
+        response = node.post("x", headers=route)
+        away_s = time.monotonic() - start_s
+        spent_s = decode_told(response.headers[CURVE_HEADER])[1]
+        assert spent_s is not None
+        assert 0.0 < spent_s <= away_s - 0.2
 
 
 def test_two_nodes_that_are_each_others_upstream_answer_all_the_same() -> None:

@@ -14,6 +14,7 @@ limit as well (`Trail`), which holds while words are under way.
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
@@ -153,7 +154,10 @@ class Router:
     ) -> None:
         """`successor` answered an input: away for `away_s`, of which it spent `spent_s` by its own clock."""
         peer = self._successors.get(successor)
-        if peer is not None and peer.answered(n, sent_bytes, received_bytes, away_s, spent_s, told, now_s):
+        if peer is None:
+            return
+        otherwise_s = partial(self._least_s, without=successor)
+        if peer.answered(n, sent_bytes, received_bytes, away_s, spent_s, told, now_s, otherwise_s):
             self._changed()
 
     def pinged(self, successor: str, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
@@ -363,13 +367,15 @@ class Router:
         return any(saved_s(n) > 0.0 for n in range(self.settings.max_n + 1))
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
-        n = self._probes.length(self._local, self._last_n, self._elsewhere_s, now_s)
+        others_s = partial(self._least_s, without=LOCAL)
+        n = self._probes.length(self._local, self._last_n, others_s, now_s)
         return (Probe(n),) if n else ()
 
-    def _elsewhere_s(self, n: int) -> float:
+    def _least_s(self, n: int, without: str) -> float:
+        """What length n takes at the best candidate but one; 0 if there is no other."""
         if self._is_stale:
             self._refresh()
-        return min((c.seconds(n) for c in self._candidates if c.name != LOCAL), default=0.0)
+        return min((c.seconds(n) for c in self._candidates if c.name != without), default=0.0)
 
     def _earliest(self) -> float:
         first_s = min(self._probes.at_s, self._predecessors.expires_at_s)

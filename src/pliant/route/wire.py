@@ -55,7 +55,7 @@ class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class CurveMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A node's word on the wire; `spent_s` from the request's arrival to its answer, by the node's clock."""
+    """A node's word on the wire; `spent_s`, by the node's clock, is what of a request its curve tells of."""
 
     node: Name
     points: msgspec.Raw

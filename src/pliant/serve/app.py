@@ -134,15 +134,16 @@ class _Paths:
         id = headers.get(REQUEST_HEADER)
         if id is not None and not (0 < len(id) <= _LONGEST_ID):
             raise InputError(f"{REQUEST_HEADER} has {len(id)} characters; at most {_LONGEST_ID} are read.")
+        spent_s: float | None = None
         try:
             answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
         except PliantError as error:
             response = await _failed(request, error)
         else:
-            response = _answered(answer)
+            response = _answered(answer.body)
+            spent_s = min(answer.spent_s, node.clock() - start_s)  # what was kept was answered before
         if route is not None:
-            told = node.tell(route.sender)
-            response.headers[CURVE_HEADER] = encode_told(told, node.clock() - start_s)
+            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent_s)
         return response
 
     async def curve(self, request: Request) -> Response:

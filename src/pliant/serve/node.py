@@ -44,10 +44,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, and whose it is: an upstream's, or HERE."""
+    """An answer, whose it is (an upstream's, or HERE), and the seconds of it that this node's curve tells of.
+
+    These are the wait and the work, or the time away; not what reading the request took, which whoever
+    asks counts as the way.
+    """
 
     body: Body
     target: str
+    spent_s: float
 
 
 @final
@@ -81,7 +86,7 @@ class Node:
     def name(self) -> str:
         return self.router.name
 
-    async def infer(self, call: Call) -> Body:
+    async def infer(self, call: Call) -> Answer:
         """The answer, made here or above; a request that came before under its id is not run again.
 
         Raises InputError for what the model does not take, NodeError for a circle (508), where nobody has
@@ -110,7 +115,7 @@ class Node:
             self.n_open -= 1
             self.metrics.requests.labels(target, outcome).inc()
             self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
-        return answer.body
+        return answer
 
     def tell(self, predecessor: str | None) -> Told:
         """This node's word, for the node that asks."""
@@ -159,6 +164,7 @@ class Node:
         is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
         objective = call.route.wanted if call.route is not None and is_source else None
         failed: tuple[str, ...] = ()
+        start_s = self.clock()
         while len(failed) < _MOST_FAILURES:
             choice = self._choose(wish.length, objective, failed, trail)
             if choice is None or choice.target == LOCAL:
@@ -167,12 +173,15 @@ class Node:
             if patience_s <= 0.0:
                 break
             try:
-                return await self._there(choice, call, request, wish, trail, id, patience_s)
+                body = await self._there(choice, call, request, wish, trail, id, patience_s)
+                return Answer(body, choice.target, self.clock() - start_s)
             except NodeError as error:
                 _LOG.info("%s: %s", id, error)
                 failed = (*failed, choice.target)
                 self.metrics.fallbacks.labels(choice.target).inc()
-        return await self._here(request, wish, id)
+        tried_s = self.clock() - start_s
+        body, done = await self._here(request, wish, id)
+        return Answer(body, HERE, tried_s + done.waited_s + done.spent_s)
 
     def _choose(
         self, n: int, objective: Objective | None, failed: tuple[str, ...], trail: Trail
@@ -217,7 +226,7 @@ class Node:
         trail: Trail,
         id: str,
         patience_s: float,
-    ) -> Answer:
+    ) -> Body:
         assert self.upstreams is not None
         _LOG.info("%s: length %d, to %s, %.6f s expected", id, wish.length, choice.target, choice.seconds)
         body, n, now_s = Body(call.body, call.header_bytes), wish.length, self.clock()
@@ -234,9 +243,9 @@ class Node:
             raise NodeError(f"{choice.target} answered what was not asked: {error}", status=502) from error
         if wish.due_s is not None:
             answer = with_parameter(answer, "met", self.clock() <= wish.due_s)
-        return Answer(answer, choice.target)
+        return answer
 
-    async def _here(self, request: InferRequest, wish: Wish, id: str) -> Answer:
+    async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
         expected_s = self.served.endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
         done = await self._admission.run(partial(self._compute, wish), expected_s)
         self.metrics.waiting_seconds.observe(done.waited_s)
@@ -248,7 +257,7 @@ class Node:
             said["accuracy"] = done.result.accuracy
         if wish.due_s is not None:
             said["met"] = self.clock() <= wish.due_s
-        return Answer(write_reply(request, done.result.outputs, self.served.signature, said), HERE)
+        return write_reply(request, done.result.outputs, self.served.signature, said), done
 
     def _answered_here(self, n: int, done: Done[Reply]) -> None:
         """The router is told what a whole answer takes, by what this one took."""

@@ -1,0 +1,27 @@
+"""A router with upstreams that are a fixed way off, for tests that tell it of events."""
+
+from pliant.ir.cost import Link
+from pliant.route.curve import TimeCurve, line
+from pliant.route.router import Router
+from pliant.route.settings import RouterSettings
+from pliant.route.tell import Told
+
+MAX_N = 100
+LINK = Link(0.1, 250e3)
+SETTINGS = RouterSettings(MAX_N)
+SLOW, FAST = line(0.0, 0.01, MAX_N), line(0.01, 0.001, MAX_N)
+
+
+def word(node: str, curve: TimeCurve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> Told:
+    return Told(node, curve, frozenset({node, *through}), stamp)
+
+
+def router(*upstreams: str, settings: RouterSettings = SETTINGS, name: str = "me") -> Router:
+    """At 0 s, all upstreams pinged: 100 ms away, FAST."""
+    made = Router(name, settings, SLOW)
+    for up in upstreams:
+        made.successor(up, LINK)
+    made.due(0.0)
+    for up in upstreams:
+        made.pinged(up, 0.1, 0.0, word(up), 0.0)
+    return made
