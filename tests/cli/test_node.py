@@ -68,6 +68,9 @@ def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) 
         (["--tls-cert", "c.pem"], "--tls-key"),
         (["--upstream", "gateway:8080"], "http://HOST:PORT"),
         (["--name", "no name"], "name"),
+        (["--per-joule", "1"], "--power"),
+        (["--per-joule", "1", "--power", "much"], "watts"),
+        (["--power", "1", "--radio", "umts"], "lte"),
     ],
 )
 def test_wrong_options_are_said_without_a_traceback(

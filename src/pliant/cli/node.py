@@ -12,6 +12,7 @@ from pliant import __version__
 from pliant.cli.cluster_options import KeyFile, Slower, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
+from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.serve.security import Tls, parse_address, read_tokens
 from pliant.serve.served import Served, open_served
@@ -67,6 +68,26 @@ def node(
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64,
+    per_joule: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a joule of this device counts for: requests that start here go where seconds "
+            "plus that are least; `inf` for joules alone.",
+            min=0,
+        ),
+    ] = 0.0,
+    power: Annotated[
+        str | None,
+        typer.Option(
+            help="What this device draws while it computes, over what it draws idle: watts, or `measure`."
+        ),
+    ] = None,
+    radio: Annotated[
+        str | None,
+        typer.Option(
+            help="What upstreams are reached by: `lte`, or a JSON file.", show_default="costs nothing"
+        ),
+    ] = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -84,7 +105,10 @@ def node(
 ) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
     from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
+    from pliant.serve.power import read_objective, read_power, read_radio
 
+    if per_joule and power is None:
+        raise NodeError("joules can only count where it is said what computing draws: add --power.")
     if verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
@@ -109,6 +133,9 @@ def node(
         queue=queue,
         terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor),
         learn_s=LEARN_S,
+        objective=read_objective(per_joule),
+        power=None if power is None else read_power(power, served),
+        radio=None if radio is None else read_radio(radio),
     )
 
     def report(event: str, **more: object) -> None:

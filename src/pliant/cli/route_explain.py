@@ -31,17 +31,9 @@ def explain(
         print_json(found)
         return
     table = Table(title=f"{found.node}, an input of length {length}", title_justify="left")
-    for name in (
-        "",
-        "target",
-        "way or waiting",
-        "answer",
-        "total",
-        "round trip",
-        "bandwidth",
-        "heard",
-        "why not",
-    ):
+    has_power = any(row.energy_j for row in found.candidates)
+    seconds = ("way or waiting", "answer", "total", "round trip")
+    for name in ("", "target", *seconds, "bandwidth", "heard", "why not", *(["energy"] if has_power else [])):
         table.add_column(name)
     for row in found.candidates:
         table.add_row(
@@ -51,6 +43,7 @@ def explain(
             "" if row.bandwidth_Bps is None else f"{format_bytes(row.bandwidth_Bps)}/s",
             "" if row.age_s is None else f"{format_seconds(row.age_s)} ago",
             row.reason or "",
+            *(["" if row.energy_j is None else f"{row.energy_j:.3g} J"] if has_power else []),
         )
     console().print(table)
     if found.target is None:

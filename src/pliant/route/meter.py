@@ -4,6 +4,7 @@ RAPL counts a package's energy in `/sys/class/powercap` (often readable by root 
 `/sys/class/hwmon/*/energy*_input`; both in microjoules. Counters wrap; a reading says so by its range.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,15 +32,27 @@ class Meter:
 
 
 def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
-    """The counters that can be read here; none on most virtual machines."""
-    found = []
+    """RAPL's packages where they can be read, or else hwmon's counters, which may count the same joules.
+
+    There are none on most virtual machines.
+    """
+    return _readable(_rapl(sysfs)) or _readable(_hwmon(sysfs))
+
+
+def _rapl(sysfs: Path) -> Iterator[Meter]:
     for path in sorted(sysfs.glob("powercap/intel-rapl:?/energy_uj")):
         limit = _number(path.with_name("max_energy_range_uj"))
-        found.append(Meter(_text(path.with_name("name")) or path.parent.name, path, limit))
+        yield Meter(_text(path.with_name("name")) or path.parent.name, path, limit)
+
+
+def _hwmon(sysfs: Path) -> Iterator[Meter]:
     for path in sorted(sysfs.glob("hwmon/*/energy*_input")):
         label = _text(path.with_name(path.name.replace("_input", "_label")))
-        found.append(Meter(label or _text(path.with_name("name")) or path.parent.name, path))
-    return tuple(m for m in found if _number(m.path) is not None)
+        yield Meter(label or _text(path.with_name("name")) or path.parent.name, path)
+
+
+def _readable(meters: Iterator[Meter]) -> tuple[Meter, ...]:
+    return tuple(m for m in meters if _number(m.path) is not None)
 
 
 def _text(path: Path) -> str | None:

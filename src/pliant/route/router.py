@@ -74,7 +74,7 @@ class Router:
         self,
         n: int,
         now_s: float,
-        objective: Objective | None = None,
+        objective: Objective = TIME,
         exclude: Collection[str] = (),
         trail: Trail | None = None,
     ) -> Choice:
@@ -93,7 +93,7 @@ class Router:
         candidates = self._candidates
         if exclude or trail is not None:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
-        return choose(n, candidates, TIME if objective is None else objective)
+        return choose(n, candidates, objective)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> Told:
         """This node's word, and for a `predecessor` (a node's name) that it has been told."""

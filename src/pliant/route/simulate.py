@@ -17,7 +17,7 @@ import numpy as np
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.choose import LOCAL
+from pliant.route.choose import LOCAL, TIME
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.router import Router
 from pliant.route.series import LinkSeries
@@ -120,7 +120,7 @@ class _Simulation:
         """(when device k has the answer, who gave it)."""
         node, world = self._nodes[k], self._world
         failed: tuple[str, ...] = ()
-        objective = None if k else world.objective
+        objective = TIME if k else world.objective
         node.router.waits(max(node.busy_until_s - now_s, 0.0), now_s)
         while True:
             target = node.router.choose(n, now_s, objective, failed).target

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.route.choose import LOCAL, Option
+from pliant.route.choose import LOCAL, Objective, Option
 from pliant.route.router import Router
 from pliant.serve.metrics import HERE
 
@@ -45,10 +45,10 @@ class Explanation:
     candidates: tuple[Row, ...]
 
 
-def explain(router: Router, n: int, waiting_s: float, now_s: float) -> Explanation:
+def explain(router: Router, n: int, objective: Objective, waiting_s: float, now_s: float) -> Explanation:
     """Every candidate and every upstream that is none, this device first."""
     try:
-        choice = router.choose(n, now_s)
+        choice = router.choose(n, now_s, objective)
         target: str | None = choice.target
         options = (Option(choice.target, choice.seconds, choice.energy_j, 0.0), *choice.runners_up)
     except RouteError:

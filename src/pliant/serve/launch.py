@@ -21,7 +21,9 @@ try:
     from pliant.serve.upstreams import Upstreams
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
+from pliant.route.choose import TIME, Objective
 from pliant.route.curve import TimeCurve
+from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router
 from pliant.route.settings import RouterSettings
 from pliant.serve.admission import Admission
@@ -41,7 +43,8 @@ class NodeOptions:
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
     answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
     is what is known of this device without that. `terms` are of requests that start here and bring none,
-    before the model's own.
+    before the model's own. `objective` says where requests that start here go; joules count by `power`
+    and `radio` (eq. 8 and 9).
     """
 
     listen: Address
@@ -59,6 +62,9 @@ class NodeOptions:
     prior: TimeCurve | None = None
     routing: RouterSettings | None = None
     terms: Terms = field(default_factory=Terms)
+    objective: Objective = TIME
+    power: PowerModel | None = None
+    radio: RadioModel | None = None
 
 
 class OnStart(Protocol):
@@ -117,10 +123,13 @@ def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
         or re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]
         + f":{listen.port}"
     )
-    settings = options.routing or RouterSettings(served.max_length, degree=served.degree)
+    settings = options.routing or RouterSettings(
+        served.max_length, degree=served.degree, power=options.power, radio=options.radio
+    )
     router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
     admission = Admission(options.queue)
-    return Node(served, router, admission, options.limits, terms=options.terms.over(served.terms))
+    terms = options.terms.over(served.terms)
+    return Node(served, router, admission, options.limits, terms=terms, objective=options.objective)
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from math import inf
 from typing import final
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
-from pliant.route.choose import LOCAL, Choice, Objective
+from pliant.route.choose import LOCAL, TIME, Choice, Objective
 from pliant.route.endpoint import Reply, Request
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
@@ -59,8 +59,9 @@ class Answer:
 class Node:
     """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
 
-    `terms` hold for requests that start here and say nothing else. Routes are chosen among whole answers;
-    where none of these is in time, the device's own endpoint answers with less accuracy, or sooner.
+    `terms` and `objective` hold for requests that start here and say nothing else. Routes are chosen among
+    whole answers; where none of these is in time, the device's own endpoint answers with less accuracy, or
+    sooner.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Node:
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
         terms: Terms = Terms(),  # noqa: B008 - frozen
+        objective: Objective = TIME,
     ) -> None:
-        self.terms = terms
+        self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.upstreams: Upstreams | None = None
         self.is_draining = False
@@ -130,7 +132,7 @@ class Node:
     def explain(self, n: int) -> Explanation:
         """What would be chosen now for an input of length n, and why."""
         self.router.waits(self._admission.backlog_s, self.clock())
-        return explain(self.router, n, self._admission.backlog_s, self.clock())
+        return explain(self.router, n, self.objective, self._admission.backlog_s, self.clock())
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve. Takes about `most_s` at most."""
@@ -162,7 +164,8 @@ class Node:
         """From where it is chosen; where that fails, from the next best, and at last from here."""
         id = call.id or secrets.token_hex(8)
         is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
-        objective = call.route.wanted if call.route is not None and is_source else None
+        asked = call.route.wanted if call.route is not None else None
+        objective = asked or self.objective if is_source else TIME
         failed: tuple[str, ...] = ()
         start_s = self.clock()
         while len(failed) < _MOST_FAILURES:
@@ -183,9 +186,7 @@ class Node:
         body, done = await self._here(request, wish, id)
         return Answer(body, HERE, tried_s + done.waited_s + done.spent_s)
 
-    def _choose(
-        self, n: int, objective: Objective | None, failed: tuple[str, ...], trail: Trail
-    ) -> Choice | None:
+    def _choose(self, n: int, objective: Objective, failed: tuple[str, ...], trail: Trail) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""
         now_s = self.clock()
         self.router.waits(self._admission.backlog_s, now_s)
