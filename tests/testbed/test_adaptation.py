@@ -124,6 +124,7 @@ def test_a_run_goes_from_whole_weights_to_tiles_in_place_and_back(again: float, 
     assert _modes(before) == ["ws"]
     assert _modes(reply) == ["ws", "1d", "ws"]
     assert [s.reason for s in reply.switches] == ["memory of wall is short", "memory of wall is back"]
+    assert reply.switches[0].segment == 4, "one layer ran by the plan that is too large: a new one was solved"
     tiled = next(partition for partition in reply.partitions if partition.mode == "1d")
     assert weight_bytes(spec, tiled)["wall"] <= short
     both = weight_bytes(spec, before.partitions[-1], tiled)["wall"]
@@ -131,6 +132,23 @@ def test_a_run_goes_from_whole_weights_to_tiles_in_place_and_back(again: float, 
     assert (both <= ample) == (again > 2)
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+
+
+@pytest.mark.usefixtures("by_memory")
+def test_a_run_goes_on_where_no_plan_needs_less(tmp_path: Path) -> None:
+    """It looked once: a plan that is too large for what is said, and runs, is better than none."""
+    memory = tmp_path / "memory"
+    _say(memory, 1 << 30)
+    with _bed(tmp_path, "2Mbit", "--memory", f"@{memory}") as bed:
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        falls = Act(3, "ws", lambda: _say(memory, 1000), lambda: _free(bed) == 1000)
+        with at_boundaries(bed.cluster, falls):
+            reply = bed.cluster.run(bed.model, feeds)
+    assert not reply.faults
+    assert _modes(reply) == ["ws", "1d"]
+    assert [s.segment for s in reply.switches] == [4]
+    np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
 
 
 @pytest.mark.usefixtures("by_memory")

@@ -86,6 +86,8 @@ class Steering:
         self._held: list[Held] = []
         self._pending: Future[_Better | None] | None = None
         self._better: _Better | None = None
+        self._tight: Held | None = None
+        self._stuck: set[int] = set()
         self._load_Bps: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
         self._without: frozenset[str] = frozenset()
@@ -105,10 +107,14 @@ class Steering:
 
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
-        self._await_pending()
+        found = None if self._pending is None else self._take_pending()
         better, self._better = self._better, None
+        tight, self._tight = self._tight, None
+        if tight is not None:
+            better = found
         if number == 0:
             self.switches.clear()
+            self._stuck.clear()
             self._plans = dict(list(self._plans.items())[-_KNOWN:])
         self._forget(self._held[-_KEPT:])
         self._without = frozenset(without)
@@ -118,9 +124,12 @@ class Steering:
             and set(better.solved.partition.participants) <= self._known.here(self._without)
         ):
             with suppress(NotReady):
-                held = self._hold(source, better.solved)
+                held = better.held or self._hold(source, better.solved)
                 self._switch(number, better.reason)
                 return held
+        if tight is not None and set(tight.partition.participants) <= self._known.here(self._without):
+            self._stuck.add(tight.number)  # nothing fits better: it goes on as well as it can
+            return tight
         self._known.measure(source, tokens, self._without)
         kept = self._kept(source, tokens)
         if kept is not None:
@@ -133,7 +142,11 @@ class Steering:
                 self._without |= error.reasons.keys()
 
     def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
-        """The plan that became ready since, or the current one; a new solution is begun where it may pay."""
+        """The plan that became ready since, or the current one; a new solution is begun where it may pay.
+
+        None where the run has to stop at the next boundary, and `begin` says what follows: there is no memory
+        for the new plan beside the current one, or too little for that itself.
+        """
         if last.number in self._plans:
             self._known.see(self._plans[last.number].solved, notes)
         if not self._is_adaptive:
@@ -154,6 +167,9 @@ class Steering:
             reason = self._reason(current)
             if reason is not None:
                 self._pending = self._thread.submit(self._look, current, reason, n_layers)
+                if self._is_tight(current):
+                    self._tight = current
+                    return None
         return current
 
     def predicted_s(self, held: Held) -> float | None:
@@ -190,6 +206,14 @@ class Steering:
             known.whole_bytes,
             lambda picture: layer_seconds(known.solved, picture),
         )
+
+    def _is_tight(self, current: Held) -> bool:
+        """Whether a participant has too little memory for its part, and no other plan was looked for yet."""
+        plan = self._plans.get(current.number)
+        if plan is None or current.number in self._stuck:
+            return False
+        need = {name: plan.need[name] for name in current.partition.participants}
+        return bool(too_large(need, self._known.picture(self._without)))
 
     # Plans.
 
@@ -297,10 +321,6 @@ class Steering:
         held = [one.partition for one in self._held if one.source.identity == source.identity]
         before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
         return {name: after[name] - before.get(name, 0) for name in partition.devices}
-
-    def _await_pending(self) -> None:
-        if self._pending is not None:
-            self._take_pending()
 
     def _take_pending(self) -> _Better | None:
         pending, self._pending = self._pending, None
