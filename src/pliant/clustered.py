@@ -165,6 +165,7 @@ class Cluster:
         self._leader: Leader = self._opened.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
         self._coding: Coding = exchange
+        self._on_event = on_event
         self.name = name
         self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
         if announce:
@@ -191,6 +192,9 @@ class Cluster:
 
     def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
         """Return once so many workers can be used. Raises ClusterError naming who came."""
+        if n_workers:
+            noun = "worker" if n_workers == 1 else "workers"
+            self._on_event(f"waiting for {n_workers} {noun} at {self.address.removeprefix('tcp://')}")
         self._leader.primary.wait_for(n_workers, parse_seconds(timeout))
 
     def status(self) -> tuple[MemberStatus, ...]:

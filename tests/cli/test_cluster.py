@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.conftest import Cli
@@ -67,6 +68,31 @@ def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None
     events = json.loads(trace.read_text())["traceEvents"]
     lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert {"primary/cpu", "w/cpu", "net:primary->w", "net:w->primary"} <= lanes
+
+
+@pytest.mark.slow
+def test_a_node_answers_over_the_workers_that_join_it(tmp_path: Path) -> None:
+    """`pliant node --cluster` waits for as many as it is told, serves, and ends well."""
+    key, said = tmp_path / "key", tmp_path / "said"
+    subprocess.run(command("cluster", "key", str(key)), check=True, capture_output=True)
+    model = small_model(tmp_path)
+    words = ("--cluster", "127.0.0.1:0", "--workers", "1", "--key", str(key), "--threads", "1", "--json")
+    with said.open("wb") as errors:
+        asked = command("node", model, "--listen", "127.0.0.1:0", *words)
+        node = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors)
+    try:
+        assert node.stdout is not None
+        with workers(_address(said, node), key, model, tmp_path, "w"):
+            serves = json.loads(node.stdout.readline())
+            ids = {"name": "ids", "shape": [1, 4], "datatype": "INT64", "data": [5, 6, 7, 8]}
+            url = f"{serves['url']}/v2/models/{serves['model']}/infer"
+            answer = httpx.post(url, json={"inputs": [ids]}, timeout=60)
+            assert answer.status_code == 200, answer.text
+            node.terminate()
+            assert node.wait(60) == 0, said.read_text()
+    finally:
+        node.kill()
+        node.communicate()
 
 
 def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:

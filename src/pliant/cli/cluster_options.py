@@ -106,9 +106,6 @@ class Led:
         ) as cluster:
             if model is not None:
                 cluster.open(model)
-            if self.wait:
-                noun = "worker" if self.wait == 1 else "workers"
-                say(f"waiting for {self.wait} {noun} at {cluster.address.removeprefix('tcp://')}")
             cluster.wait(self.wait, self.patience)
             yield cluster
 
