@@ -13,6 +13,7 @@ from pliant.cluster.adapt import (
     is_kept,
     pays,
     reason_to_solve,
+    recovered,
     too_large,
 )
 from pliant.ir.cluster import Capability, Drift, Interface, Links
@@ -120,6 +121,17 @@ def test_memory_that_is_back_is_a_reason_where_it_was_short(
     planned, now = (picture(a=replace(DEVICE, free_bytes=n)) for n in (planned_bytes, now_bytes))
     said = reason_to_solve(planned, now, ("p", "a"), {"p": 1, "a": 1}, whole_bytes=GB)
     assert said == ("memory of a is back" if is_back else None)
+
+
+def test_who_was_left_out_and_may_be_quicker_is_found() -> None:
+    """By its own times, or by its link; who has a part is judged by what layers take."""
+    slow = picture(a=slower(3.0))
+    assert recovered(slow, slow, ("p",)) == ()
+    assert recovered(slow, picture(a=slower(2.9)), ("p",)) == ()
+    assert recovered(slow, picture(), ("p",)) == ("a",)
+    assert recovered(slow, picture(), ("p", "a")) == ()
+    assert recovered(picture(1e6), picture(1e8), ("p",)) == ("a",)
+    assert recovered(picture(1e8), picture(1e6), ("p",)) == ()
 
 
 def test_who_left_is_not_said_to_lack_memory() -> None:

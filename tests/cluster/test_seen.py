@@ -8,9 +8,9 @@ import pytest
 from pliant.cluster.adapt import Picture
 from pliant.cluster.messages import Note
 from pliant.cluster.predict import Solved, layer_seconds, predict
-from pliant.cluster.seen import Unbelieved, saw
+from pliant.cluster.seen import Unbelieved, as_measured, saw
 from pliant.ir.cluster import Capability, ClusterCost, Drift, Interface, Links
-from pliant.ir.cost import simulate
+from pliant.ir.cost import Link, simulate
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from tests.plan.splits import bert
@@ -105,3 +105,15 @@ def test_a_round_trip_that_outweighs_the_bytes_does_not_run_away() -> None:
     assert layer_seconds(plan, after([plan], truth, 24)) <= true_s
     now = after([plan], truth, 200)
     assert now.links.link("p", "a").bandwidth_Bps > 1e8 / 5
+
+
+def test_links_of_who_was_not_heard_of_are_as_they_were_measured() -> None:
+    """Its interface and what joins it to others; between others all stays as runs showed it."""
+    fast, slow = Interface(1e8, 1e8), Interface(1e6, 1e6)
+    names = ("p", "a", "b")
+    measured = Links(dict.fromkeys(names, fast), 1e-3, {("p", "a"): Link(2e-3, 5e7)})
+    seen = Links(dict.fromkeys(names, slow), 1e-3, {("p", "b"): Link(1e-3, 1e5), ("a", "b"): Link(1e-3, 1e5)})
+    again = as_measured(seen, measured, {"a"})
+    assert again.interfaces == {"p": slow, "a": fast, "b": slow}
+    assert again.pairs == {("p", "a"): Link(2e-3, 5e7), ("p", "b"): Link(1e-3, 1e5)}
+    assert as_measured(seen, measured, set()) == seen

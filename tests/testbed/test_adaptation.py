@@ -240,3 +240,29 @@ def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> N
     assert min(rows[5:]) < rows[3] / 2
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+
+
+def test_a_device_that_was_slow_and_left_out_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs tell nothing of who has no part in them; after a while it counts as it was measured."""
+    monkeypatch.setattr("pliant.cluster.retry.FIRST_S", 0.2)
+    pace = tmp_path / "pace"
+    _say(pace, SLOWER)
+    words = ("--dilate-compute", f"@{pace}")
+    with _bed(tmp_path, "400Mbit", *words, hidden=192, n_layers=8, slower=SLOWER, mode="ws") as bed:
+        feeds = bed.cluster.sample(bed.model, TOKENS)
+        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        _shared(bed, feeds)
+        _say(pace, 20 * SLOWER)
+        for _ in range(10):
+            left_out = bed.cluster.run(bed.model, feeds)
+            if "wall" not in left_out.partitions[-2].participants:
+                break
+        else:
+            raise AssertionError("a device twenty times slower was never left out")
+        _say(pace, SLOWER)
+        again = _shared(bed, feeds)
+    assert not again.faults
+    for one in (left_out, again):
+        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)

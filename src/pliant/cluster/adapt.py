@@ -71,6 +71,23 @@ def regained(planned: Picture, now: Picture, whole_bytes: int) -> tuple[str, ...
     return tuple(found)
 
 
+def recovered(planned: Picture, now: Picture, participants: Collection[str]) -> tuple[str, ...]:
+    """Who has no part in a plan, and is, or is reached, quicker than planned by more than THRESHOLD."""
+    both = planned.capabilities.keys() & now.capabilities.keys()
+    found = []
+    for name in sorted(both - set(participants)):
+        before, after = planned.capabilities[name], now.capabilities[name]
+        gains = [before.drift(one.kind) / after.drift(one.kind) for one in before.drifts]
+        gains += [
+            now.links.link(*ends).bandwidth_Bps / planned.links.link(*ends).bandwidth_Bps
+            for other in both - {name}
+            for ends in ((name, other), (other, name))
+        ]
+        if max(gains, default=1.0) > 1 + THRESHOLD:
+            found.append(name)
+    return tuple(found)
+
+
 def reason_to_solve(
     planned: Picture,
     now: Picture,

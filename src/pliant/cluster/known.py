@@ -13,7 +13,8 @@ from pliant.cluster.messages import Note
 from pliant.cluster.monitor import Member
 from pliant.cluster.predict import Solved
 from pliant.cluster.primary import Primary
-from pliant.cluster.seen import Unbelieved, saw
+from pliant.cluster.retry import Retries
+from pliant.cluster.seen import Unbelieved, as_measured, saw
 from pliant.cluster.survey import survey_devices, survey_links
 from pliant.cluster.worker import OnEvent
 from pliant.ir.cluster import Capability, Interface, Links
@@ -42,6 +43,8 @@ class Known:
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
+        self._measured_links: Links | None = None
+        self._worked, self._sent = Retries(), Retries()
         self._unbelieved: Unbelieved = {}
 
     def here(self, without: Collection[str] = ()) -> set[str]:
@@ -59,11 +62,12 @@ class Known:
         """From now on a plan is of this model.
 
         Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1),
-        where that is wanted.
+        where that is wanted. Who had no part in runs for a while counts as it was measured.
         """
         self._unbelieved = {}
         self._model = source.identity
         self._say_who_lacks_it()
+        self._try_again()
         if not self._is_measuring:
             return
         measured = self._measured.setdefault(source.identity, {})
@@ -79,12 +83,17 @@ class Known:
         if len(here) > 1 and not here <= known:
             links = survey_links(self._primary, here)
             if links:
-                self._links = links_of(links)
+                self._links = self._measured_links = links_of(links)
 
     def see(self, solved: Solved, notes: Mapping[str, Note]) -> None:
         """Move the picture towards what a segment showed; `solved` is what its plan was made of."""
         here = self.here()
         notes = {name: note for name, note in notes.items() if name in here}
+        now_s = self._primary.clock()
+        self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)
+        self._sent.heard(
+            {end for name, note in notes.items() for src in note.arrived for end in (name, src)}, now_s
+        )
         devices = {name: self._device(name) for name in notes}
         before = Picture(devices, self._links_of(here))
         offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
@@ -92,6 +101,14 @@ class Known:
         self._drifts |= after.capabilities
         if after.links is not before.links:
             self._links = after.links
+
+    def _try_again(self) -> None:
+        here, now_s = self.here(), self._primary.clock()
+        for name in self._worked.due(here, now_s):
+            self._drifts.pop(name, None)
+        silent = self._sent.due(here, now_s)
+        if self._links is not None and self._measured_links is not None:
+            self._links = as_measured(self._links, self._measured_links, silent)
 
     def _device(self, name: str) -> Capability:
         """As measured with this model and seen since; its memory is as of then."""

@@ -1,12 +1,13 @@
 """The picture of devices and links moved by what a segment showed. Pure: no clock, no socket."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from pliant.cluster.adapt import Picture, believed
 from pliant.cluster.messages import Note
 from pliant.cluster.predict import Solved, link_ratios
-from pliant.ir.cluster import Capability, Drift, Seen, refreshed, refreshed_links
+from pliant.ir.cluster import Capability, Drift, Links, Seen, refreshed, refreshed_links
 from pliant.ir.program import Compute
 
 Unbelieved = Mapping[tuple[str, str], float]
@@ -48,6 +49,15 @@ def saw(
         slower = {ends: credible(ends, ratio) for ends, ratio in ratios.items()}
         links = refreshed_links(links, slower, weight=1.0)
     return Picture(devices, links), left
+
+
+def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links:
+    """`links` with what joins the devices of `names` as it was `measured`."""
+    known = measured.interfaces
+    interfaces = {n: known.get(n, one) if n in names else one for n, one in links.interfaces.items()}
+    pairs = {ends: link for ends, link in links.pairs.items() if not names & set(ends)}
+    pairs |= {ends: link for ends, link in measured.pairs.items() if names & set(ends)}
+    return Links(interfaces, links.rtt_s, pairs)
 
 
 def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import is_kept, pays, reason_to_solve, too_large
+from pliant.cluster.adapt import is_kept, pays, reason_to_solve, recovered, too_large
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
@@ -207,6 +207,10 @@ class Steering:
             lambda picture: layer_seconds(known.solved, picture),
         )
 
+    def _recovered(self, held: Held) -> tuple[str, ...]:
+        picture = self._plans[held.number].solved.picture
+        return recovered(picture, self._known.picture(self._without), held.partition.participants)
+
     def _is_tight(self, current: Held) -> bool:
         """Whether a participant has too little memory for its part, and no other plan was looked for yet."""
         plan = self._plans.get(current.number)
@@ -224,7 +228,7 @@ class Steering:
             plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
             if is_same and plan.solved.picture.capabilities.keys() == here and self._primary.is_held(held):
-                if not self._is_adaptive or self._reason(held) is None:
+                if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
                 if not here <= anew.picture.capabilities.keys():  # somebody left this moment
