@@ -67,14 +67,17 @@ def main() -> None:
         unknown = sorted(set(only) - subjects.keys())
         if unknown:
             raise SystemExit(f"there are no {unknown}; known are {', '.join(subjects)}.")
-        kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only)
+        kept = Kept(folder / ("rows-quick" if opts.quick else "rows"), tree(), only, opts.older)
         found: dict[str, Any] = {}
         took: list[dict[str, object]] = []
         for part in parts:
             one = kept.get(part.name, part.subject, partial(_timed, part, found))
             if one is not None:
                 found[part.name] = one["found"]
-                took.append({"part": part.subject, "of it": part.name, "took [s]": one["took_s"]})
+                commit = kept.commit(part.name, part.subject)
+                took.append(
+                    {"part": part.subject, "of it": part.name, "took [s]": one["took_s"], "commit": commit}
+                )
     _tables(report, found)
     if "figure 7, in turns" in found and not (opts.quick or opts.no_results):
         picture = ROOT / "docs" / "results" / "hepti-adapt.svg"
@@ -88,6 +91,11 @@ def main() -> None:
 def _own_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kept", metavar="DIR", help="where measured parts are kept")
     parser.add_argument("--only", help="what may be measured, separated by commas")
+    parser.add_argument(
+        "--older",
+        action="store_true",
+        help="take other parts as kept, whatever commit they were measured on",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,23 @@ from report import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """JSON files in `folder`; `only` names the subjects that may be measured, all when it is empty."""
+    """JSON files in `folder`; `only` names the subjects that may be measured, all when it is empty.
+
+    What is not of them counts, where `is_old_taken`, whatever tree it was measured on.
+    """
 
     folder: Path
     tree: str
     only: tuple[str, ...] = ()
+    is_old_taken: bool = False
 
     def get(self, part: str, subject: str, measure: Callable[[], Any]) -> Any:
         """The part's result of a subject: kept, or measured now; None where it may not be."""
-        path = self.folder / f"{part}-{subject}.json".replace(" ", "-").lower()
+        path = self._path(part, subject)
+        is_any_taken = self.is_old_taken and subject not in self.only
         if path.exists():
             found = json.loads(path.read_text())
-            if found["tree"] == self.tree:
+            if is_any_taken or found["tree"] == self.tree:
                 return found["result"]
         if self.only and subject not in self.only:
             return None
@@ -36,6 +41,14 @@ class Kept:
         self.folder.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"tree": self.tree, "result": result}, indent=1))
         return result
+
+    def commit(self, part: str, subject: str) -> str:
+        """The commit that a part's result was measured on."""
+        commit, _, differs = str(json.loads(self._path(part, subject).read_text())["tree"]).partition("+")
+        return commit[:7] + ("-dirty" if differs else "")
+
+    def _path(self, part: str, subject: str) -> Path:
+        return self.folder / f"{part}-{subject}.json".replace(" ", "-").lower()
 
 
 def tree() -> str:
