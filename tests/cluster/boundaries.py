@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pliant.cluster.held import Held
+from pliant.cluster.lead import Pause
 from pliant.cluster.messages import Note
 from pliant.clustered import Cluster
 from pliant.ir.partition import Mode
@@ -41,7 +42,7 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
     steering, left = cluster._leader.steering, list(acts)
     following = steering.following
 
-    def unhurried(number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
+    def unhurried(number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
         if left and number > left[0].number and current.partition.mode == left[0].mode:
             act = left.pop(0)
             act.do()

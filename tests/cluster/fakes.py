@@ -12,7 +12,7 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.comm import Comm
 from pliant.cluster.comm_memory import MemoryNetwork
 from pliant.cluster.held import Held
-from pliant.cluster.lead import Lead
+from pliant.cluster.lead import Lead, Pause
 from pliant.cluster.messages import Note
 from pliant.cluster.patience import Patience
 from pliant.cluster.perform import Loaded, Performer
@@ -243,6 +243,7 @@ class Spreader:
     switches: dict[int, Held] = field(default_factory=dict)
     layer_s: float | None = 0.1
     pauses: Collection[int] = ()
+    halts: Collection[int] = ()
 
     def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
         left_out = set(without)
@@ -252,13 +253,15 @@ class Spreader:
             partition = spread(source.spec, tokens, self.primary.name, here, self.seed)
             try:
                 return self.primary.prepare(
-                    source, partition, self.coding, is_in_place=number in self.pauses
+                    source, partition, self.coding, is_in_place=number in (*self.pauses, *self.halts)
                 )[0]
             except NotReady as error:
                 left_out |= set(error.reasons)
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
-        return None if number in self.pauses else self.switches.get(number, current)
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+        if number - 1 in self.halts:
+            return Pause.NOW
+        return Pause.NEXT if number in self.pauses else self.switches.get(number, current)
 
     def predicted_s(self, held: Held) -> float | None:
         return self.layer_s

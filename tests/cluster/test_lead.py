@@ -313,14 +313,18 @@ def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> No
     assert time.monotonic() - start_s < 15.0
 
 
+@pytest.mark.parametrize("is_now", [False, True], ids=["announced", "at once"])
 def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_current_one(
-    cluster: FakeCluster,
+    cluster: FakeCluster, is_now: bool
 ) -> None:
-    """Weights are replaced in place, between two layers; nothing is repeated and nobody is at fault."""
+    """Weights are replaced in place, between two layers, and nobody is at fault.
+
+    At once, what was announced of the next layer, and perhaps begun, is given up.
+    """
     for name in "abc":
         cluster.add(name)
     cluster.primary.wait_for(3, 10.0)
-    cluster.steer.pauses = (3,)
+    cluster.steer.pauses, cluster.steer.halts = ((), (3,)) if is_now else ((3,), ())
     led = check(cluster)
     assert not led.faults
     before, after = led.turns[2], led.turns[3]

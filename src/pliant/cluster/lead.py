@@ -5,6 +5,7 @@ Knows no partition's reason: `Steer` decides, one boundary ahead and off the cri
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from threading import Lock
 from typing import Protocol, final
 
@@ -19,6 +20,13 @@ from pliant.errors import ClusterError, LaneError
 from pliant.models.encoder_source import EncoderSource
 
 
+class Pause(Enum):
+    """Where a run stops, for `begin` to say how it goes on: before the coming segment, or the one after."""
+
+    NOW = auto()
+    NEXT = auto()
+
+
 class Steer(Protocol):
     """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
 
@@ -28,11 +36,11 @@ class Steer(Protocol):
         It is for segments from `number` on, before which nothing runs.
         """
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
         """The plan of segment `number`, which was not announced yet, after one by plan `current`.
 
-        `notes` are of the segment before that, by plan `last`.
-        None where it cannot be held beside the current one: the run stops there, and `begin` is asked.
+        `notes` are of the segment before that, by plan `last`. A pause where it cannot be held beside the
+        current one, or that one cannot go on.
         """
 
     def predicted_s(self, held: Held) -> float | None:
@@ -176,7 +184,9 @@ class Lead:
         if run.number + 1 < coming.held.n_segments:
             notes = {**self._notes, self._primary.name: self._performer.note()}
             held = self._steer.following(run.number + 1, coming.held, before.held, notes)
-            if held is None:
+            if held is Pause.NOW:
+                raise _Paused
+            if held is Pause.NEXT:
                 return coming.turn
             lacking = held.lacking(coming.held.partition)
             if held is not coming.held:

@@ -15,6 +15,7 @@ from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
 from pliant.cluster.known import Known
+from pliant.cluster.lead import Pause
 from pliant.cluster.messages import Note
 from pliant.cluster.predict import Solved, layer_seconds, predict
 from pliant.cluster.primary import NotReady, Primary
@@ -141,11 +142,11 @@ class Steering:
             except NotReady as error:
                 self._without |= error.reasons.keys()
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | None:
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
         """The plan that became ready since, or the current one; a new solution is begun where it may pay.
 
-        None where the run has to stop at the next boundary, and `begin` says what follows: there is no memory
-        for the new plan beside the current one, or too little for that itself.
+        The run pauses at the next boundary where there is no memory for the new plan beside the current one,
+        and at once where there is too little for that itself.
         """
         if last.number in self._plans:
             self._known.see(self._plans[last.number].solved, notes)
@@ -162,14 +163,14 @@ class Steering:
                     return better.held
                 if n_layers > 0:
                     self._better = better
-                    return None
+                    return Pause.NEXT
         if self._pending is None and n_layers > 1 and number > 1:
             reason = self._reason(current)
             if reason is not None:
                 self._pending = self._thread.submit(self._look, current, reason, n_layers)
                 if self._is_tight(current):
                     self._tight = current
-                    return None
+                    return Pause.NOW
         return current
 
     def predicted_s(self, held: Held) -> float | None:
