@@ -39,6 +39,8 @@ class Report:
     tables: list[tuple[str, list[dict[str, object]]]] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    commit: str = field(default_factory=lambda: commit())
+    """As it was before anything was written."""
 
     def table(self, title: str, rows: Sequence[Mapping[str, object]]) -> None:
         """Print `rows` (all with the same keys) under `title` and keep them."""
@@ -73,7 +75,7 @@ class Report:
         rows = [{"table": title, **row} for title, rows in self.tables for row in rows]
         return {
             "machine": machine(),
-            "commit": commit(),
+            "commit": self.commit,
             "workload": self.workload,
             "rows": rows,
             "claims": [asdict(c) for c in self.claims],
@@ -82,7 +84,7 @@ class Report:
     def _as_markdown(self) -> str:
         parts = [
             f"# {self.name}",
-            f"Machine: {machine()}  \nCommit: {commit()}  \nWorkload: {self.workload}  \n"
+            f"Machine: {machine()}  \nCommit: {self.commit}  \nWorkload: {self.workload}  \n"
             f"Command: `python bench/{' '.join([Path(sys.argv[0]).name, *map(_argument, sys.argv[1:])])}`",
         ]
         parts += self.notes
