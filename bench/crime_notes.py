@@ -22,7 +22,8 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
         "the next input, as the paper counts them; a real node does both meanwhile. *Over the oracle* is "
         "against a run of the oracle's own, whose clock runs ahead; *at its own moments*, against the "
         "best device at each moment of our run. The oracle knows each input's time on each device "
-        "beforehand, noise included.",
+        "beforehand, noise included; *of it noise* is lost even by who knows all links at every moment, and "
+        "what each length takes on average on each device.",
         "Curves `reconstructed` follow from the paper's text. From the paper: the three slopes' ratios (1 "
         f": {GATEWAY:.3f} : {CLOUD:.4f}, Figure 3's MSE and R²), the end node's slope and constant "
         f"({1e3 * (cove.at(64) - cove.at(0)) / 64:.1f} ms a word, {1e3 * cove.at(0):.1f} ms: what gives 19 "

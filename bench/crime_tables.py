@@ -67,6 +67,7 @@ def _numbers(ours: Outcome, plain: Outcome) -> Row:
         "oracle saves": {name: 100 * (1 - ours.best.seconds / t) for name, t in ours.alone_s.items()},
         "over": ours.over,
         "over own": ours.over_own,
+        "noise": ours.noise,
         "right": ours.right,
         "lost": 100 * ours.verdict.lost_s / ours.verdict.least_s,
         "upkeep": 100 * made.upkeep_s / made.seconds,
@@ -88,6 +89,7 @@ def shown(found: Row) -> dict[str, object]:
         cells[f"vs {name} [%]"] = f"{value:.2f} ({printed})"
     cells["over the oracle [%]"] = f"{found['over']:.3f} ({paper[-1]})"
     cells["at its own moments [%]"] = f"{found['over own']:.3f}"
+    cells["of it noise [%]"] = f"{found['noise']:.3f}"
     cells["of it pings, words [%]"] = f"{found['upkeep']:.3f}"
     cells["right [%]"] = f"{found['right']:.1f}"
     cells["paper's policy: over, right [%]"] = f"{found['plain over']:.3f}, {found['plain right']:.1f}"

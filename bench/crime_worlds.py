@@ -92,6 +92,8 @@ class Outcome:
     run: Run
     best: Run
     verdict: Verdict
+    noise: float
+    """Of it what nobody saves, in percent: `foreseeable`."""
     alone_s: Mapping[str, float]
     alone_j: Mapping[str, float]
 
@@ -131,20 +133,36 @@ class Policy:
 OURS, PAPERS = Policy("ours"), Policy("paper's", is_paper=True)
 
 
+def foreseeable(world: World, inputs: Inputs) -> float:
+    """What a policy loses that knows all links and what each length takes on average, in percent.
+
+    The rest of what a router loses is its own; this much nobody saves who does not know the noise.
+    """
+    lengths = np.array(inputs.lengths)
+    means = [np.array([d.curve.at(n) for n in range(inputs.max_n + 1)])[lengths] for d in world.devices]
+    informed = oracle(world, Inputs(inputs.lengths, tuple(tuple(each.tolist()) for each in means)))
+    verdict = judge(world, inputs, informed)
+    return 100.0 * verdict.lost_s / verdict.least_s
+
+
 def run(world: World, lengths: np.ndarray, policies: tuple[Policy, ...] = (OURS,)) -> list[Outcome]:
     """Each policy's outcome, on the same inputs with the same times."""
     inputs = draw(world, lengths, _SEED)
     best = oracle(world, inputs)
     singles = {device.name: alone(world, inputs, device.name) for device in world.devices}
-    return [_outcome(world, inputs, policy, best, singles) for policy in policies]
+    noise = foreseeable(world, inputs)
+    return [_outcome(world, inputs, policy, best, noise, singles) for policy in policies]
 
 
-def _outcome(world: World, inputs: Inputs, policy: Policy, best: Run, singles: Mapping[str, Run]) -> Outcome:
+def _outcome(
+    world: World, inputs: Inputs, policy: Policy, best: Run, noise: float, singles: Mapping[str, Run]
+) -> Outcome:
     made = simulate(world, inputs, policy.settings(inputs.max_n), _SEED)
     return Outcome(
         made,
         best,
         judge(world, inputs, made),
+        noise,
         {name: single.seconds for name, single in singles.items()},
         {name: single.joules for name, single in singles.items()},
     )
