@@ -149,6 +149,20 @@ def test_one_length_without_a_prior_says_the_most_it_can_be() -> None:
     assert times.curve.at(10) == pytest.approx(3.0)
 
 
+def test_two_lengths_without_a_prior_are_a_line() -> None:
+    """As much as a slow device learns before somebody asks; times are the same, or rise, with length."""
+    times = LocalTimes(FitSettings(), 500)
+    times.add(1, 0.040)
+    times.add(64, 0.103)
+    assert times.curve is not None
+    assert [times.curve.at(n) for n in (1, 64, 400)] == pytest.approx([0.040, 0.103, 0.439])
+    flat = LocalTimes(FitSettings(degree=2), 500)
+    flat.add(1, 0.040)
+    flat.add(64, 0.030)
+    assert flat.curve is not None
+    assert 0.030 <= flat.curve.at(1) == flat.curve.at(500) <= 0.040
+
+
 def test_refits_come_every_so_many_inferences() -> None:
     """M_l of CRIME 4.3.2: the curve is the same object in between."""
     times = filled(LocalTimes(FitSettings(refit_every=16), MAX_N), 2e-3, 64)

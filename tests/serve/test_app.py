@@ -240,3 +240,12 @@ def test_an_address_in_use_is_said(node: Running) -> None:
         running(Upper(), listen=Address(host, int(port))),
     ):
         pass
+
+
+def test_a_node_that_has_no_time_to_learn_still_knows_two_lengths() -> None:
+    """From one, what is longer would seem to take in proportion; each is answered once uncounted."""
+    upper = Upper()
+    with running(upper, learn_s=1e-9) as node:
+        assert upper.answered == [b"a"] * 2 + [b"a" * 64] * 2
+        here = httpx.get(f"{node.url}/v2/pliant/route", params={"length": 400}).json()["candidates"][0]
+        assert 0 < here["total_s"] < 60

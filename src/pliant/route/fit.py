@@ -202,6 +202,9 @@ class LocalTimes:
         return piecewise(fit, self._max_n)
 
     def _scaled(self, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> TimeCurve:
+        if self._base is None and _is_spread(n, degree=0):
+            fit = _solve(n, s, 1.0 / np.maximum(s, _LEAST_S) ** 2, degree=1)
+            return line(fit.constant_s, fit.linear_s, self._max_n)
         if self._base is None:
             at, middle = int(n[0]), float(np.median(s))
             if at < 1 or at >= self._max_n:

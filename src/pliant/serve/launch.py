@@ -32,8 +32,8 @@ from pliant.serve.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.served import Served
 from pliant.serve.terms import Terms
 
-LENGTHS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Of the samples that a node learns its first curve from."""
+LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
+"""Of the samples that a node learns its first curve from; where time is short, of the first of them."""
 
 
 @dataclass(frozen=True, slots=True)
