@@ -16,11 +16,11 @@ from pliant.route.curve import TimeCurve
 from pliant.route.endpoint import Request
 from pliant.serve.admission import Admission
 from pliant.serve.app import make_app
-from pliant.serve.inference import Body, read_request, write_reply
+from pliant.serve.inference import read_request, write_reply
 from pliant.serve.launch import NodeOptions, serve
 from pliant.serve.limits import Limits
 from pliant.serve.metrics import HERE, Metrics
-from pliant.serve.node import Call, Node
+from pliant.serve.node import Answer, Call, Node
 from pliant.serve.security import Address, Tokens
 from pliant.serve.served import Served, Tensors, open_served
 from pliant.serve.server import NodeServer, bind
@@ -42,7 +42,7 @@ class Unrouted:
         self._admission = Admission(64)
         self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
 
-    async def infer(self, call: Call) -> Body:
+    async def infer(self, call: Call) -> Answer:
         start_s = self.clock()
         request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
         given = self.served.read(request.tensors)
@@ -50,7 +50,7 @@ class Unrouted:
         answer = write_reply(request, done.result.outputs, self.served.signature)
         self.metrics.requests.labels(HERE, "ok").inc()
         self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
-        return answer
+        return Answer(answer, HERE, done.waited_s + done.spent_s)
 
 
 class Late:
