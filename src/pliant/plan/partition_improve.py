@@ -4,7 +4,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from pliant.arrays import Int
+from pliant.arrays import Bool, Int
 from pliant.plan.pace import Counts, GridPlans, Plans, seconds, together
 from pliant.plan.partition_start import with_heads
 from pliant.plan.problem import Problem
@@ -28,9 +28,14 @@ def search_heads(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[P
 
 
 def polish(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
-    """Take the best single move of heads, rows or columns while one helps, for `rounds` at most."""
-    for _ in range(rounds):
-        near, better_s = best(p, _neighbours(plan))
+    """Take the best single move of heads, rows or columns while one helps, for `rounds` at most.
+
+    Who had no part after the first move gets none.
+    """
+    everybody = np.ones(p.n, dtype=bool)
+    for i in range(rounds):
+        taking = everybody if i == 0 else (plan.heads + plan.rows + plan.columns)[0] > 0
+        near, better_s = best(p, _neighbours(plan, taking))
         if not better_s < plan_s * (1 - 1e-6):
             break
         plan, plan_s = near, better_s
@@ -44,10 +49,15 @@ def best(p: Problem, plans: Kind) -> tuple[Kind, float]:
     return plans.take(int(i)), float(times[i])
 
 
-def moved(share: Int[np.ndarray, " devices"], size: int | Int[np.ndarray, " devices"]) -> Counts:
-    """The ways to take `size` (of each device its own) from one and give it to another; MOST at most."""
+def moved(
+    share: Int[np.ndarray, " devices"],
+    size: int | Int[np.ndarray, " devices"],
+    taking: Bool[np.ndarray, " devices"] | bool = True,
+) -> Counts:
+    """The ways to take `size` (of each device its own) from one and give it to one `taking`; MOST at most."""
     sizes = np.broadcast_to(size, share.shape)
-    src, dst = np.nonzero(((share >= sizes) & (sizes > 0))[:, None] & ~np.eye(len(share), dtype=bool))
+    giving = (share >= sizes) & (sizes > 0)
+    src, dst = np.nonzero(giving[:, None] & taking & ~np.eye(len(share), dtype=bool))
     stride = -(-len(src) // MOST) or 1
     src, dst = src[::stride], dst[::stride]
     after = share[None].repeat(len(src), 0)
@@ -56,12 +66,19 @@ def moved(share: Int[np.ndarray, " devices"], size: int | Int[np.ndarray, " devi
     return after
 
 
-def _neighbours(plan: Plans) -> Plans:
+def _neighbours(plan: Plans, taking: Bool[np.ndarray, " devices"]) -> Plans:
     """The plan itself, then all plans one move away: a head, a row, a 64th of the columns or one."""
     parts = (plan.heads[0], plan.rows[0], plan.columns[0])
     sizes = ((1,), (1,), sorted({1, int(parts[2].sum()) // 64} - {0}))
     return together(
-        [plan, *(with_shares(plan, {axis: moved(parts[axis], n)}) for axis in range(3) for n in sizes[axis])]
+        [
+            plan,
+            *(
+                with_shares(plan, {axis: moved(parts[axis], n, taking)})
+                for axis in range(3)
+                for n in sizes[axis]
+            ),
+        ]
     )
 
 
