@@ -116,6 +116,7 @@ class Steering:
         if number == 0:
             self.switches.clear()
             self._stuck.clear()
+            tight = None  # of a run that is over
             self._plans = dict(list(self._plans.items())[-_KNOWN:])
         self._forget(self._held[-_KEPT:])
         self._without = frozenset(without)
