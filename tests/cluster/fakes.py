@@ -29,7 +29,8 @@ from pliant.run.execute import Lanes
 from tests.plan.splits import bert, cut
 
 Hear = Callable[[str, bytes], None]
-FAST = Patience(silence_s=0.3, least_s=0.6, times=1.0, grace_s=0.05, prepare_s=20.0)
+CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0)
+"""Short enough to wait for, long enough for threads that a busy machine keeps waiting for half a second."""
 
 
 class Wires:
@@ -290,7 +291,7 @@ class Machine:
 class FakeCluster:
     """A primary `p` and workers by name, over memory; a context manager."""
 
-    def __init__(self, spec: EncoderSpec | None = None, patience: Patience = FAST) -> None:
+    def __init__(self, spec: EncoderSpec | None = None, patience: Patience = CALM) -> None:
         self.spec = spec or bert(n_layers=4)
         self.source = MadeUp(self.spec)
         self.patience = patience
