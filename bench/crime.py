@@ -37,8 +37,8 @@ _SYNTHETIC = np.random.default_rng(0).lognormal(2.65, 0.42, 1000).astype(np.int6
 
 def main() -> None:
     opts = options(__doc__.splitlines()[0], _own_options)
-    count, few = (3_000, 1_500) if opts.quick else (100_000, 5_000)
-    report = Report("crime", f"{count} inputs a row of a table, {few} a point of a figure, simulated", opts)
+    count = 3_000 if opts.quick else 100_000
+    report = Report("crime", f"{count} inputs a row of a table and a point of a figure, simulated", opts)
     with TemporaryDirectory() as folder:
         times = _measured_times(Path(opts.kept or folder), opts.quick)
     snli = pool("SNLI")
@@ -50,7 +50,7 @@ def main() -> None:
     found["figure 6"] = figures.at_once(times)
     with TemporaryDirectory() as folder:
         rows = Path(opts.kept or folder) / ("rows-quick" if opts.quick else "rows")
-        found |= _simulated(_work(sets, count, few), rows, opts.workers)
+        found |= _simulated(_work(sets, count), rows, opts.workers)
     for name in ("figure 10", "figure 11", "figure 13", "figure 14"):
         found[name] = [row for rows in found[name] for row in rows]
     (found["figure 12"],) = found["figure 12"] or (None,)
@@ -97,9 +97,9 @@ def _simulated(
     return found
 
 
-def _work(sets: tuple[Devices, ...], count: int, few: int) -> dict[str, list[Callable[[], Any]]]:
+def _work(sets: tuple[Devices, ...], count: int) -> dict[str, list[Callable[[], Any]]]:
     """What is simulated, by the part it belongs to."""
-    like, half = sets[0], count // 5
+    like = sets[0]
     return {
         "tables": [
             partial(tables.row, devices, system, test, count)
@@ -107,12 +107,12 @@ def _work(sets: tuple[Devices, ...], count: int, few: int) -> dict[str, list[Cal
             for system in ("artificial", "RIPE Atlas", "B", "C")
             for test in tables.TESTS
         ],
-        "figure 10": [partial(figures.reductions, d, panel, few) for d in sets for panel in figures.PANELS],
+        "figure 10": [partial(figures.reductions, d, panel, count) for d in sets for panel in figures.PANELS],
         "figure 11": [partial(figures.by_length, devices, count) for devices in sets],
         "figure 12": [partial(figures.over_time, like, count)],
-        "figure 13": [partial(figures.pings, like, half, (t,)) for t in figures.PINGS_S],
-        "figure 14": [partial(figures.energies, d, test, few) for d in sets for test in ("SNLI", "SQuAD")],
-        "series": [partial(tables.series_row, like, k, half) for k in range(len(traces()))],
+        "figure 13": [partial(figures.pings, like, count, (t,)) for t in figures.PINGS_S],
+        "figure 14": [partial(figures.energies, d, test, count) for d in sets for test in ("SNLI", "SQuAD")],
+        "series": [partial(tables.series_row, like, k, count) for k in range(len(traces()))],
     }
 
 
