@@ -1,5 +1,8 @@
 """Accuracy against time: curves by floor, and what a request gets."""
 
+from bisect import bisect_left
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +115,20 @@ def test_answers_say_how_fast_the_device_is_lately() -> None:
     assert trade.pick(5, 0.0, 0.05).level.key == "small"
     assert trade.curve(0.9).at(5) == pytest.approx(0.08)
     assert trade.fullest(5).seconds == pytest.approx(0.08)
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.2, 0.6])
+def test_bounds_come_to_hold_for_the_part_they_promise(spread: float) -> None:
+    """Whatever the spread was when they were measured: 95 % of the answers stay under them, not all."""
+    rng = np.random.default_rng(0)
+    trade = Trade([Level(0, 10, "only", 0.9, 0.9, (0.1, 0.1), (0.12, 0.12))])
+    level = trade.pick(5).level
+    is_late = []
+    for seconds in 0.1 * np.exp(spread * rng.standard_normal(4000)):
+        bound_ms = bisect_left(range(4000), True, key=lambda ms: trade.pick(5, 0.0, 1e-3 * ms).is_met)
+        is_late.append(seconds > 1e-3 * bound_ms)
+        trade.took(level, 5, float(seconds))
+    assert np.mean(is_late[1000:]) == pytest.approx(0.05, abs=0.012)
 
 
 def test_what_was_never_measured_has_an_order_but_no_floor() -> None:
