@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pliant.cluster.comm import Tag
 from pliant.cluster.held import Held
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import Hello, encode
@@ -327,6 +328,9 @@ def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_curren
     cluster.steer.pauses, cluster.steer.halts = ((), (3,)) if is_now else ((3,), ())
     led = check(cluster)
     assert not led.faults
+    assert led.turns[0].epoch < led.turns[-1].epoch
+    with pytest.raises(ClusterError, match="has ended"):  # nothing of it stays in memory
+        cluster.comm.receive("a", Tag(led.turns[0].epoch, 0, 0), np.zeros(1), 0.0)
     before, after = led.turns[2], led.turns[3]
     assert after.epoch > before.epoch
     assert led.plans[2] is not led.plans[3]

@@ -117,3 +117,11 @@ def test_links_of_who_was_not_heard_of_are_as_they_were_measured() -> None:
     assert again.interfaces == {"p": slow, "a": fast, "b": slow}
     assert again.pairs == {("p", "a"): Link(2e-3, 5e7), ("p", "b"): Link(1e-3, 1e5)}
     assert as_measured(seen, measured, set()) == seen
+
+
+def test_who_left_does_not_come_back_with_what_was_measured() -> None:
+    """Links are of who is here: what joined the others to who left is of no use."""
+    fast = Interface(1e8, 1e8)
+    measured = Links(dict.fromkeys("pab", fast), 1e-3, {("p", "b"): Link(2e-3, 5e7)})
+    here = Links(dict.fromkeys("pa", fast), 1e-3, {("p", "a"): Link(1e-3, 1e5)})
+    assert as_measured(here, measured, {"p", "a"}) == Links(dict.fromkeys("pa", fast), 1e-3)

@@ -103,10 +103,10 @@ class Known:
             self._links = after.links
 
     def _try_again(self) -> None:
-        here, now_s = self.here(), self._primary.clock()
-        for name in self._worked.due(here, now_s):
+        here = self.here()
+        for name in self._worked.due(here):
             self._drifts.pop(name, None)
-        silent = self._sent.due(here, now_s)
+        silent = self._sent.due(here)
         if self._links is not None and self._measured_links is not None:
             self._links = as_measured(self._links, self._measured_links, silent)
 

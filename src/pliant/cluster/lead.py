@@ -222,6 +222,7 @@ class Lead:
         return found
 
     def _stop(self, run: _Run) -> None:
+        self._primary.comm.drop(run.epoch)  # what comes of it later is of no use
         for name in run.members:
             self._primary.send(name, Stop(run.epoch))
 

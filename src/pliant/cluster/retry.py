@@ -1,6 +1,6 @@
 """When what runs no longer tell of counts as it was measured: nothing else would show that it recovered.
 
-Pure: no clock.
+Pure: no clock. Time in which nothing runs does not count.
 """
 
 from collections.abc import Collection
@@ -18,17 +18,21 @@ class Retries:
         self._heard_s: dict[str, float] = {}
         self._tried_s: dict[str, float] = {}
         self._wait_s: dict[str, float] = {}
+        self._last_s: float | None = None
 
     def heard(self, names: Collection[str], now_s: float) -> None:
-        """A run told of `names`; who is still heard of a wait after it was due starts with FIRST_S again."""
+        """A run told of `names`, if any; who lasts a wait after it was due starts with FIRST_S again."""
+        self._last_s = now_s
         for name in names:
             self._heard_s[name] = now_s
             if name in self._tried_s and now_s - self._tried_s[name] >= self._wait_s[name]:
                 del self._tried_s[name], self._wait_s[name]
 
-    def due(self, names: Collection[str], now_s: float) -> frozenset[str]:
-        """Those of `names` that were not heard of for their wait; each is said once."""
-        found = set()
+    def due(self, names: Collection[str]) -> frozenset[str]:
+        """Those of `names` that runs until the last did not tell of for their wait; each is said once."""
+        now_s, found = self._last_s, set()
+        if now_s is None:
+            return frozenset()
         for name in names:
             wait_s = self._wait_s.get(name, FIRST_S)
             if now_s - self._heard_s.setdefault(name, now_s) >= wait_s:

@@ -52,11 +52,12 @@ def saw(
 
 
 def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links:
-    """`links` with what joins the devices of `names` as it was `measured`."""
+    """`links`, and what joins the devices of `names` as it was `measured`; who is not there stays out."""
     known = measured.interfaces
     interfaces = {n: known.get(n, one) if n in names else one for n, one in links.interfaces.items()}
     pairs = {ends: link for ends, link in links.pairs.items() if not names & set(ends)}
-    pairs |= {ends: link for ends, link in measured.pairs.items() if names & set(ends)}
+    again = {ends for ends in measured.pairs if names & set(ends) and interfaces.keys() >= set(ends)}
+    pairs |= {ends: measured.pairs[ends] for ends in again}
     return Links(interfaces, links.rtt_s, pairs)
 
 

@@ -129,7 +129,8 @@ class Steering:
                 held = better.held or self._hold(source, better.solved)
                 self._switch(number, better.reason)
                 return held
-        if tight is not None and set(tight.partition.participants) <= self._known.here(self._without):
+        here = self._known.here(self._without)
+        if tight in self._held and set(tight.partition.participants) <= here:
             self._stuck.add(tight.number)  # nothing fits better: it goes on as well as it can
             return tight
         self._known.measure(source, tokens, self._without)
