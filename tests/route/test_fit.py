@@ -149,13 +149,19 @@ def test_one_length_without_a_prior_says_the_most_it_can_be() -> None:
     assert times.curve.at(10) == pytest.approx(3.0)
 
 
-def test_two_lengths_without_a_prior_are_a_line() -> None:
+def test_two_lengths_without_a_prior_are_a_line_or_a_parabola() -> None:
     """As much as a slow device learns before somebody asks; times are the same, or rise, with length."""
     times = LocalTimes(FitSettings(), 500)
     times.add(1, 0.040)
     times.add(64, 0.103)
     assert times.curve is not None
     assert [times.curve.at(n) for n in (1, 64, 400)] == pytest.approx([0.040, 0.103, 0.439])
+    curved = LocalTimes(FitSettings(degree=2), 500)
+    curved.add(1, 0.040)
+    curved.add(64, 0.103)
+    assert curved.curve is not None
+    assert curved.curve.at(64) == pytest.approx(0.103, rel=0.01)
+    assert curved.curve.at(400) == pytest.approx(0.040 + 0.063 * 400**2 / 64**2, rel=0.02)
     flat = LocalTimes(FitSettings(degree=2), 500)
     flat.add(1, 0.040)
     flat.add(64, 0.030)

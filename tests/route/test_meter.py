@@ -30,6 +30,21 @@ def test_counters_are_found_and_named(tmp_path: Path) -> None:
     assert find_meters(tmp_path / "nowhere") == ()
 
 
+def test_nothing_is_counted_twice(tmp_path: Path) -> None:
+    """A laptop's whole platform beside its package, and cores beside their socket."""
+    counters(tmp_path)
+    platform = tmp_path / "powercap" / "intel-rapl:1"
+    platform.mkdir()
+    (platform / "name").write_text("psys\n")
+    (platform / "energy_uj").write_text("9000000\n")
+    assert [m.name for m in find_meters(tmp_path)] == ["package-0"]
+    (tmp_path / "powercap" / "intel-rapl:0" / "energy_uj").unlink()
+    for k, label in enumerate(("Ecore000", "Ecore001", "Esocket0"), 1):
+        (tmp_path / "hwmon" / "hwmon3" / f"energy{k}_input").write_text(f"{k}\n")
+        (tmp_path / "hwmon" / "hwmon3" / f"energy{k}_label").write_text(f"{label}\n")
+    assert [m.name for m in find_meters(tmp_path)] == ["Esocket0"]
+
+
 def test_a_counter_that_began_anew_still_gives_what_was_spent() -> None:
     """RAPL's turn over within minutes under load."""
     meter = Meter("x", Path("x"), 2_000_000)

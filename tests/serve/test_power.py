@@ -67,6 +67,9 @@ def test_a_radio_is_a_name_or_a_file(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(NodeError, match="no radio by name"):
             read_radio(str(path))
+    path.write_bytes(msgspec.json.encode({**asdict(LTE), "tail_w": 1.0}))
+    with pytest.raises(NodeError, match=r"no radio has: tail_w\. A radio has name, .*, tail_W"):
+        read_radio(str(path))
     with pytest.raises(NodeError, match="lte"):
         read_radio("umts")
 

@@ -105,7 +105,8 @@ class LocalTimes:
     `prior` is what is known before the first inference; it keeps its shape and is scaled by the median of
     what came, until there are samples of enough different lengths, and after that while these contradict it
     no more than a fit does: a few short inputs say nothing of long ones. Without a prior, few samples mean
-    the most a time with no negative coefficient can be: level below the length seen, in proportion above it.
+    the most a time with no negative coefficient can be: level below one length seen and in proportion above
+    it, or a constant and the highest power through several.
 
     Robust, five inferences in a row that are all off by a quarter (or 2.5 times the usual distance) on the
     same side mean another load: what came before is forgotten, and the curve is scaled at once. Least
@@ -203,8 +204,9 @@ class LocalTimes:
 
     def _scaled(self, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> TimeCurve:
         if self._base is None and _is_spread(n, degree=0):
-            fit = _solve(n, s, 1.0 / np.maximum(s, _LEAST_S) ** 2, degree=1)
-            return line(fit.constant_s, fit.linear_s, self._max_n)
+            degree = self._settings.degree
+            fit = _solve(n**degree, s, 1.0 / np.maximum(s, _LEAST_S) ** 2, degree=1)
+            return self._drawn(fit if degree == 1 else Quadratic(fit.constant_s, 0.0, fit.linear_s))
         if self._base is None:
             at, middle = int(n[0]), float(np.median(s))
             if at < 1 or at >= self._max_n:

@@ -34,21 +34,24 @@ class Meter:
 def find_meters(sysfs: Path = SYSFS) -> tuple[Meter, ...]:
     """RAPL's packages where they can be read, or else hwmon's counters, which may count the same joules.
 
-    There are none on most virtual machines.
+    Nothing is counted twice: not `psys`, which holds the packages, nor cores beside their sockets
+    (amd_energy). There are none on most virtual machines.
     """
     return _readable(_rapl(sysfs)) or _readable(_hwmon(sysfs))
 
 
 def _rapl(sysfs: Path) -> Iterator[Meter]:
     for path in sorted(sysfs.glob("powercap/intel-rapl:?/energy_uj")):
-        limit = _number(path.with_name("max_energy_range_uj"))
-        yield Meter(_text(path.with_name("name")) or path.parent.name, path, limit)
+        name = _text(path.with_name("name")) or path.parent.name
+        if name != "psys":
+            yield Meter(name, path, _number(path.with_name("max_energy_range_uj")))
 
 
 def _hwmon(sysfs: Path) -> Iterator[Meter]:
     for path in sorted(sysfs.glob("hwmon/*/energy*_input")):
         label = _text(path.with_name(path.name.replace("_input", "_label")))
-        yield Meter(label or _text(path.with_name("name")) or path.parent.name, path)
+        if label is None or not label.startswith("Ecore"):
+            yield Meter(label or _text(path.with_name("name")) or path.parent.name, path)
 
 
 def _readable(meters: Iterator[Meter]) -> tuple[Meter, ...]:

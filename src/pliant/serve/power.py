@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
@@ -30,7 +31,7 @@ def read_objective(per_joule: float) -> Objective:
 def read_power(text: str, served: Served) -> PowerModel:
     """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
     if text == MEASURE:
-        samples = [served.read(served.sample(n)) for n in _SAMPLES if n <= served.max_length]
+        samples = [served.read(served.sample(min(n, served.max_length))) for n in _SAMPLES]
         return measured_power(find_meters(), served.endpoint.run, samples)
     try:
         return PowerModel("this device", 0.0, float(text), "given")
@@ -46,11 +47,19 @@ def read_radio(text: str) -> RadioModel:
     if text in _RADIOS:
         return _RADIOS[text]
     try:
-        return msgspec.json.decode(Path(text).read_bytes(), type=RadioModel)
+        said = msgspec.json.decode(Path(text).read_bytes(), type=dict[str, str | float])
+        model = msgspec.convert(said, RadioModel)
     except (OSError, msgspec.MsgspecError, RouteError) as error:
         raise NodeError(
-            f"{text!r} is no radio by name ({', '.join(_RADIOS)}), and no file with a model of one: {error}."
+            f"{text!r} is no radio by name ({', '.join(_RADIOS)}), and no file with a model of one: "
+            f"{str(error).removesuffix('.')}."
         ) from error
+    known = [field.name for field in fields(RadioModel)]
+    if more := said.keys() - set(known):
+        raise NodeError(
+            f"{text} has fields that no radio has: {', '.join(sorted(more))}. A radio has {', '.join(known)}."
+        )
+    return model
 
 
 def measured_power(
