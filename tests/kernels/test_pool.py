@@ -116,11 +116,10 @@ def test_several_threads_really_share_the_work(host: Library, increment: int) ->
     with Pool(2, host, 100) as pool:
         assert pool.scratch_bytes == 128
         seen: set[int] = set()
-        for _ in range(200):
+        give_up_s = time.monotonic() + 60.0  # another process may have the second core for a while
+        while len(seen) < 2 and time.monotonic() < give_up_s:
             pool.walk(table)
             seen |= set(x.tolist())
-            if len(seen) == 2:
-                break
     assert len(seen) == 2
     assert all(at % 64 == 0 for at in seen)
     assert max(seen) - min(seen) == 128

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,6 +53,15 @@ class Running:
         return httpx.post(
             f"{self.url}/v2/models/upper/infer", content=asking(text), timeout=PATIENCE_S, **more
         )
+
+
+@contextmanager
+def reserved() -> Iterator[Address]:
+    """Where nobody listens until a node does: a socket that only has the port keeps all others from it."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((ANY_PORT.host, 0))
+        yield Address(ANY_PORT.host, sock.getsockname()[1])
 
 
 def asking(text: str, **more: Any) -> bytes:

@@ -11,7 +11,7 @@ from pliant.errors import NodeError
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address
 from tests.serve.models import Upper
-from tests.serve.nodes import Running, asking, running
+from tests.serve.nodes import PATIENCE_S, Running, asking, running
 
 TOKEN = "0123456789abcdef"
 INFER = "/v2/models/upper/infer"
@@ -30,7 +30,7 @@ def node(served: Upper) -> Iterator[Running]:
 
 @pytest.fixture
 def client(node: Running) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=node.url, timeout=30) as client:
+    with httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client:
         yield client
 
 
@@ -208,7 +208,10 @@ def test_a_bug_answers_500_and_the_node_goes_on(client: httpx.Client) -> None:
 
 def test_everything_but_health_asks_for_the_token() -> None:
     """[crime.damage] wrong tokens."""
-    with running(Upper(), tokens=(TOKEN,)) as node, httpx.Client(base_url=node.url) as client:
+    with (
+        running(Upper(), tokens=(TOKEN,)) as node,
+        httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client,
+    ):
         assert client.get("/v2/health/live").status_code == 200
         paths = ("/v2", "/v2/models/upper", "/metrics", "/openapi.json", "/nowhere", "/v2/models/upper/ready")
         for path in paths:
@@ -247,5 +250,6 @@ def test_a_node_that_has_no_time_to_learn_still_knows_two_lengths() -> None:
     upper = Upper()
     with running(upper, learn_s=1e-9) as node:
         assert upper.answered == [b"a"] * 2 + [b"a" * 64] * 2
-        here = httpx.get(f"{node.url}/v2/pliant/route", params={"length": 400}).json()["candidates"][0]
+        url = f"{node.url}/v2/pliant/route"
+        here = httpx.get(url, params={"length": 400}, timeout=PATIENCE_S).json()["candidates"][0]
         assert 0 < here["total_s"] < 60

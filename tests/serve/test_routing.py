@@ -13,12 +13,11 @@ import pytest
 from pliant.route.endpoint import Request
 from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
 from pliant.serve.limits import Limits
-from pliant.serve.security import parse_address
 from pliant.serve.served import Tensors
 from pliant.serve.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
-from tests.serve.nodes import Running, fixed, running
+from tests.serve.nodes import PATIENCE_S, Running, fixed, reserved, running
 
 TOKEN = "0123456789abcdef"
 GOOD = json.dumps(
@@ -49,7 +48,7 @@ def until(holds: Callable[[], object], why: str = "it never came to that") -> No
 
 
 def explained(node: Running, length: int) -> Any:
-    return httpx.get(f"{node.url}/v2/pliant/route", params={"length": length}).json()
+    return httpx.get(f"{node.url}/v2/pliant/route", params={"length": length}, timeout=PATIENCE_S).json()
 
 
 def target_of(node: Running, length: int) -> Any:
@@ -65,7 +64,7 @@ def answer_of(node: Running, text: str) -> str:
 
 def metric(node: Running, line: str) -> float:
     """The number behind `line` in the node's metrics, 0 where it is not there."""
-    for said in httpx.get(f"{node.url}/metrics").text.splitlines():
+    for said in httpx.get(f"{node.url}/metrics", timeout=PATIENCE_S).text.splitlines():
         if said.startswith(line + " "):
             return float(said.rpartition(" ")[2])
     return 0.0
@@ -135,16 +134,15 @@ def test_predecessors_hear_of_a_change_without_asking() -> None:
         until(lambda: target_of(gateway, 400) == server.url)
         until(lambda: explained(end, 400)["candidates"][1]["answer_s"] < 400)
         told = 'pliant_broadcasts_total{outcome="ok"}'
-        until(lambda: [metric(node, told) for node in nodes] == [1, 1, 0])
+        # More than once where a slow ping moved the way between two of them as well.
+        until(lambda: min(metric(server, told), metric(gateway, told)) >= 1)
+        assert metric(end, told) == 0
         assert metric(server, "pliant_refits_total") == 1
 
 
 def test_a_node_that_dies_costs_no_answer_and_is_used_again_when_it_is_back() -> None:
     """Nobody restarts anything: the end node answers by itself, and finds the gateway when it returns."""
-    with running(Upper()) as free:
-        where = parse_address(free.address)
-    url = f"http://{where}"
-    with running(Upper(mark="@end"), name="end", upstreams=(url,), **fixed(*LATE)) as end:
+    with reserved() as where, end_below(url := f"http://{where}") as end:
         assert answer_of(end, "x") == "X@end"  # it is not there yet
         for mark in ("@one", "@two"):
             with running(Upper(mark=mark), name="gateway", listen=where, **fixed(*HONEST)):
@@ -188,8 +186,10 @@ def test_an_upstream_that_answers_nonsense_is_not_believed(lie: dict[str, Any]) 
         assert liar.n_asked == 1
 
 
-def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself() -> None:
+def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else both time out at once, both answer by themselves, and the end node blames the gateway."""
+    # The gateway has half of it for its own answer: more than a busy machine keeps a thread waiting.
+    monkeypatch.setattr("pliant.serve.upstreams._SHORTEST_S", 8.0)
     options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
     with (
         Liar(is_silent=True) as silent,
@@ -231,7 +231,8 @@ def test_curves_that_cannot_be_set_their_node_aside(points: str) -> None:
 @pytest.mark.parametrize("points", WRONG_CURVES)
 def test_curves_that_cannot_be_in_answers_set_their_node_aside(points: str) -> None:
     """[crime.damage] the answer is right and is given; what came beside it ends the trust."""
-    with Liar(content=GOOD, answer_points=points) as liar, end_below(liar.url) as end:
+    liar_of_answers = Liar(points=json.dumps(HONEST), content=GOOD, answer_points=points)
+    with liar_of_answers as liar, end_below(liar.url) as end:
         until(lambda: target_of(end, 100) == liar.url)
         assert answer_of(end, "x") == "X@liar"
         assert target_of(end, 100) == "local"
@@ -243,15 +244,17 @@ def test_broadcasts_that_cannot_be_are_refused() -> None:
     """[crime.damage] lying curves, sent by somebody: 4xx with a reason."""
     with running(Upper(), name="end") as end:
         for body in (b"", b"{", b"[]", b'{"node":"x","points":[[0,-1]],"through":["x"]}', b"x" * 9000):
-            response = httpx.post(f"{end.url}/v2/pliant/tell", content=body)
+            response = httpx.post(f"{end.url}/v2/pliant/tell", content=body, timeout=PATIENCE_S)
             assert 400 <= response.status_code < 500
             assert response.json()["error"]
         stranger = b'{"node":"nobody","points":[[0,1.0]],"through":["nobody"]}'
-        assert httpx.post(f"{end.url}/v2/pliant/tell", content=stranger).status_code == 404
+        response = httpx.post(f"{end.url}/v2/pliant/tell", content=stranger, timeout=PATIENCE_S)
+        assert response.status_code == 404
 
 
-def test_a_node_that_takes_longer_than_it_tells_is_set_aside() -> None:
+def test_a_node_that_takes_longer_than_it_tells_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """[crime.damage] a curve that is a lie, not a wrong form: no wrong route lasts."""
+    monkeypatch.setattr("pliant.serve.upstreams._SHORTEST_S", PATIENCE_S)
     with Liar(points="[[0,0.0]]", content=GOOD, spent_s=7.0) as liar, end_below(liar.url) as end:
         until(lambda: target_of(end, 50) == liar.url)
         for _ in range(6):
@@ -282,9 +285,10 @@ def test_what_reading_a_request_takes_is_part_of_the_way_to_a_node() -> None:
 
 def test_two_nodes_that_are_each_others_upstream_answer_all_the_same() -> None:
     """A circle is a mistake of the person who set it up, not a reason to hang."""
-    with running(Upper()) as free:
-        where = parse_address(free.address)
-    with running(Upper(mark="@one"), name="one", upstreams=(f"http://{where}",), **fixed(*HONEST)) as one:
+    with (
+        reserved() as where,
+        running(Upper(mark="@one"), name="one", upstreams=(f"http://{where}",), **fixed(*HONEST)) as one,
+    ):
         two = running(Upper(mark="@two"), name="two", listen=where, upstreams=(one.url,), **fixed(*LATE))
         with two as other:
             until(lambda: target_of(other, 10) == one.url)
@@ -386,7 +390,7 @@ def test_nodes_show_each_other_the_token() -> None:
         with running(Upper(mark="@end"), tokens=(TOKEN,), **options) as end:
             good = {"authorization": f"Bearer {TOKEN}"}
             explain = f"{end.url}/v2/pliant/route?length=50"
-            until(lambda: httpx.get(explain, headers=good).json()["target"] == up.url)
+            until(lambda: httpx.get(explain, headers=good, timeout=PATIENCE_S).json()["target"] == up.url)
             assert end.post("x", headers=good).json()["outputs"][0]["data"] == ["X@up"]
             assert end.post("x").status_code == 401
         with running(Upper(mark="@end"), **options) as end:

@@ -35,7 +35,10 @@ def test_every_request_that_was_taken_is_answered() -> None:
 
 def test_a_node_that_leaves_asks_its_clients_to_go() -> None:
     """It still answers, as long as it is to settle, but each connection once; whoever asks is told."""
-    with running(Upper(), settle_s=PATIENCE_S) as node, httpx.Client(base_url=node.url) as client:
+    with (
+        running(Upper(), settle_s=PATIENCE_S) as node,
+        httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client,
+    ):
         assert "connection" not in client.get("/v2").headers
         node.stop()
         _until(lambda: node.node is not None and node.node.is_draining)
@@ -93,7 +96,7 @@ def test_who_had_connected_is_answered_after_the_node_listens_no_more(sent: byte
         host, _, port = node.address.partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as early:
             early.sendall(sent)
-            _until(lambda: node.node is not None and httpx.get(f"{node.url}/v2").status_code == 200)
+            assert httpx.get(f"{node.url}/v2", timeout=PATIENCE_S).status_code == 200
             node.stop()
             _until(lambda: _is_refused(host, int(port)))
             early.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n"[len(sent) :])

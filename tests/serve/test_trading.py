@@ -115,7 +115,7 @@ def test_a_nodes_own_terms_hold_where_a_request_has_none() -> None:
 
 def test_accuracy_is_given_up_when_the_link_is_down_and_not_before() -> None:
     """Up: the whole answer of the node above, in time. Down: what this device can do by then."""
-    with running(Elastic("@up", 1e-3, 2e-3), name="up", **fixed((0, 2e-3))) as up:
+    with running(Elastic("@up", 1.0, 2.0), name="up", **fixed((0, 2.0))) as up:
         below = Elastic("@end", 20.0, 40.0)
         with running(below, name="end", upstreams=(up.url,), terms=Terms(30.0), **fixed((0, 40.0))) as end:
             assert end.node is not None
