@@ -29,7 +29,7 @@ from pliant.run.execute import Lanes
 from tests.plan.splits import bert, cut
 
 Hear = Callable[[str, bytes], None]
-CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0)
+CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0, report_s=10.0)
 """Short enough to wait for, long enough for threads that a busy machine keeps waiting for half a second."""
 
 

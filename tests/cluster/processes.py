@@ -13,8 +13,8 @@ from pliant.cluster.patience import Patience
 
 WAIT_S = 240.0
 """Long enough for workers to start on a machine that does something else meanwhile."""
-PATIENT = Patience(silence_s=3.0, least_s=60.0)
-"""Where faults are not what is tested: a busy machine is none."""
+PATIENT = Patience(silence_s=15.0, least_s=60.0, report_s=10.0)
+"""Where faults are not what is tested: a busy machine is none. Who is killed is missed at once anyway."""
 MAIN = "from pliant.cli import main; main()"
 CONFIG = {
     "model_type": "bert",
@@ -52,7 +52,7 @@ class WorkerProcess:
             where = () if join is None else ("--join", join)
             words = ("worker", *where, "--name", name, "--key", str(key), "--model", model)
             self.process = subprocess.Popen(
-                command(*words, "--threads", "1", "--silence", "5s", *more),
+                command(*words, "--threads", "1", "--silence", "15s", *more),
                 stdout=log,
                 stderr=log,
                 env=os.environ.copy(),

@@ -5,7 +5,6 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,10 @@ import pytest
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster, data_ports, memory_source, pace_source
+from pliant.clustered import Cluster, ClusterReply, data_ports, memory_source, open_model, pace_source
 from pliant.errors import ClusterError, InputError
 from pliant.plan.parts import weight_bytes
+from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
 
 TOLERANCE = 1e-4  # float32 sums in another order, six layers deep
@@ -165,7 +165,29 @@ def until_known(cluster: Cluster, free_bytes: int) -> None:
 def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
     key: Path, model: str, folder: Path
 ) -> None:
-    """Hepti 4.2: less of it on that device, in whatever mode, without a restart."""
+    """Hepti 4.2: less of it on that device, in whatever mode, without a restart.
+
+    Where the machine stalled while devices and links were measured, another plan may well be the best: then
+    all is measured anew, by another primary and another worker.
+    """
+    for _ in range(5):
+        first, tight, again = _runs_as_memory_falls_and_is_back(key, model, folder)
+        for reply in (tight, again):
+            np.testing.assert_allclose(reply.answer, first.answer, atol=TOLERANCE)
+        is_split = all("m" in reply.partitions[0].participants for reply in (first, tight))
+        if is_split and first.mode == again.mode == "ws":
+            break
+    else:
+        pytest.fail(f"of five, none was split: {first.partitions[0]}, {tight.partitions[0]}, {again.mode}")
+    spec = open_model(model, folder).spec
+    need = weight_bytes(spec, *tight.partitions)
+    assert need["m"] <= 300_000 < weight_bytes(spec, first.partitions[-1])["m"]
+
+
+def _runs_as_memory_falls_and_is_back(
+    key: Path, model: str, folder: Path
+) -> tuple[ClusterReply, ClusterReply, ClusterReply]:
+    """With much, little and again much on `m`, which is far quicker than its primary."""
     memory = folder / "memory"
     memory.write_text("1GB")
     with (
@@ -175,33 +197,28 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
         cluster.wait(1, WAIT_S)
         feeds = cluster.sample(model, 64)
         first = cluster.run(model, feeds)
-        assert first.mode == "ws"
-        assert "m" in first.partitions[0].participants
         memory.write_text("300KB")
         until_known(cluster, 300_000)
         tight = cluster.run(model, feeds)
-        need = weight_bytes(cluster.open(model).spec, *tight.partitions)
-        assert need["m"] <= 300_000 < weight_bytes(cluster.open(model).spec, first.partitions[-1])["m"]
         memory.write_text("1GB")
         until_known(cluster, 1_000_000_000)
-        again = cluster.run(model, feeds)
-        assert again.mode == "ws"
-        for reply in (tight, again):
-            np.testing.assert_allclose(reply.answer, first.answer, atol=TOLERANCE)
+        return first, tight, cluster.run(model, feeds)
 
 
 def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model: str, folder: Path) -> None:
     """Epochs of a primary that is gone must not count against the next: `run` twice with one worker."""
-    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", patience=PATIENT) as first:
-        address = first.address
-        with workers(address, key, model, folder, "d"):
-            first.wait(1, WAIT_S)
-            for _ in range(3):
-                assert not first.run(model, first.sample(model, TOKENS)).faults
-            first.close()
-            with Cluster(address, key=key, threads=1, shares="equal", patience=PATIENT) as second:
-                second.wait(1, WAIT_S)
-                reply = second.run(model, second.sample(model, TOKENS))
+    address = f"127.0.0.1:{unused_ports(1)[0]}"
+    with (
+        Cluster(address, key=key, threads=1, shares="equal", patience=PATIENT) as first,
+        workers(address, key, model, folder, "d"),
+    ):
+        first.wait(1, WAIT_S)
+        for _ in range(3):
+            assert not first.run(model, first.sample(model, TOKENS)).faults
+        first.close()
+        with Cluster(address, key=key, threads=1, shares="equal", patience=PATIENT) as second:
+            second.wait(1, WAIT_S)
+            reply = second.run(model, second.sample(model, TOKENS))
     assert not reply.faults
     assert set(reply.partitions[0].participants) == {"primary", "d"}
 
@@ -261,10 +278,8 @@ def test_a_pace_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
 
 
 def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, folder: Path) -> None:
-    """A firewall opens what it is told. Ports are free ones of this moment, so nobody else's."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
-        mine, theirs = (probe.getsockname()[1] for probe in probes)
+    """A firewall opens what it is told."""
+    mine, theirs = unused_ports(2)
     with (
         Cluster(
             "127.0.0.1:0", key=key, threads=1, shares="equal", data_port=mine, patience=PATIENT

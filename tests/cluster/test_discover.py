@@ -13,7 +13,7 @@ from pliant.cluster.discover import announced, discovered
 from pliant.cluster.key import make_key, new_key
 from pliant.clustered import Cluster
 from pliant.errors import ClusterError
-from tests.cluster.processes import WorkerProcess, small_model
+from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model
 
 _WAIT_S = 30.0
 
@@ -54,8 +54,10 @@ def test_a_worker_without_an_address_joins_the_primary_that_announces_itself(tmp
         make_key(key)
         worker = WorkerProcess("w", None, key, model, tmp_path, "--discover")
         try:
-            with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", announce=True) as cluster:
-                cluster.wait(1, 90.0)
+            with Cluster(
+                "127.0.0.1:0", key=key, threads=1, shares="equal", announce=True, patience=PATIENT
+            ) as cluster:
+                cluster.wait(1, WAIT_S)
                 reply = cluster.run(model, cluster.sample(model, 20))
                 assert reply.partitions[-1].participants == ("primary", "w")
         finally:

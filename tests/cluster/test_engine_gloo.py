@@ -1,6 +1,5 @@
 """A cluster of real processes whose activations travel through torch.distributed."""
 
-import threading
 import time
 from pathlib import Path
 
@@ -8,10 +7,10 @@ import numpy as np
 import pytest
 
 from pliant.cluster.key import make_key
-from pliant.cluster.patience import Patience
 from pliant.clustered import Cluster
 from pliant.errors import ClusterError
-from tests.cluster.processes import small_model, workers
+from tests.cluster.boundaries import Act, at_boundaries
+from tests.cluster.processes import PATIENT, WAIT_S, small_model, workers
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.slow  # each process imports torch
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.slow  # each process imports torch
 TOLERANCE = 1e-4
 TOKENS = 20
 SLOWER = 30.0  # stretches a run to where a fault finds it inside of layers
-JOIN_S = 120.0
 
 
 def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: Path) -> None:
@@ -28,7 +26,6 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
     make_key(key)
     model = small_model(tmp_path)
     slower = ("--dilate-compute", str(SLOWER))
-    patience = Patience(least_s=10.0)
     with (
         Cluster(
             "127.0.0.1:0",
@@ -38,11 +35,11 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
             shares="equal",
             measure=True,
             dilation=SLOWER,
-            patience=patience,
+            patience=PATIENT,
         ) as cluster,
         workers(cluster.address, key, model, tmp_path, "ab", "--engine", "gloo", *slower) as found,
     ):
-        cluster.wait(2, JOIN_S)
+        cluster.wait(2, WAIT_S)
         feeds = cluster.sample(model, TOKENS)
         alone = cluster.run(model, feeds, is_alone=True)
         for _ in range(2):
@@ -50,13 +47,11 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
             assert set(reply.partitions[-1].participants) == {"primary", "a", "b"}
             assert not reply.faults
             np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
-        kill = threading.Timer(reply.seconds / 2, found["b"].kill)
-        kill.start()
-        struck = cluster.run(model, feeds)
-        kill.join()
+        with at_boundaries(cluster, Act(3, "ws", found["b"].kill)):
+            struck = cluster.run(model, feeds)
         assert struck.faults
         np.testing.assert_allclose(struck.answer, alone.answer, atol=TOLERANCE)
-        until_s = time.monotonic() + JOIN_S
+        until_s = time.monotonic() + WAIT_S
         while not {m.name: m for m in cluster.status()}["a"].is_usable and time.monotonic() < until_s:
             time.sleep(0.05)
         after = cluster.run(model, feeds)
@@ -73,6 +68,9 @@ def test_members_of_different_engines_are_told_so(tmp_path: Path) -> None:
         Cluster("127.0.0.1:0", key=key, threads=1, engine="gloo") as cluster,
         workers(cluster.address, key, model, tmp_path, "z") as found,
     ):
+        until_s = time.monotonic() + WAIT_S
+        while "give both the same --engine" not in found["z"].text():
+            assert time.monotonic() < until_s, found["z"].text()
+            time.sleep(0.05)
         with pytest.raises(ClusterError, match="0 of 1 workers"):
-            cluster.wait(1, 5.0)
-        assert "give both the same --engine" in found["z"].text()
+            cluster.wait(1, 0.5)

@@ -1,12 +1,14 @@
 """Workers that are started anew, and primaries that come one after another."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from pliant.cluster.key import make_key
 from pliant.clustered import Cluster
-from tests.cluster.processes import WorkerProcess, small_model, workers
+from tests.cluster.ports import unused_ports
+from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
 
 
 def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path) -> None:
@@ -15,17 +17,17 @@ def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path
     make_key(key)
     model = small_model(tmp_path)
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster,
+        Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", patience=PATIENT) as cluster,
         workers(cluster.address, key, model, tmp_path) as found,
     ):
-        cluster.wait(2, 60.0)
+        cluster.wait(2, WAIT_S)
         feeds = cluster.sample(model, 20)
         before = cluster.run(model, feeds)
         assert not before.faults
         found["b"].kill()
         found["b"] = WorkerProcess("b", cluster.address, key, model, tmp_path, "--threads", "1")
         cluster.run(model, feeds)  # misses the old process, or has missed it
-        cluster.wait(2, 60.0)
+        cluster.wait(2, WAIT_S)
         after = cluster.run(model, feeds)
         assert set(after.partitions[-1].participants) == {"primary", "a", "b"}
         assert not after.faults
@@ -38,17 +40,17 @@ def test_a_worker_serves_one_primary_after_another(tmp_path: Path) -> None:
     key = tmp_path / "key"
     make_key(key)
     model = small_model(tmp_path)
-    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal", measure=True) as first:
-        address = first.address
-        with workers(address, key, model, tmp_path, "a"):
-            first.wait(1, 60.0)
-            feeds = first.sample(model, 20)
-            answers = [first.run(model, feeds).answer for _ in range(3)]
-            first.close()
-            for _ in range(2):
-                with Cluster(address, key=key, threads=1, shares="equal", measure=True) as again:
-                    again.wait(1, 60.0)
-                    reply = again.run(model, feeds)
-                    assert set(reply.partitions[-1].participants) == {"primary", "a"}
-                    assert not reply.faults
-                    np.testing.assert_allclose(reply.answer, answers[0], atol=1e-4)
+    primary = partial(Cluster, key=key, threads=1, shares="equal", measure=True, patience=PATIENT)
+    address = f"127.0.0.1:{unused_ports(1)[0]}"
+    with primary(address) as first, workers(address, key, model, tmp_path, "a"):
+        first.wait(1, WAIT_S)
+        feeds = first.sample(model, 20)
+        answers = [first.run(model, feeds).answer for _ in range(3)]
+        first.close()
+        for _ in range(2):
+            with primary(address) as again:
+                again.wait(1, WAIT_S)
+                reply = again.run(model, feeds)
+                assert set(reply.partitions[-1].participants) == {"primary", "a"}
+                assert not reply.faults
+                np.testing.assert_allclose(reply.answer, answers[0], atol=1e-4)
