@@ -7,9 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from queue import Queue
+from queue import Empty, Queue
 
 import pytest
 import zmq
@@ -18,6 +18,7 @@ from pliant.cluster.key import Key, make_key, new_key
 from pliant.cluster.letter import Kind, Letter
 from pliant.cluster.messenger import Messenger
 from pliant.errors import ClusterError, PeerLost
+from tests.cluster.ports import unused_ports
 
 PATIENT_S = 60.0
 
@@ -27,7 +28,7 @@ Event = tuple[str, str, bytes]
 class Member:
     """A messenger and what it reported, in order."""
 
-    def __init__(self, name: str, key: Key, listen: str | None = None, silence_s: float = 1.0) -> None:
+    def __init__(self, name: str, key: Key, listen: str | None = None, silence_s: float = 10.0) -> None:
         self.events: Queue[Event] = Queue()
         self.messenger = Messenger(
             name,
@@ -36,7 +37,6 @@ class Member:
             on_message=lambda peer, body: self.events.put(("said", peer, body)),
             on_silence=lambda peer: self.events.put(("silent", peer, b"")),
             on_peer=lambda peer: self.events.put(("came", peer, b"")),
-            beat_s=silence_s / 10,
             silence_s=silence_s,
         )
 
@@ -115,11 +115,8 @@ def test_a_member_that_closes_says_good_bye(pair: tuple[Member, Member]) -> None
 
 def test_a_worker_that_comes_first_knocks_until_somebody_opens(start: Callable[..., Member]) -> None:
     """Workers may be started before the primary, and outlive it."""
-    key = new_key()
-    probe = start("probe", key, "127.0.0.1:0")
-    address = probe.messenger.address
-    assert address is not None
-    probe.messenger.close()
+    key, (port,) = new_key(), unused_ports(1)
+    address = f"127.0.0.1:{port}"
     bob = start("bob", key)
     bob.messenger.connect(address)
     assert any("nobody answers" in p for p in bob.messenger.problems)
@@ -222,12 +219,14 @@ def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(pair: t
 
 _WORKER = """
 import sys
+from contextlib import suppress
 from pathlib import Path
 from pliant.cluster.key import read_key
-from pliant.cluster.letter import Kind, Letter
 from pliant.cluster.messenger import Messenger
+from pliant.errors import PeerLost
 def answer(peer, body):
-    messenger.send(peer, body + b"!")
+    with suppress(PeerLost):  # on a busy machine a second may pass for silence: it is asked again
+        messenger.send(peer, body + b"!")
 messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
 messenger.connect(sys.argv[2])
 sys.stdin.read()
@@ -238,9 +237,12 @@ sys.stdin.read()
 def worker(
     tmp_path: Path, start: Callable[..., Member]
 ) -> Iterator[tuple[Member, Callable[[], subprocess.Popen[bytes]]]]:
-    """A member here that listens, and a way to start a process that knocks and answers."""
+    """A member here that listens, and a way to start a process that knocks and answers.
+
+    Silence is what is waited for, so it is short.
+    """
     key = make_key(tmp_path / "key")
-    ada = start("ada", key, "127.0.0.1:0")
+    ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
     assert ada.messenger.address is not None
     command = [sys.executable, "-c", _WORKER, str(tmp_path / "key"), ada.messenger.address]
     with ExitStack() as stack:
@@ -253,6 +255,19 @@ def worker(
         yield ada, launch
 
 
+def _ask(ada: Member, body: bytes) -> None:
+    """Until bob answers: on a busy machine either may be silent for a moment, and what was said is lost."""
+    until_s = time.monotonic() + PATIENT_S
+    while time.monotonic() < until_s:
+        with suppress(PeerLost):
+            ada.messenger.send("bob", body)
+        with suppress(Empty):
+            while ada.events.get(timeout=1.0) != ("said", "bob", body + b"!"):
+                pass
+            return
+    pytest.fail("bob does not answer")
+
+
 def test_a_killed_process_is_noticed_and_its_successor_is_taken_in(
     worker: tuple[Member, Callable[[], subprocess.Popen[bytes]]],
 ) -> None:
@@ -261,10 +276,10 @@ def test_a_killed_process_is_noticed_and_its_successor_is_taken_in(
     for _ in range(2):
         process = launch()
         ada.until("came", "bob")
-        ada.messenger.send("bob", b"hello")
-        assert ada.until("said", "bob") == b"hello!"
+        _ask(ada, b"hello")
         process.kill()
         ada.until("silent", "bob")
+        _soon(lambda: ada.messenger.peers == ())
 
 
 def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
@@ -277,12 +292,11 @@ def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
     process.send_signal(signal.SIGSTOP)
     try:
         ada.until("silent", "bob")
-        assert ada.messenger.peers == ()
+        _soon(lambda: ada.messenger.peers == ())
     finally:
         process.send_signal(signal.SIGCONT)
     ada.until("came", "bob")
-    ada.messenger.send("bob", b"again")
-    assert ada.until("said", "bob") == b"again!"
+    _ask(ada, b"again")
 
 
 def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable[..., Member]) -> None:
