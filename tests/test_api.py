@@ -51,7 +51,7 @@ def test_a_directory_is_packed_and_profiled_once(model: Path, cache: Path, tmp_p
         told.clear()
         with api.open(
             model,
-            latency="5s",
+            latency="60s",
             preload="1MB",
             cache=tmp_path,
             on_progress=lambda what, i, n: told.append(what),

@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import time
+from dataclasses import astuple
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cluster.processes import command, small_model, workers
+from tests.cluster.processes import PATIENT, WAIT_S, command, small_model, workers
 
 
 def test_a_key_is_made_once_and_never_over_another(cli: Cli, tmp_path: Path) -> None:
@@ -44,6 +45,13 @@ def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None
     assert "no-such" in done.output
 
 
+_PATIENTLY = f"""
+from pliant.cluster.patience import Patience
+Patience.__init__.__defaults__ = {astuple(PATIENT)}
+"""
+"""Before anything else in a primary: it has no option for its patience, and a busy machine is no fault."""
+
+
 @pytest.mark.slow
 def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None:
     """`pliant cluster run` beside `pliant worker`, both by their command lines."""
@@ -52,11 +60,12 @@ def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None
     model = small_model(tmp_path)
     words = ("--listen", "127.0.0.1:0", "--key", str(key), "--threads", "1", "--partition", "equal")
     asked = command("cluster", "run", model, "--tokens", "16", "--trace", str(trace), "--json", *words)
+    asked[2] = _PATIENTLY + asked[2]
     with said.open("wb") as errors:
         primary = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors)
     try:
         with workers(_address(said, primary), key, model, tmp_path, "w"):
-            out, _ = primary.communicate(timeout=90)
+            out, _ = primary.communicate(timeout=WAIT_S)
     finally:
         primary.kill()
         if primary.stdout is not None:
@@ -97,7 +106,7 @@ def test_a_node_answers_over_the_workers_that_join_it(tmp_path: Path) -> None:
 
 def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
     """Where it listens, once it says so."""
-    until_s = time.monotonic() + 60.0
+    until_s = time.monotonic() + WAIT_S
     while time.monotonic() < until_s and primary.poll() is None:
         found = re.search(r"worker at (\S+)", said.read_text())
         if found:

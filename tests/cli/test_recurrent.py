@@ -20,10 +20,10 @@ def test_run_answers_with_the_names_that_other_models_reply_with(
     as_json: Callable[..., Any], classifier: Path
 ) -> None:
     """A script that reads one kind of reply reads both."""
-    reply = as_json("run", classifier, "--latency", "5s", "--text", "a good film")
+    reply = as_json("run", classifier, "--latency", "60s", "--text", "a good film")
     assert reply["label"] in ("bad", "good")
     assert 0.5 <= reply["score"] <= 1
-    assert (reply["met"], reply["target_s"], reply["n_tokens"]) == (True, 5.0, 3)
+    assert (reply["met"], reply["target_s"], reply["n_tokens"]) == (True, 60.0, 3)
     assert not reply["has_random_weights"]
     assert min(reply["latency_s"], reply["resident_weight_bytes"], reply["peak_rss_bytes"]) > 0
 
@@ -41,7 +41,7 @@ def test_eval_counts_right_answers(as_json: Callable[..., Any], classifier: Path
     """The shipped model's card quotes it."""
     data = tmp_path / "data.tsv"
     data.write_text("sentence\tlabel\na good film\tgood\na good film\tbad\nnot good\tgood\nnot good\tbad\n")
-    report = as_json("eval", classifier, data, "--latency", "5s")
+    report = as_json("eval", classifier, data, "--latency", "60s")
     assert (report["accuracy"], report["n"], report["met_fraction"]) == (0.5, 4, 1.0)
 
 
