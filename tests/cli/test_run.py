@@ -89,7 +89,11 @@ def test_eval_reports_baselines_in_one_frame(
 def test_a_slower_device_runs_slower(as_json: Callable[..., Any], model: Path, tmp_path: Path) -> None:
     """Dilation sleeps after each step: a hundredfold device is slow beyond doubt, and was planned so."""
     words = ("run", model, "--latency", "60s", "--text", "a good film")
-    fast, slow = as_json(*words), as_json(*words, "--dilate-compute", "100", "--dilate-io", "5")
+    for _ in range(5):
+        fast, slow = as_json(*words), as_json(*words, "--dilate-compute", "100", "--dilate-io", "5")
+        if slow["latency_s"] > slow["predicted_s"] / 3:
+            break
+        as_json("profile", model, "--seconds", "0.5")  # the one in use may stem from a busier moment
     assert slow["predicted_s"] > 3 * fast["predicted_s"]
     assert slow["latency_s"] > slow["predicted_s"] / 3
 
