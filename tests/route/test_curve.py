@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pliant.errors import PeerCurveError, RouteError
 from pliant.route.curve import (
     MAX_POINTS,
+    MAX_SECONDS,
     TimeCurve,
     exceeds_by,
     largest_difference,
@@ -62,6 +63,14 @@ def test_adding_a_line_adds_it_at_every_length(curve: TimeCurve, fixed: float, p
     more = curve.plus(fixed, per_item)
     for n in range(140):
         assert more.at(n) == pytest.approx(curve.at(n) + fixed + per_item * n, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("per_item", [0.0, 0.5])
+def test_adding_to_the_slowest_curve_that_can_be_gives_one_that_can_be(per_item: float) -> None:
+    """A peer may tell of it, and the way there comes on top."""
+    more = validated([[0, 1.0], [5, MAX_SECONDS]]).plus(0.05, per_item)
+    assert more.points[0] == (0, 1.05)
+    assert max(seconds for _, seconds in more.points) == MAX_SECONDS
 
 
 @given(st.floats(-5, 5), st.floats(-1, 1), st.integers(0, 50))

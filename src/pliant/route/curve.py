@@ -57,16 +57,18 @@ class TimeCurve:
         return seconds + slope * (n - start)
 
     def plus(self, seconds: float, per_item: float = 0.0) -> "TimeCurve":
-        """This curve with `seconds` + `per_item` * n (both >= 0) added at every length n."""
+        """This curve with `seconds` + `per_item` * n (both >= 0) added; no point rises above MAX_SECONDS."""
         if not per_item:
-            return TimeCurve(tuple([(n, t + seconds) for n, t in self.points])) if seconds else self
+            if not seconds:
+                return self
+            return TimeCurve(tuple([(n, min(t + seconds, MAX_SECONDS)) for n, t in self.points]))
         points = list(self.points)
         if points[0][0] > 0:
             points.insert(0, (0, points[0][1]))
         if self._pieces[-1][2] == 0.0:  # else a last piece that falls would fall on
             last_n, last_s = points[-1]
             points.append((last_n + 1, last_s))
-        return TimeCurve(tuple([(n, t + seconds + per_item * n) for n, t in points]))
+        return TimeCurve(tuple([(n, min(t + seconds + per_item * n, MAX_SECONDS)) for n, t in points]))
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -4,13 +4,14 @@ What comes of each call goes to the router; what a node above says that cannot b
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from math import inf, isfinite
 from typing import final
 
-from pliant.errors import InputError, NodeError, PeerCurveError, RouteError
+from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.cost import Link
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.router import Router
@@ -22,6 +23,7 @@ from pliant.serve.limits import Limits
 from pliant.serve.metrics import Metrics
 from pliant.serve.terms import Terms
 
+_LOG = logging.getLogger("pliant.serve")
 REQUEST_HEADER = "Pliant-Request"
 """A request's id from its first hop on: a node that has it already runs it no second time."""
 CURVE_PATH, TELL_PATH = "/v2/pliant/curve", "/v2/pliant/tell"
@@ -32,6 +34,7 @@ _PATIENCE = 10.0
 _PING_S = 10.0
 _FIRST_PINGS = 3
 _THROTTLE_S = 0.02
+_PAUSE_S = 1.0
 _OWN_ERRORS = (422, 503, 508)
 """Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
 
@@ -135,19 +138,30 @@ class Upstreams:
         self.changed()
 
     async def run(self) -> None:
-        """Ping, broadcast and probe when it is due; ends when it is cancelled, and all that is under way."""
+        """Ping, broadcast and probe when it is due; ends when it is cancelled, and all that is under way.
+
+        What cannot be done now is logged and tried again: without pings no upstream would come back.
+        """
         try:
             while True:
-                self._changed.clear()
-                self._do_due()
-                wait_s = self._router.next_due_s(self._clock()) - self._clock()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
-                        await self._changed.wait()
-                await asyncio.sleep(_THROTTLE_S)  # under load everything changes all the time
+                try:
+                    await self._due_once()
+                except PliantError:
+                    _LOG.exception("%s cannot do what is due", self._router.name)
+                    await asyncio.sleep(_PAUSE_S)
         finally:
             for task in self._under_way:
                 task.cancel()
+
+    async def _due_once(self) -> None:
+        """All that is due, and then until something is again."""
+        self._changed.clear()
+        self._do_due()
+        wait_s = self._router.next_due_s(self._clock()) - self._clock()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
+                await self._changed.wait()
+        await asyncio.sleep(_THROTTLE_S)  # under load everything changes all the time
 
     def _do_due(self) -> None:
         for action in self._router.due(self._clock()):

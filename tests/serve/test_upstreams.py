@@ -1,0 +1,37 @@
+"""What upstreams and clients may do without harm to a node, and to its other upstreams."""
+
+import httpx
+import pytest
+
+from pliant.errors import RouteError
+from pliant.route.due import Due
+from pliant.route.router import Router
+from tests.serve.liars import Liar
+from tests.serve.nodes import PATIENCE_S
+from tests.serve.test_routing import end_below, explained, route, until
+
+
+def test_the_slowest_curve_that_is_believed_breaks_nothing() -> None:
+    """The way to that node comes on top of it: pings, metrics and requests are answered nevertheless."""
+    with Liar(points="[[0,1e7]]") as liar, end_below(liar.url) as end:
+        until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
+        for path in ("/v2/pliant/curve", "/metrics"):
+            assert httpx.get(end.url + path, timeout=PATIENCE_S).status_code == 200
+        assert end.post("x", headers=route(sender="below")).status_code == 200
+
+
+def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a node that failed once would never again hear of any other."""
+    due, failures = Router.due, [RouteError("it cannot be")]
+
+    def flawed(self: Router, now_s: float) -> tuple[Due, ...]:
+        if failures:
+            raise failures.pop()
+        return due(self, now_s)
+
+    monkeypatch.setattr(Router, "due", flawed)
+    with Liar() as liar, end_below(liar.url) as end:
+        until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
+        assert not failures
