@@ -30,7 +30,7 @@ def main() -> None:
     with joined(said) as comm:
         if said["task"] == "links":
             start_s = time.process_time()
-            found = measure_links(comm, list(said["addresses"]), 1)
+            found = dict(measure_links(comm, list(said["addresses"]), 1))
             rows = [[*pair, link.rtt_s, link.bandwidth_Bps] for pair, link in found.items()]
             if rows:
                 print(json.dumps({"links": rows, "cpu_s": time.process_time() - start_s}), flush=True)

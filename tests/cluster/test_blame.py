@@ -31,11 +31,11 @@ def test_a_liar_is_named_as_one() -> None:
     assert judge("p", [lie, waited("p", "a")], {}) == (Verdict("b", True, "b sent 3 bytes"),)
 
 
-def test_who_accuses_the_primary_is_left_out() -> None:
-    """The primary knows what it sent."""
+def test_who_accuses_the_primary_is_left_out_and_may_come_back() -> None:
+    """The primary knows what it sent, and believes that the other may err."""
     lie = Accusation("a", "p", True, "p sent 3 bytes")
     (verdict,) = judge("p", [lie, waited("p", "b")], {})
-    assert (verdict.member, verdict.is_liar) == ("a", True)
+    assert (verdict.member, verdict.is_liar) == ("a", False)
 
 
 def test_nobody_is_at_fault_where_nothing_was_reported() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pliant.cluster.comm import Arrival, Comm, Tag
 from pliant.cluster.comm_memory import MemoryNetwork
 from pliant.cluster.measure_links import links_of, measure_links, rounds
-from pliant.errors import PeerMisbehaved
+from pliant.errors import ClusterError, PeerMisbehaved
 from pliant.ir.cluster import Interface, Links
 from pliant.ir.cost import Link
 
@@ -49,8 +49,8 @@ def test_what_is_measured_is_what_there_is(out_Bps: float, rtt_s: float) -> None
     network = MemoryNetwork()
     timed, peer = _Timed(network.join("a"), out, back), network.join("b")
     with ThreadPoolExecutor(1) as threads:
-        answering = threads.submit(measure_links, peer, ("a", "b"), 5)
-        found = measure_links(timed, ("a", "b"), 5, clock=timed.clock)  # type: ignore[arg-type]
+        answering = threads.submit(lambda: dict(measure_links(peer, ("a", "b"), 5)))
+        found = dict(measure_links(timed, ("a", "b"), 5, clock=timed.clock))  # type: ignore[arg-type]
         assert answering.result() == {}
     assert found["a", "b"].rtt_s == pytest.approx(rtt_s, rel=0.05, abs=2e-3 if out_Bps < 1e6 else 50e-6)
     for pair, link in {("a", "b"): out, ("b", "a"): back}.items():
@@ -79,8 +79,8 @@ def test_a_connection_that_has_yet_to_warm_up_is_not_taken_for_a_slow_link(
     link, network = Link(rtt_s, rate_Bps), MemoryNetwork()
     timed, peer = _Warming(network.join("a"), link, link), network.join("b")
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(measure_links, peer, ("a", "b"), 5)
-        found = measure_links(timed, ("a", "b"), 5, clock=timed.clock)  # type: ignore[arg-type]
+        threads.submit(lambda: dict(measure_links(peer, ("a", "b"), 5)))
+        found = dict(measure_links(timed, ("a", "b"), 5, clock=timed.clock))  # type: ignore[arg-type]
     assert found["a", "b"].bandwidth_Bps == pytest.approx(rate_Bps, rel=0.1)
 
 
@@ -90,7 +90,7 @@ def test_every_pair_is_measured_once_by_members_that_run_at_once() -> None:
     network = MemoryNetwork()
     comms = [network.join(name) for name in names]
     with ThreadPoolExecutor(len(names)) as threads:
-        parts = list(threads.map(lambda comm: measure_links(comm, names, 1), comms))
+        parts = list(threads.map(lambda comm: dict(measure_links(comm, names, 1)), comms))
     pairs = Counter(pair for part in parts for pair in part)
     assert pairs == Counter([*combinations(names, 2), *((b, a) for a, b in combinations(names, 2))])
     assert all(link.bandwidth_Bps > 0 for part in parts for link in part.values())
@@ -115,7 +115,7 @@ def test_a_question_that_is_none_is_refused_by_name() -> None:
     liar, honest = network.join("a"), network.join("b")
     liar.send("b", Tag(3, 0, 0), np.array([2, 1 << 50], np.int64))
     with pytest.raises(PeerMisbehaved, match="a asks for"):
-        measure_links(honest, ("a", "b"), 3)
+        dict(measure_links(honest, ("a", "b"), 3))
 
 
 def test_devices_behind_one_switch_are_interfaces() -> None:
@@ -149,3 +149,20 @@ def test_no_pairs_are_no_network() -> None:
     """A primary alone has nobody to measure."""
     assert links_of({}) == Links({}, 0.0)
     assert isinstance(links_of({("a", "b"): Link(0.0, 1.0)}).interfaces["a"], Interface)
+
+
+def test_what_was_measured_before_a_failure_is_kept() -> None:
+    """Of three members one is cut off: the other pair is known."""
+    network = MemoryNetwork()
+    comms = {name: network.join(name) for name in "abc"}
+    names = ("c", "a", "b")
+    assert rounds(names)[0] == (("a", "b"),)
+    found: dict[tuple[str, str], Link] = {}
+    with ThreadPoolExecutor(1) as threads:
+        comms["c"].close()
+        there = threads.submit(lambda: found.update(measure_links(comms["b"], names, 1)))
+        here: dict[tuple[str, str], Link] = {}
+        with pytest.raises(ClusterError):
+            here.update(measure_links(comms["a"], names, 1))
+        assert isinstance(there.exception(), ClusterError)
+    assert set(here) | set(found) == {("a", "b"), ("b", "a")}

@@ -21,7 +21,9 @@ from pliant.cluster.messages import (
     Note,
     Prepare,
     Ran,
+    Ready,
     Report,
+    Status,
     decode,
     decode_note,
     encode,
@@ -73,6 +75,10 @@ def test_no_bytes_do_anything_but_decode_or_name_their_sender(data: bytes) -> No
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Prepare", 1, "m", NOBODY, "fp32", [], {}]), "none of"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Nonsense"]), "no message"),
         (bytes((PROTOCOL,)) + b"\x91" * 100_000, "no message"),
+        (encode(Status(-5)), "no message"),
+        (encode(Ready(1, float("nan"), 0, 0)), "no message"),
+        (encode(Measured(1, None, (MeasuredLink("a", "b", 0.1, 0.0),))), "no message"),
+        (encode(Measured(1, None, (MeasuredLink("a", "b", float("inf"), 1e6),))), "no message"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_message_is_said(data: bytes, says: str) -> None:

@@ -26,7 +26,7 @@ def _measured(devices: list[Device], key: Key) -> dict[Pair, Link]:
             for name in names:
                 if name != device.name:
                     comm.connect(name, addresses[name])
-            found = measure_links(comm, names, 1)
+            found = dict(measure_links(comm, names, 1))
             done.wait(60)
             return found
 

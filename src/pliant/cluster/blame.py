@@ -44,13 +44,13 @@ def judge(
 
     A member that waits for another accuses it, and is itself accused by whoever waits for it: so the fault
     lies at the end of the chain, with the accused that accuse nobody. Where the chain is a circle, with the
-    most accused. An accusation of the primary, which judges, falls back on its accuser; whoever is silent
-    or has lied explains all waiting, and then nobody else is at fault.
+    most accused. An accusation of the primary, which judges, falls back on its accuser, who may err;
+    whoever is silent or has lied explains all waiting, and then nobody else is at fault.
     """
     found: dict[str, Verdict] = {}
     for a in accusations:
         if a.accused == primary:
-            found[a.accuser] = Verdict(a.accuser, a.is_misbehaviour, f"blames the primary: {a.reason}")
+            found[a.accuser] = Verdict(a.accuser, False, f"blames the primary: {a.reason}")
         elif a.is_misbehaviour:
             found[a.accused] = Verdict(a.accused, True, a.reason)
     for member, for_s in silent.items():

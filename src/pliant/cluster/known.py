@@ -43,6 +43,7 @@ class Known:
         self._lacks: set[tuple[str, str]] = set()
         self._drifts: dict[str, Capability] = {}
         self._links: Links | None = None
+        self._surveyed: set[str] = set()
         self._measured_links: Links | None = None
         self._worked, self._sent = Retries(), Retries()
         self._unbelieved: Unbelieved = {}
@@ -79,15 +80,16 @@ class Known:
             measured.update(found)
             for name in found:
                 self._drifts.pop(name, None)
-        known = set() if self._links is None else self._links.interfaces.keys()
-        if len(here) > 1 and not here <= known:
+        if len(here) > 1 and not here <= self._surveyed:
             links = survey_links(self._primary, here)
             if links:
                 self._links = self._measured_links = links_of(links)
+                self._surveyed = set(self._links.interfaces)
 
     def see(self, solved: Solved, notes: Mapping[str, Note]) -> None:
         """Move the picture towards what a segment showed; `solved` is what its plan was made of."""
         here = self.here()
+        self._surveyed &= here  # who returns may have another address
         notes = {name: note for name, note in notes.items() if name in here}
         now_s = self._primary.clock()
         self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)

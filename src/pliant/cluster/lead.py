@@ -3,7 +3,7 @@
 Knows no partition's reason: `Steer` decides, one boundary ahead and off the critical path.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Lock
@@ -16,7 +16,7 @@ from pliant.cluster.held import Held
 from pliant.cluster.messages import Go, Note, Ran, Stop
 from pliant.cluster.perform import Performer, Turn
 from pliant.cluster.primary import Primary
-from pliant.errors import ClusterError, LaneError
+from pliant.errors import ClusterError, InputError, LaneError
 from pliant.models.encoder_source import EncoderSource
 
 
@@ -129,25 +129,33 @@ class Lead:
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
             run = _Run(self._steer.begin(source, tokens, others))
             start_s = self._primary.clock()
-            while True:
-                try:
-                    self._attempt(run, feeds)
-                    break
-                except _Paused:
-                    self._stop(run)
-                    run.held = self._steer.begin(source, tokens, others, run.number)
-                    continue
-                except (LaneError, ClusterError) as error:
-                    if len(run.faults) >= self._n_repeats:
-                        raise
-                    without = self._judge(run, error)
-                noticed_s = self._primary.clock()
-                run.held = self._steer.begin(source, tokens, others, run.number)
-                planned_s = self._primary.clock() - noticed_s
-                run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
+            try:
+                self._finish(run, lambda: self._steer.begin(source, tokens, others, run.number), feeds)
+            except BaseException:
+                self._stop(run)
+                raise
             answer = run.held.holder.answer()
             seconds = self._primary.clock() - start_s
             return self._led(run, answer, start_s, seconds)
+
+    def _finish(self, run: _Run, begin: Callable[[], Held], feeds: Mapping[str, np.ndarray]) -> None:
+        """Attempts, each by a plan for what is left, until one comes to the end."""
+        while True:
+            try:
+                self._attempt(run, feeds)
+                return
+            except _Paused:
+                self._stop(run)
+                run.held = begin()
+                continue
+            except (LaneError, ClusterError) as error:
+                if len(run.faults) >= self._n_repeats:
+                    raise
+                without = self._judge(run, error)
+            noticed_s = self._primary.clock()
+            run.held = begin()
+            planned_s = self._primary.clock() - noticed_s
+            run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
 
     def _attempt(self, run: _Run, feeds: Mapping[str, np.ndarray]) -> None:
         """Run from the last commit to the end; raises what stopped it."""
@@ -173,6 +181,8 @@ class Lead:
         run.number += 1
         run.began_s = self._primary.clock()
         run.x = before.held.holder.state(run.number - 1).copy()
+        if run.number == 1 and not np.isfinite(run.x).all():  # or those who hear of it are taken for liars
+            raise InputError("the input's numbers are too large: their embedding is not finite.")
         if run.number not in run.announced:
             raise _Paused
         coming = run.announced[run.number]
@@ -212,7 +222,6 @@ class Lead:
         peer, is_misbehaviour, reason = fault_of(error)
         cause = error.__cause__ if isinstance(error, LaneError) else error
         if not isinstance(cause, ClusterError):
-            self._stop(run)
             raise error
         if peer is not None:
             accusation = Accusation(self._primary.name, peer, is_misbehaviour, reason)

@@ -5,7 +5,7 @@ timed by the first of the two alone; each member is in one pair at a time, so pa
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 import numpy as np
@@ -32,24 +32,23 @@ Pair = tuple[str, str]
 
 def measure_links(
     comm: Comm, members: Sequence[str], epoch: int, *, clock: Callable[[], float] = time.perf_counter
-) -> dict[Pair, Link]:
-    """Both directions of every pair that this member timed, as (source, destination).
+) -> Iterator[tuple[Pair, Link]]:
+    """Both directions of every pair that this member times, as (source, destination), one after the other.
 
     `members` are the same, in the same order, on every member, this one included; the tags of `epoch` are
     used for nothing else. A pair takes about half a second and 60 round trips at most, however slow its link
     is, but for messages of 16 KB that take longer. Raises PeerLost, PeerMisbehaved and ClusterError as
     `comm` does.
     """
-    found: dict[Pair, Link] = {}
     patience_s = TIMEOUT_S + len(members)  # a peer may still be in earlier pairs of its own
     for pair in (pair for together in rounds(members) for pair in together):
         first, second = pair
         if comm.name == first:
             out, back = _Asking(comm, second, epoch, clock, patience_s).measure()
-            found[first, second], found[second, first] = out, back
+            yield (first, second), out
+            yield (second, first), back
         elif comm.name == second:
             _answer(comm, first, epoch, patience_s)
-    return found
 
 
 def rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:

@@ -30,13 +30,17 @@ Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 48)]
 """The last epoch that a worker has seen, of any primary; -1 before the first."""
 
 
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+
 class Hello(Message, frozen=True):
     """A worker offers itself, and its models by identity; `engine` carries its data."""
 
     version: str
     data_address: str
     n_threads: int
-    free_bytes: int
+    free_bytes: Amount
     models: tuple[str, ...]
     last_epoch: Epoch = -1
     engine: str = "zmq"
@@ -75,9 +79,9 @@ class Ready(Message, frozen=True):
     """Plan `plan` can begin; those of its weights that were not here yet took `load_s` to load."""
 
     plan: int
-    load_s: float
-    loaded_bytes: int
-    free_bytes: int
+    load_s: Seconds
+    loaded_bytes: Amount
+    free_bytes: Amount
 
 
 class Unable(Message, frozen=True):
@@ -107,8 +111,8 @@ class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
 
     src: str
     dst: str
-    rtt_s: float
-    bandwidth_Bps: float
+    rtt_s: Seconds
+    bandwidth_Bps: Annotated[float, msgspec.Meta(gt=0.0, le=1e15)]
 
 
 def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
@@ -180,7 +184,7 @@ class Report(Message, frozen=True):
 class Status(Message, frozen=True):
     """Free memory and the last epoch, said without being asked."""
 
-    free_bytes: int
+    free_bytes: Amount
     last_epoch: Epoch = -1
 
 

@@ -230,7 +230,8 @@ class Messenger:
         elif source is self._inbox:
             self._read_all(self._inbox, None)
         else:
-            link = next(x for x in self._links.values() if source in (x.socket, x.monitor))
+            with self._lock:
+                link = next(x for x in self._links.values() if source in (x.socket, x.monitor))
             if source is link.socket:
                 self._read_all(link.socket, link)
             else:

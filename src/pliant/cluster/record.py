@@ -20,10 +20,6 @@ class Record:
     program: Program
     spans: tuple[Span, ...]
 
-    @property
-    def n_missing(self) -> int:
-        return sum(span.state is SpanState.SKIPPED for span in self.spans)
-
 
 def record(led: Led) -> Record:
     """One program of all turns of a run, and its measured spans."""

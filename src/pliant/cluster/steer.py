@@ -20,7 +20,6 @@ from pliant.cluster.messages import Note
 from pliant.cluster.predict import Solved, layer_seconds, predict
 from pliant.cluster.primary import NotReady, Primary
 from pliant.cluster.worker import OnEvent
-from pliant.errors import PliantError
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
@@ -334,6 +333,6 @@ class Steering:
         assert pending is not None
         try:
             return pending.result()
-        except PliantError as error:
-            self._on_event(f"no new plan: {error}")
+        except Exception as error:  # noqa: BLE001 - the run itself goes on by the plan it has
+            self._on_event(f"no new plan: {error or type(error).__name__}")
             return None

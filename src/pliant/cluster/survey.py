@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pliant.cluster.measure_links import measure_links
 from pliant.cluster.messages import Measure, Measured
 from pliant.cluster.primary import Primary
-from pliant.errors import ClusterError
+from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 from pliant.ir.cluster import Capability
 from pliant.ir.cost import Link
 from pliant.models.encoder_source import EncoderSource
@@ -45,10 +45,12 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     found: dict[tuple[str, str], Link] = {}
     try:
         primary.meet.join(members, addresses, place, lambda: all(map(primary.is_here, others)))
-        found.update(measure_links(primary.comm, members, epoch))
+        found.update(measure_links(primary.comm, members, epoch))  # those before one that fails, too
     except ClusterError as error:
-        primary.on_event(f"links were not measured: {error}")
+        primary.on_event(f"not all links were measured: {error}")
         primary.comm.drop(epoch)
+        if isinstance(error, PeerLost | PeerMisbehaved):
+            primary.monitor.fail(error.peer)
     for said in primary.measured(epoch, others).values():
         found |= {(k.src, k.dst): Link(k.rtt_s, k.bandwidth_Bps) for k in said.links}
     return found

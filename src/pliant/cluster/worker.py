@@ -42,7 +42,8 @@ from pliant.cluster.messages import (
     encode,
 )
 from pliant.cluster.perform import Holder, Performer, Turn
-from pliant.errors import ClusterError, LaneError, PeerMisbehaved, PliantError
+from pliant.errors import ClusterError, LaneError, PeerMisbehaved
+from pliant.ir.cost import Link
 from pliant.models.encoder_source import EncoderSource
 from pliant.run.execute import Lanes
 
@@ -183,7 +184,7 @@ class Worker:
         self._refusals.pop(peer, None)  # the next of that name may think otherwise
         if peer == self._serving:
             self._end_runs()
-            self._inbox.put((peer, Forget(())))
+        self._inbox.put((peer, Forget(())))  # after what may be being prepared for it
 
     def _stop(self, epoch: int) -> None:
         self._stopped = max(self._stopped, epoch)
@@ -229,10 +230,10 @@ class Worker:
                     self._prepare(peer, message)
                 case Measure():
                     self._measure(peer, message)
-                case Forget(keep=keep):
+                case Forget(keep=keep) if peer == self._serving:
                     with self._lock:
                         self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
-                        if not self._plans and peer == self._serving:
+                        if not self._plans:
                             self._serving = None
                         held = [plan.holder for plan in self._plans.values()]
                     self._hold.keep(held)
@@ -247,7 +248,7 @@ class Worker:
             else:
                 holder = self._hold.prepare(source, wanted.partition)
             self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
-        except (PliantError, MemoryError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the primary waits for an answer
             self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))
             return
         with self._lock:
@@ -264,7 +265,8 @@ class Worker:
             return self._hold.replace(source, wanted.partition)
 
     def _measure(self, peer: str, wanted: Measure) -> None:
-        capability, found, reason = None, {}, None
+        capability, reason = None, None
+        found: dict[tuple[str, str], Link] = {}
         try:
             if self._serving not in (None, peer):
                 raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
@@ -273,8 +275,8 @@ class Worker:
             else:
                 self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
                 self._measured = wanted.epoch
-                found = measure_links(self._comm, wanted.members, wanted.epoch)
-        except (PliantError, MemoryError, OSError) as error:
+                found.update(measure_links(self._comm, wanted.members, wanted.epoch))
+        except Exception as error:  # noqa: BLE001 - as above
             reason = f"{error}" or type(error).__name__
         self._send(peer, Measured(wanted.epoch, capability, as_measured(found), reason))
 
@@ -313,7 +315,7 @@ class Worker:
         except LaneError as error:
             segment = self._performer.number
             self._complain(first.epoch, segment, error)
-        except ClusterError as error:
+        except Exception as error:  # noqa: BLE001 - a run less, not a worker less
             self._complain(first.epoch, segment, error)
         self._over = first.epoch
         peer = self._serving
@@ -337,7 +339,7 @@ class Worker:
             held.holder.state(layer)[...] = before.holder.state(layer)
         return held.turn(self.name, go.epoch, go.segment, go.entrants, go.patience_s)
 
-    def _complain(self, epoch: int, segment: int, error: PliantError) -> None:
+    def _complain(self, epoch: int, segment: int, error: Exception) -> None:
         if epoch <= self._stopped or self._serving is None:
             return
         peer, is_misbehaviour, reason = fault_of(error)
