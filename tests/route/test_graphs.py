@@ -11,6 +11,7 @@ from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL
 from pliant.route.curve import line
 from pliant.route.due import Broadcast, Ping
+from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.tell import Trail
 from tests.route.routers import MAX_N, SETTINGS
@@ -42,7 +43,7 @@ class World:
             node.failed(name, self.now_s)
             return
         peer = self.routers[name]
-        peer.heard_of(node.name, f"http://{node.name}", self.now_s)
+        peer.heard_of(node.name, Listener(f"http://{node.name}"), self.now_s)
         node.pinged(name, 0.01, 0.0, peer.tell(self.now_s, node.name), self.now_s)
 
     def walk(self, source: str, n: int) -> list[str]:

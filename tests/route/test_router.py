@@ -6,6 +6,7 @@ from pliant.errors import RouteError
 from pliant.route.choose import LOCAL
 from pliant.route.curve import line
 from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.settings import RouterSettings, paper
 from pliant.route.tell import Trail
@@ -65,7 +66,7 @@ def test_predecessors_are_told_when_the_curve_moves_past_the_threshold() -> None
     """CRIME 4.3.3 (ii): once, and only those that have not heard it with an answer."""
     node = router("a")
     for name in ("p", "q", "silent"):
-        node.heard_of(name, None if name == "silent" else f"http://{name}", 0.0)
+        node.heard_of(name, None if name == "silent" else Listener(f"http://{name}"), 0.0)
         node.tell(0.0, name)
     assert node.due(0.5) == ()
     node.told("a", word("a", line(0.02, 0.001, MAX_N), stamp=(0, 1)), 1.0)
@@ -80,7 +81,7 @@ def test_predecessors_are_told_when_the_curve_moves_past_the_threshold() -> None
 def test_what_stays_under_the_threshold_is_not_broadcast() -> None:
     """A broadcast costs a transmission."""
     node = router("a")
-    node.heard_of("p", "http://p", 0.0)
+    node.heard_of("p", Listener("http://p"), 0.0)
     node.tell(0.0, "p")
     node.told("a", word("a", line(0.0101, 0.001, MAX_N), stamp=(0, 1)), 1.0)
     assert node.due(1.0) == ()
@@ -99,8 +100,8 @@ def test_an_older_broadcast_of_the_same_start_is_dropped() -> None:
 def test_predecessors_expire() -> None:
     """Who is not heard of for long is not broadcast to."""
     node = router("a")
-    node.heard_of("p", "http://p", 0.0)
-    node.heard_of("q", "http://q", 1000.0)
+    node.heard_of("p", Listener("http://p"), 0.0)
+    node.heard_of("q", Listener("http://q"), 1000.0)
     node.due(SETTINGS.expire_after_s + 1.0)
     assert node.predecessors == ("q",)
     node.forget("q")
@@ -261,6 +262,17 @@ def test_upstreams_and_nodes_have_names_of_their_own() -> None:
         node.successor("a", LINK)
     with pytest.raises(RouteError, match="no name"):
         Router("", SETTINGS)
+
+
+def test_a_token_stays_with_the_address_that_it_was_shown_with() -> None:
+    """Whoever knows another token and claims the same name does not change what is shown to that address."""
+    node, listener = router("a"), Listener("http://p", "one")
+    node.heard_of("p", listener, 0.0)
+    node.heard_of("p", None, 1.0)
+    assert node.listener_of("p") == listener
+    node.heard_of("p", Listener("http://q", "two"), 2.0)
+    assert node.listener_of("p") == Listener("http://q", "two")
+    assert "two" not in repr(node.listener_of("p"))
 
 
 def test_a_crowd_of_predecessors_is_bounded() -> None:

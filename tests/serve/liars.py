@@ -23,6 +23,8 @@ class Liar:
         answer_points: str | None = None,
     ) -> None:
         self.n_asked = 0
+        self.shown: list[str | None] = []
+        """What each request said of who may ask."""
         self._ended = threading.Event()
         word, answer_word = (
             f'{{"node":"liar","points":{p},"through":["liar"],"stamp":[1,1],"spent_s":{spent_s}}}'
@@ -39,6 +41,7 @@ class Liar:
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("content-length", 0)))
                 liar.n_asked += 1
+                liar.shown.append(self.headers.get("authorization"))
                 if is_silent:
                     liar._ended.wait(30)
                     return

@@ -34,6 +34,14 @@ def test_any_of_the_tokens_opens_and_nothing_else() -> None:
         assert not tokens.admit(wrong), wrong
 
 
+def test_it_is_known_which_token_was_shown() -> None:
+    """A node below that still has the old one is told of changes with that."""
+    tokens = Tokens([TOKEN, "fedcba9876543210"])
+    assert tokens.shown("Bearer  fedcba9876543210") == "fedcba9876543210"
+    assert tokens.shown(f"Basic {TOKEN}") is None
+    assert Tokens().shown(f"Bearer {TOKEN}") is None
+
+
 def test_without_tokens_everybody_is_let_in() -> None:
     """That is what loopback is for."""
     assert Tokens().admit(None)

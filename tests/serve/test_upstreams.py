@@ -7,7 +7,8 @@ from pliant.errors import RouteError
 from pliant.route.due import Due
 from pliant.route.router import Router
 from tests.serve.liars import Liar
-from tests.serve.nodes import PATIENCE_S
+from tests.serve.models import Upper
+from tests.serve.nodes import PATIENCE_S, fixed, running
 from tests.serve.test_routing import end_below, explained, route, until
 
 
@@ -35,3 +36,16 @@ def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
     with Liar() as liar, end_below(liar.url) as end:
         until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
         assert not failures
+
+
+def test_a_node_below_is_shown_the_token_that_it_showed() -> None:
+    """Whoever has a token says where it is told of changes: another token would be given away there."""
+    tokens = ("first-token-0123", "second-token-0123")
+    options = fixed((0, 900.0), refit_every=2)
+    shown = {"authorization": f"bearer  {tokens[1]}"}
+    with Liar() as below, running(Upper(), tokens=tokens, **options) as node:
+        headers = shown | route(sender="below", address=below.url)
+        assert node.post("x", headers=headers).status_code == 200
+        assert node.post("x", headers=shown).status_code == 200
+        until(lambda: below.shown)
+        assert below.shown == [f"Bearer {tokens[1]}"]

@@ -1,7 +1,7 @@
 """Who asks this node, where broadcasts reach them, and what each was told last. Knows no curve of its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pliant.route.curve import exceeds_by
 from pliant.route.tell import Told
@@ -9,9 +9,17 @@ from pliant.route.tell import Told
 _MOST = 256
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a predecessor is told of changes, and the token that it showed when it said so."""
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+
+
 @dataclass(slots=True)
 class _Predecessor:
-    address: str | None
+    listener: Listener | None
     heard_s: float
     told: Told | None = None
 
@@ -35,22 +43,22 @@ class Predecessors:
     def names(self) -> tuple[str, ...]:
         return tuple(self._known)
 
-    def heard_of(self, name: str, address: str | None, now_s: float) -> None:
+    def heard_of(self, name: str, listener: Listener | None, now_s: float) -> None:
         known = self._known.get(name)
         if known is not None:
-            known.heard_s, known.address = now_s, address or known.address
+            known.heard_s, known.listener = now_s, listener or known.listener
             return
         if len(self._known) >= _MOST:
             del self._known[min(self._known, key=lambda other: self._known[other].heard_s)]
-        self._known[name] = _Predecessor(address, now_s)
+        self._known[name] = _Predecessor(listener, now_s)
         self.expires_at_s = min(self.expires_at_s, now_s + self._expire_after_s)
 
     def forget(self, name: str) -> None:
         self._known.pop(name, None)
 
-    def address_of(self, name: str) -> str | None:
+    def listener_of(self, name: str) -> Listener | None:
         known = self._known.get(name)
-        return known.address if known is not None else None
+        return known.listener if known is not None else None
 
     def told(self, name: str, word: Told) -> None:
         """`word` went to it, with an answer."""
@@ -77,7 +85,7 @@ class Predecessors:
         """
         groups: dict[int, tuple[Told, list[str]]] = {}
         for name, known in self._known.items():
-            if known.address is None or known.told is None:
+            if known.listener is None or known.told is None:
                 continue
             word = word_for(name)
             if known.told is word:

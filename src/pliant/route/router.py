@@ -24,7 +24,7 @@ from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
 from pliant.route.fit import Confidence, LocalTimes
 from pliant.route.peer import PeerState, Successor
-from pliant.route.predecessors import Predecessors
+from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.probes import Probes
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told, Trail, checked_name
@@ -220,18 +220,18 @@ class Router:
 
     # -- predecessors
 
-    def heard_of(self, predecessor: str, address: str | None, now_s: float) -> None:
-        """A request or ping of `predecessor` came; broadcasts reach it at `address`, until it expires."""
-        self._predecessors.heard_of(predecessor, address, now_s)
+    def heard_of(self, predecessor: str, listener: Listener | None, now_s: float) -> None:
+        """A request or ping of `predecessor` came; broadcasts reach its `listener`, until it expires."""
+        self._predecessors.heard_of(predecessor, listener, now_s)
         self._next_due_s = min(self._next_due_s, now_s + self.settings.expire_after_s)
 
     def forget(self, predecessor: str) -> None:
         """A broadcast did not reach `predecessor`; its next request or ping registers it again."""
         self._predecessors.forget(predecessor)
 
-    def address_of(self, predecessor: str) -> str | None:
-        """Where `predecessor` listens for broadcasts."""
-        return self._predecessors.address_of(predecessor)
+    def listener_of(self, predecessor: str) -> Listener | None:
+        """Where `predecessor` hears broadcasts."""
+        return self._predecessors.listener_of(predecessor)
 
     # -- to look at
 

@@ -19,6 +19,7 @@ from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL, TIME
 from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.series import LinkSeries
 from pliant.route.settings import RouterSettings
@@ -59,11 +60,11 @@ def simulate(world: World, inputs: Inputs, settings: RouterSettings, seed: int =
 class _Node:
     """A device while it runs: its router, the ways up, and what it is now."""
 
-    __slots__ = ("address", "below", "busy_until_s", "is_up", "name", "router", "seconds", "slower", "ups")
+    __slots__ = ("below", "busy_until_s", "is_up", "listener", "name", "router", "seconds", "slower", "ups")
 
     def __init__(self, name: str, seconds: tuple[float, ...]) -> None:
         self.name, self.seconds = name, seconds
-        self.address = f"sim://{name}"
+        self.listener = Listener(f"sim://{name}")
         self.is_up, self.slower, self.busy_until_s = True, 1.0, 0.0
         self.ups: dict[str, tuple[LinkSeries, int]] = {}
         self.below: dict[str, LinkSeries] = {}
@@ -145,7 +146,7 @@ class _Simulation:
         sizes, is_source = self._world.sizes, node is self._nodes[0]
         sent = sizes.request_bytes + sizes.per_item_bytes * n
         there_s = now_s + link.rtt_s / 2.0 + sent / link.bandwidth_Bps
-        peer.router.heard_of(node.name, node.address, there_s)
+        peer.router.heard_of(node.name, node.listener, there_s)
         done_s, who = self._answer(up, i, n, there_s)
         told = peer.router.tell(done_s, node.name)
         received = sizes.response_bytes + sizes.point_bytes * len(told.curve.points)
@@ -207,7 +208,7 @@ class _Simulation:
         if link is None or not peer.is_up:
             node.router.failed(target, now_s)
             return now_s
-        peer.router.heard_of(node.name, node.address, now_s)
+        peer.router.heard_of(node.name, node.listener, now_s)
         told = peer.router.tell(now_s, node.name)
         node.router.pinged(target, link.rtt_s, 0.0, told, now_s + link.rtt_s)
         if node is self._nodes[0] and self._world.radio is not None:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.route.predecessors import Listener
 from pliant.route.wire import (
     CURVE_HEADER,
     LIMIT_BYTES,
@@ -40,7 +41,7 @@ _Answer = Callable[[Request], Awaitable[Response]]
 
 def make_app(node: Node, tokens: Tokens, version: str) -> ASGIApp:
     """The ASGI application of `node`; everything but its health asks for a token, where there are any."""
-    paths = _Paths(node, version, bool(tokens))
+    paths = _Paths(node, version, tokens)
     name = node.served.signature.name
     routes = [
         Route("/v2/health/live", paths.live, methods=["GET"]),
@@ -96,10 +97,10 @@ class _Guard:
 class _Paths:
     """One method a path."""
 
-    def __init__(self, node: Node, version: str, has_tokens: bool) -> None:
-        self._node, self._version, self._has_tokens = node, version, has_tokens
+    def __init__(self, node: Node, version: str, tokens: Tokens) -> None:
+        self._node, self._version, self._tokens = node, version, tokens
         served = node.served
-        about = document(served.signature, served.max_length, served.endpoint.best, version, has_tokens)
+        about = document(served.signature, served.max_length, served.endpoint.best, version, bool(tokens))
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
@@ -175,10 +176,12 @@ class _Paths:
         if text is None:
             return None
         route = decode_route(text)
-        address = route.address
+        address, listener = route.address, None
         if address is not None and request.client is not None:
-            address = reachable(address, request.client.host, self._has_tokens)
-        self._node.heard_of(route, address)
+            address = reachable(address, request.client.host, bool(self._tokens))
+        if address is not None:
+            listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
+        self._node.heard_of(route, listener)
         return route
 
 

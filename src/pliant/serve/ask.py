@@ -8,6 +8,7 @@ import msgspec
 from pliant.errors import NodeError
 from pliant.serve.client import checked_url
 from pliant.serve.explain import Explanation
+from pliant.serve.security import bearer
 
 EXPLAIN_PATH = "/v2/pliant/route"
 _PATIENCE_S = 10.0
@@ -15,12 +16,11 @@ _PATIENCE_S = 10.0
 
 def ask_explanation(url: str, length: int, token: str | None, tls: ssl.SSLContext) -> Explanation:
     """What the node at `url` would do with an input of `length` now. NodeError where it does not say."""
-    headers = {} if token is None else {"authorization": f"Bearer {token}"}
     try:
         response = httpx.get(
             f"{checked_url(url)}{EXPLAIN_PATH}",
             params={"length": length},
-            headers=headers,
+            headers=bearer(token),
             timeout=_PATIENCE_S,
             verify=tls,
             trust_env=False,

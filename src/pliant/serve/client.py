@@ -13,7 +13,7 @@ import httpx
 
 from pliant.errors import NodeError
 from pliant.serve.limits import Limits
-from pliant.serve.security import is_any
+from pliant.serve.security import bearer, is_any
 
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
@@ -63,9 +63,9 @@ def reachable(address: str, caller: str, is_trusted: bool) -> str:
 
 @final
 class Client:
-    """Calls other nodes, each with the token they share; an async context manager."""
+    """Calls other nodes, each with the token it is to be shown; an async context manager."""
 
-    def __init__(self, token: str | None, tls: ssl.SSLContext, limits: Limits) -> None:
+    def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
         self._limits = limits
         self._http = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(
@@ -80,7 +80,6 @@ class Client:
             timeout=None,  # a call is bounded as a whole
             headers={"accept-encoding": "identity"},
         )
-        self._token = {} if token is None else {"authorization": f"Bearer {token}"}
 
     async def __aenter__(self) -> "Client":
         return self
@@ -89,9 +88,16 @@ class Client:
         await self._http.aclose()
 
     async def call(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        token: str | None,
     ) -> Response:
         """One request and its whole answer. Raises NodeError (502, 504) where none comes, or one too long."""
+        headers = {**headers, **bearer(token)}
         try:
             async with asyncio.timeout(timeout_s):
                 try:
@@ -108,7 +114,7 @@ class Client:
             ) from error
 
     async def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
-        request = self._http.build_request(method, url, headers={**headers, **self._token}, content=body)
+        request = self._http.build_request(method, url, headers=headers, content=body)
         response = await self._http.send(request, stream=True)
         try:
             parts, n_bytes = [], 0

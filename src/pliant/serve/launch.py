@@ -90,15 +90,14 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         open_.callback(sock.close)
         node = _node(options, served, listen)
         open_.callback(node.close)
-        client = await open_.enter_async_context(
-            Client(options.tokens[0] if options.tokens else None, options.tls.client(), options.limits)
-        )
+        client = await open_.enter_async_context(Client(options.tls.client(), options.limits))
         node.upstreams = Upstreams(
             node.router,
             client,
             options.upstreams,
             served.signature.name,
             options.address or url,
+            options.tokens[0] if options.tokens else None,
             node.probe,
             node.metrics,
             options.limits,

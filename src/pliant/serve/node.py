@@ -14,6 +14,7 @@ from typing import final
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 from pliant.route.choose import LOCAL, TIME, Choice, Objective
 from pliant.route.endpoint import Reply, Request
+from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
 from pliant.route.wire import RouteMessage
@@ -124,10 +125,10 @@ class Node:
         self.router.waits(self._admission.backlog_s, self.clock())
         return self.router.tell(self.clock(), predecessor)
 
-    def heard_of(self, route: RouteMessage, address: str | None) -> None:
-        """A request or ping came from another node, which listens at `address`."""
+    def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
+        """A request or ping came from another node, which hears of changes by `listener`."""
         if route.sender is not None and route.sender != self.name:
-            self.router.heard_of(route.sender, address, self.clock())
+            self.router.heard_of(route.sender, listener, self.clock())
 
     def explain(self, n: int) -> Explanation:
         """What would be chosen now for an input of length n, and why."""

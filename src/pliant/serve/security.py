@@ -25,17 +25,25 @@ class Tokens:
         return bool(self._tokens)
 
     def admit(self, authorization: str | None) -> bool:
-        """Whether an `Authorization` header carries one of the tokens.
+        """Whether an `Authorization` header opens the node."""
+        return not self._tokens or self.shown(authorization) is not None
+
+    def shown(self, authorization: str | None) -> str | None:
+        """Which of the tokens an `Authorization` header carries, None if it carries none of them.
 
         Takes as long for any wrong token of a length: every token is compared, each in constant time.
         """
-        if not self._tokens:
-            return True
         scheme, _, given = (authorization or "").partition(" ")
-        found = False
+        found = None
         for token in self._tokens:
-            found |= hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape"))
-        return found and scheme.lower() == "bearer"
+            if hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape")):
+                found = token
+        return found.decode() if found is not None and scheme.lower() == "bearer" else None
+
+
+def bearer(token: str | None) -> dict[str, str]:
+    """The header that shows `token`; none without one."""
+    return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
 def read_tokens(path: Path) -> tuple[str, ...]:

@@ -43,8 +43,9 @@ _OWN_ERRORS = (422, 503, 508)
 class Upstreams:
     """Calls on the event loop; `run` does what the router has due until it is cancelled.
 
-    `address` is where this node can be told of changes, None if nobody can reach it. `probe` answers an input
-    of some length here, when the device is idle.
+    `address` is where this node can be told of changes, None if nobody can reach it. `token` is shown to
+    upstreams; a node below is shown its own, as anybody may stand behind its address. `probe` answers an
+    input of some length here, when the device is idle.
     """
 
     def __init__(
@@ -54,13 +55,14 @@ class Upstreams:
         urls: tuple[str, ...],
         model: str,
         address: str | None,
+        token: str | None,
         probe: Callable[[int], None],
         metrics: Metrics,
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._router, self._client, self._clock = router, client, clock
-        self._address, self._probe = address, probe
+        self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
@@ -99,7 +101,7 @@ class Upstreams:
         url = f"{upstream}/v2/models/{self._model}/infer"
         start_s = self._clock()
         try:
-            response = await self._client.call("POST", url, headers, body.content, timeout_s)
+            response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
             self._heard(upstream, n, response, now_s - start_s, now_s)
         except NodeError:
@@ -188,7 +190,7 @@ class Upstreams:
         n = 1
         try:
             if upstream not in self._warm:
-                await self._client.call("GET", url, {}, b"", _PING_S)
+                await self._client.call("GET", url, {}, b"", _PING_S, self._token)
                 self._warm.add(upstream)
                 n = _FIRST_PINGS
             for _ in range(n):
@@ -202,7 +204,7 @@ class Upstreams:
 
     async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
         start_s = self._clock()
-        response = await self._client.call("GET", url, headers, b"", _PING_S)
+        response = await self._client.call("GET", url, headers, b"", _PING_S, self._token)
         now_s = self._clock()
         if response.status != 200:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
@@ -214,12 +216,12 @@ class Upstreams:
         self.changed()
 
     async def _tell(self, predecessor: str, body: bytes) -> None:
-        address = self._router.address_of(predecessor)
-        outcome = "ok"
+        listener = self._router.listener_of(predecessor)
+        if listener is None:
+            return
+        url, outcome = f"{listener.address}{TELL_PATH}", "ok"
         try:
-            if address is None:
-                return
-            response = await self._client.call("POST", f"{address}{TELL_PATH}", {}, body, _PING_S)
+            response = await self._client.call("POST", url, {}, body, _PING_S, listener.token)
             if response.status != 200:
                 outcome = "refused"
         except NodeError:
