@@ -9,7 +9,7 @@ import pytest
 
 import pliant
 from pliant.errors import InputError
-from pliant.models.recurrent_source import open_recurrent_source
+from pliant.models.recurrent_source import RecurrentSource, open_recurrent_source
 from pliant.serve.served import Served, open_served
 from tests.serve.models import texts
 from tests.serve.nodes import PATIENCE_S, running
@@ -42,6 +42,18 @@ def test_a_recurrent_classifier_answers_text_and_words_alike() -> None:
             assert response.status_code == 400, response.text
 
 
+def test_a_text_of_far_too_many_bytes_is_not_cut_into_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[crime.damage] 16 MB of words took 40 s on the event loop, only to be refused."""
+    served = opened("imdb-lstm")
+    asked: list[str] = []
+    monkeypatch.setattr(RecurrentSource, "read", lambda _, text: asked.append(text) or np.zeros(1, np.int32))
+    assert served.read({"text": texts("good " * served.max_length)}).length == 1
+    with pytest.raises(InputError, match=r"10000000 bytes; at most 262144 .* 16384 tokens"):
+        served.read({"text": texts("good film " * 1_000_000)})
+    assert len(asked) == 1
+    served.close()
+
+
 def test_an_encoder_without_labels_answers_with_its_vector() -> None:
     """CoVe's shape, whose weights are random."""
     with running(opened("random:cove-200")) as node:
@@ -66,8 +78,9 @@ def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
     answer = served.endpoint.run(request).outputs
     np.testing.assert_allclose(np.exp(answer["logits"][0]), expected.scores, rtol=1e-5)
     assert answer["label"].tolist() == [str(expected.label).encode()]
-    with pytest.raises(InputError):
-        served.read({"text": texts(b"\xff")})
+    for wrong in (texts(b"\xff"), texts("good " * 16 * served.max_length)):
+        with pytest.raises(InputError, match="`text`"):
+            served.read({"text": wrong})
     served.close()
 
 

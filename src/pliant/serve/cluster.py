@@ -80,7 +80,7 @@ class ClusterText:
 
     def read(self, tensors: Tensors) -> Request:
         ids = tensors.get("ids")
-        feeds = self._encoder.read(text_of(tensors)) if ids is None else {"ids": ids[0]}
+        feeds = self._encoder.read(text_of(tensors, self.max_length)) if ids is None else {"ids": ids[0]}
         return Request(len(feeds["ids"]), tensors=feeds)
 
     def sample(self, length: int) -> Tensors:

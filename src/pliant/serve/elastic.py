@@ -55,7 +55,9 @@ class ElasticSession:
         pick = self.trade.pick(n, request.accuracy_floor, request.deadline_s)
         target_s = pick.level.key
         assert isinstance(target_s, float)
-        reply = self.session(text_of(request.tensors) if text is None else text, latency=target_s)
+        if text is None:
+            text = text_of(request.tensors, self.session.store.spec.max_tokens)
+        reply = self.session(text, latency=target_s)
         self.trade.took(pick.level, n, reply.seconds)
         assert reply.scores is not None
         assert reply.label is not None

@@ -78,7 +78,7 @@ class TextClassifier:
         )
 
     def read(self, tensors: Tensors) -> Request:
-        text = text_of(tensors)
+        text = text_of(tensors, self.max_length)
         return Request(self._tokenizer.encode(text).n_tokens, text)
 
     def sample(self, length: int) -> Tensors:
@@ -113,7 +113,8 @@ class RecurrentText:
         self.signature = Signature(name, "pliant_recurrent", inputs, outputs, ways)
 
     def read(self, tensors: Tensors) -> Request:
-        ids = tensors["ids"][0] if "ids" in tensors else self._model.source.read(text_of(tensors))
+        ids = tensors.get("ids")
+        ids = self._model.source.read(text_of(tensors, self.max_length)) if ids is None else ids[0]
         return Request(len(ids), tensors={"ids": ids})
 
     def _answer(self, request: Request) -> Tensors:

@@ -7,12 +7,23 @@ import numpy as np
 from pliant.errors import InputError
 
 Tensors = Mapping[str, np.ndarray]
+_TOKEN_BYTES = 16
+"""More than tokens have on average in any text that is one: English has 5."""
 
 
-def text_of(tensors: Tensors) -> str:
-    """What `text` BYTES [1] says. Raises InputError where it is not UTF-8."""
+def text_of(tensors: Tensors, max_tokens: int) -> str:
+    """What `text` BYTES [1] says. Raises InputError where it is not UTF-8, or too long to be cut into tokens.
+
+    Cutting takes time in line with the bytes, however few tokens are read of them.
+    """
+    content, most = tensors["text"][0], max_tokens * _TOKEN_BYTES
+    if len(content) > most:
+        raise InputError(
+            f"`text` has {len(content)} bytes; at most {most} are read for {max_tokens} tokens. Shorten or "
+            "split it."
+        )
     try:
-        return str(tensors["text"][0].decode())
+        return str(content.decode())
     except UnicodeDecodeError as error:
         raise InputError(f"`text` is not UTF-8 at byte {error.start}.") from error
 
