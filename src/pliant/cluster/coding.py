@@ -10,11 +10,15 @@ import numpy as np
 
 from pliant.arrays import Float32
 from pliant.errors import InputError
+from pliant.ir.cluster import Interface, Links
+from pliant.ir.cost import Link
 from pliant.ir.program import Exchange, Segment, Step
 
 Coding = Literal["fp32", "fp16", "int8"]
 
 _LARGEST_HALF = 65504.0
+_A_ROW = 256
+"""Values of a row that is exchanged, about: some heads', or all."""
 
 
 def coded_bytes(shape: tuple[int, int], coding: Coding) -> int:
@@ -68,6 +72,19 @@ def as_coded(segment: Segment, coding: Coding) -> Segment:
     if coding == "fp32":
         return segment
     return replace(segment, steps=tuple(_step_as_coded(step, coding) for step in segment.steps))
+
+
+def as_coded_links(links: Links, coding: Coding) -> Links:
+    """The links as they are to who plans with 4 bytes a value: quicker, by what a coding saves."""
+    faster = coded_bytes((1, _A_ROW), "fp32") / coded_bytes((1, _A_ROW), coding)
+    if faster == 1.0:
+        return links
+    interfaces = {
+        name: Interface(one.egress_Bps * faster, one.ingress_Bps * faster)
+        for name, one in links.interfaces.items()
+    }
+    pairs = {ends: Link(one.rtt_s, one.bandwidth_Bps * faster) for ends, one in links.pairs.items()}
+    return Links(interfaces, links.rtt_s, pairs)
 
 
 def _step_as_coded(step: Step, coding: Coding) -> Step:

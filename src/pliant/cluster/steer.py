@@ -12,7 +12,7 @@ from typing import final
 
 from pliant.cluster.adapt import is_kept, pays, reason_to_solve, recovered, too_large
 from pliant.cluster.choose import Choose
-from pliant.cluster.coding import Coding
+from pliant.cluster.coding import Coding, as_coded_links
 from pliant.cluster.held import Held
 from pliant.cluster.known import Known
 from pliant.cluster.lead import Pause
@@ -185,7 +185,8 @@ class Steering:
         """Choose a partition by the picture as it is now, and predict it."""
         picture = self._known.picture(without)
         name = self._primary.name
-        partition = self._choose(spec, tokens, picture.capabilities, picture.links, name)
+        links = as_coded_links(picture.links, self._coding)
+        partition = self._choose(spec, tokens, picture.capabilities, links, name)
         return predict(spec, partition, picture, self._coding)
 
     def measure(self, source: EncoderSource, tokens: int) -> None:
