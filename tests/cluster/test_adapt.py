@@ -10,6 +10,7 @@ from pliant.cluster.adapt import (
     Picture,
     believed,
     drift,
+    is_alike,
     is_kept,
     pays,
     reason_to_solve,
@@ -30,6 +31,14 @@ def picture(bandwidth: float = 1e8, **devices: Capability) -> Picture:
 
 def slower(factor: float) -> Capability:
     return replace(DEVICE, drifts=(Drift("attend", factor),))
+
+
+def test_pictures_of_a_percent_apart_are_alike() -> None:
+    """Noise on every layer's times is not reckoned with anew."""
+    assert is_alike(picture(), picture(a=slower(1.01)))
+    assert not is_alike(picture(), picture(a=slower(1.05)))
+    assert not is_alike(picture(), picture(2e8))
+    assert not is_alike(picture(), picture(b=DEVICE))
 
 
 def test_what_stays_as_it_was_is_not_solved_again() -> None:

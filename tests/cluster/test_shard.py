@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from pliant.cluster.forms import Forms
+from pliant.cluster.forms import Compiled, Forms
 from pliant.cluster.shard import Shard, Shards
 from pliant.errors import InputError
 from pliant.ir.partition import Partition, Share
@@ -97,6 +97,25 @@ def test_a_part_is_compiled_once_for_all_layers(library: Library, pool: Pool) ->
     first, last = forms.weights(compiled, 0), forms.weights(compiled, 2)
     assert first.keys() == last.keys()
     assert all(not np.array_equal(first[name], last[name]) for name in first)
+
+
+def test_parts_of_lengths_long_past_are_let_go(
+    library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service sees inputs of every length: memory must not grow with them."""
+    monkeypatch.setattr("pliant.cluster.forms._MOST_COMPILED", 2)
+    forms = Forms(random_source(SPEC), library, pool)
+
+    def compiled(tokens: int) -> Compiled:
+        whole = Partition("ws", "a", (Share("a", 3, tokens), Share("b")), tokens)
+        (attend,) = (s for s in stages(SPEC, whole, 0) if s.device == "a" and s.kind == "attend")
+        return forms.compiled(graph_part(SPEC, whole, attend))
+
+    first, second = compiled(3), compiled(4)
+    assert compiled(3) is first
+    compiled(5)
+    assert compiled(3) is first
+    assert compiled(4) is not second
 
 
 def test_compiling_reads_no_weight(library: Library, pool: Pool) -> None:

@@ -12,6 +12,8 @@ from pliant.ir.cluster import Capability, Links
 
 THRESHOLD = 0.12
 """Drift that is worth a new solution: between noise (a few percent) and what a user would feel."""
+ALIKE = 0.02
+"""Drift that nothing is reckoned anew for."""
 LEAST_GAIN = 0.1
 """What another plan has to save of a layer: it loads weights and compiles stages beside the run, and what it
 promises is no more exact."""
@@ -52,6 +54,12 @@ def drift(planned: Picture, now: Picture, devices: Collection[str]) -> float:
                 was, is_now = planned.links.link(src, dst), now.links.link(src, dst)
                 ratios.append(was.bandwidth_Bps / is_now.bandwidth_Bps)
     return max(max(ratio, 1 / ratio) for ratio in ratios) - 1
+
+
+def is_alike(one: Picture, other: Picture) -> bool:
+    """Whether two pictures are of the same devices, and nothing in them differs by more than ALIKE."""
+    devices = one.capabilities.keys()
+    return devices == other.capabilities.keys() and drift(one, other, devices) <= ALIKE
 
 
 def too_large(need: Mapping[str, int], now: Picture) -> tuple[str, ...]:

@@ -50,6 +50,10 @@ class Compiled:
         return layer, "" if is_piece else _shape_key(self.part), name, n_bytes
 
 
+_MOST_COMPILED = 256
+"""Parts kept compiled: of some 64 lengths."""
+
+
 @final
 class Forms:
     """One device's compiled parts and packed weights of one model, kept from partition to partition."""
@@ -71,9 +75,11 @@ class Forms:
     def compiled(self, part: Part) -> Compiled:
         """The part compiled, now or earlier."""
         key = _shape_key(part)
-        if key not in self._compiled:
-            self._compiled[key] = self._compile(part)
-        return self._compiled[key]
+        found = self._compiled.pop(key, None) or self._compile(part)
+        self._compiled[key] = found  # the latest last
+        if len(self._compiled) > _MOST_COMPILED:
+            del self._compiled[next(iter(self._compiled))]
+        return found
 
     def weights(self, compiled: Compiled, layer: int) -> dict[str, np.ndarray]:
         """Every weight of the part in `layer` by name; what is not held yet is read and packed."""

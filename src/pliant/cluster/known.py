@@ -47,6 +47,7 @@ class Known:
         self._measured_links: Links | None = None
         self._worked, self._sent = Retries(), Retries()
         self._unbelieved: Unbelieved = {}
+        self._own_free_bytes: int | None = None
 
     def here(self, without: Collection[str] = ()) -> set[str]:
         """The primary and all workers that a plan may count on now."""
@@ -55,7 +56,8 @@ class Known:
     def picture(self, without: Collection[str] = ()) -> Picture:
         """Devices that a plan may count on now, and links, as measured and as seen since."""
         free = {member.name: member.free_bytes for member in self._usable() if member.name not in without}
-        free = {self._primary.name: self._free_bytes()} | free
+        own = self._free_bytes() if self._own_free_bytes is None else self._own_free_bytes
+        free = {self._primary.name: own} | free
         devices = {name: replace(self._device(name), free_bytes=n) for name, n in free.items()}
         return Picture(devices, self._links_of(devices))
 
@@ -66,6 +68,7 @@ class Known:
         where that is wanted. Who had no part in runs for a while counts as it was measured.
         """
         self._unbelieved = {}
+        self._own_free_bytes = None
         self._model = source.identity
         self._say_who_lacks_it()
         self._try_again()
@@ -91,6 +94,8 @@ class Known:
         here = self.here()
         self._surveyed &= here  # who returns may have another address
         notes = {name: note for name, note in notes.items() if name in here}
+        if self._primary.name in notes:
+            self._own_free_bytes = notes[self._primary.name].free_bytes  # asked a moment ago
         now_s = self._primary.clock()
         self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)
         self._sent.heard(

@@ -26,6 +26,9 @@ from pliant.plan.stages import Stage, stages
 from pliant.run.arena import Arena
 from pliant.run.compiled import CompiledSession, open_image
 
+_MOST_ENDS = 64
+"""Compiled ends kept, two a length."""
+
 
 @final
 class Shards:
@@ -82,11 +85,15 @@ class Shards:
 
     def _end(self, kernel: str, rows: int) -> CompiledSession:
         key = kernel, rows
-        if key not in self._ends:
+        end = self._ends.pop(key, None)
+        if end is None:
             graph: Graph = self.source.input(rows) if kernel == INPUT else self.source.head(rows)
             image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
-            self._ends[key] = open_image(image, self._pool, self._library)
-        return self._ends[key]
+            end = open_image(image, self._pool, self._library)
+        self._ends[key] = end  # the latest last
+        if len(self._ends) > _MOST_ENDS:
+            del self._ends[next(iter(self._ends))]
+        return end
 
 
 @final

@@ -10,7 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
 
-from pliant.cluster.adapt import is_kept, pays, reason_to_solve, recovered, too_large
+from pliant.cluster.adapt import (
+    Picture,
+    is_alike,
+    is_kept,
+    pays,
+    reason_to_solve,
+    recovered,
+    too_large,
+)
 from pliant.cluster.choose import Choose
 from pliant.cluster.coding import Coding, as_coded_links
 from pliant.cluster.held import Held
@@ -43,9 +51,8 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A plan, what it was made of, the bytes of each device's weights, and those of all layers whole."""
+    """What a plan was made of, the bytes of each device's weights, and those of all layers whole."""
 
-    held: Held
     solved: Solved
     need: Mapping[str, int]
     whole_bytes: int
@@ -58,6 +65,15 @@ class _Better:
     solved: Solved
     reason: str
     held: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Felt:
+    """What a layer of a plan takes by a picture other than its own."""
+
+    solved: Solved
+    picture: Picture
+    layer_s: float
 
 
 @final
@@ -88,6 +104,7 @@ class Steering:
         self._better: _Better | None = None
         self._tight: Held | None = None
         self._stuck: set[int] = set()
+        self._felt: _Felt | None = None
         self._load_Bps: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
         self._without: frozenset[str] = frozenset()
@@ -207,8 +224,17 @@ class Steering:
             current.partition.participants,
             known.need,
             known.whole_bytes,
-            lambda picture: layer_seconds(known.solved, picture),
+            lambda picture: self._layer_s(known.solved, picture),
         )
+
+    def _layer_s(self, solved: Solved, picture: Picture) -> float:
+        """What a layer takes by another picture; by one that is hardly another, what it took by that."""
+        if picture is solved.picture:
+            return solved.layer_s
+        felt = self._felt
+        if felt is None or felt.solved is not solved or not is_alike(felt.picture, picture):
+            self._felt = felt = _Felt(solved, picture, layer_seconds(solved, picture))
+        return felt.layer_s
 
     def _recovered(self, held: Held) -> tuple[str, ...]:
         picture = self._plans[held.number].solved.picture
@@ -264,7 +290,7 @@ class Steering:
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
         alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
         whole_bytes = weight_bytes(spec, alone)[partition.primary]
-        self._plans[held.number] = _Plan(held, solved, weight_bytes(spec, partition), whole_bytes)
+        self._plans[held.number] = _Plan(solved, weight_bytes(spec, partition), whole_bytes)
         self._held.append(held)
         return held
 
