@@ -1,4 +1,7 @@
-"""What peers answered to numbered questions, kept until whoever asked has waited for it. Sends nothing."""
+"""What peers answered to numbered questions, kept until whoever asked has waited for it. Sends nothing.
+
+Answers that come too late, or to questions that nobody asks about any more, are let go of in time.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -6,6 +9,8 @@ from threading import Condition
 from typing import Generic, TypeVar, final
 
 Answer = TypeVar("Answer")
+_MOST = 256
+"""Questions whose answers are kept."""
 
 
 @final
@@ -21,6 +26,8 @@ class Replies(Generic[Answer]):
         """`peer` has answered question `number`."""
         with self.news:
             self._kept.setdefault(number, {})[peer] = answer
+            if len(self._kept) > _MOST:
+                del self._kept[min(self._kept)]
             self.news.notify_all()
 
     def so_far(self, number: int) -> Collection[Answer]:
