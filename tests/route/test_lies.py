@@ -61,6 +61,14 @@ def test_a_broken_curve_sets_its_sender_aside_at_once() -> None:
     assert node.due(31.2) == (Ping("a"),)
 
 
+def test_what_cannot_be_in_many_answers_at_once_sets_aside_once() -> None:
+    """They were asked before the first of them came."""
+    node = router("a")
+    for _ in range(16):
+        node.misbehaved("a", 1.0)
+    assert node.due(11.0) == (Ping("a"),)
+
+
 def test_slower_answers_within_reason_are_no_lie() -> None:
     """A load that has just begun: the peer's own curve follows."""
     node = router("a")

@@ -45,6 +45,32 @@ def test_who_fails_is_left_out_until_a_ping_comes_back() -> None:
     assert node.due(4.2) == (Ping("b"),)
 
 
+def test_requests_that_fail_together_are_one_failure() -> None:
+    """Else a moment's outage under load would keep a node out for the longest wait there is."""
+    node = router("a")
+    for _ in range(16):
+        node.failed("a", 1.0)
+    assert node.due(2.0) == (Ping("a"),)
+    for _ in range(16):
+        node.failed("a", 2.1)
+    assert node.due(4.0) == ()
+    assert node.due(4.1) == (Ping("a"),)
+
+
+def test_who_was_not_waited_for_stays_a_candidate_and_is_pinged_unless_it_was_just_heard() -> None:
+    """A short wait is no sign of a fault; but where it is one, a ping finds out."""
+    node = router("a")
+    node.doubted("a", 5.0)
+    assert node.choose(90, 5.0).target == "a"
+    assert node.due(5.0) == (Ping("a"),)
+    node.doubted("a", 5.1)
+    assert node.due(5.1) == ()
+    node.pinged("a", 0.1, 0.0, word("a"), 5.2)
+    node.doubted("a", 5.3)
+    assert node.due(5.3) == ()
+    assert node.due(6.3) == (Ping("a"),)
+
+
 def test_a_node_that_is_not_among_the_upstreams_changes_nothing() -> None:
     """An answer may come in after its upstream was removed."""
     node = router("a")

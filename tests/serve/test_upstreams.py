@@ -9,7 +9,9 @@ from pliant.route.router import Router
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
-from tests.serve.test_routing import end_below, explained, route, until
+from tests.serve.test_routing import HONEST, LATE, answer_of, end_below, explained, route, target_of, until
+
+STAYS_DOWN = fixed(*LATE, retry_s=1e5, retry_limit_s=1e5)
 
 
 def test_the_slowest_curve_that_is_believed_breaks_nothing() -> None:
@@ -49,3 +51,26 @@ def test_a_node_below_is_shown_the_token_that_it_showed() -> None:
         assert node.post("x", headers=shown).status_code == 200
         until(lambda: below.shown)
         assert below.shown == [f"Bearer {tokens[1]}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "headers", "status"),
+    [("no", {}, 400), ("bug", {}, 500), ("x", route(sender="below", patience_s=0.0), 200)],
+)
+def test_a_client_cannot_take_an_upstream_from_others(
+    text: str, headers: dict[str, str], status: int
+) -> None:
+    """An input that no node answers is its sender's fault, and so is a wait that none could keep."""
+    with running(Upper(), name="up", **fixed(*HONEST)) as up, end_below(up.url, **STAYS_DOWN) as end:
+        until(lambda: target_of(end, 1) == up.url)
+        assert end.post(text, headers=headers).status_code == status
+        assert explained(end, 1)["candidates"][1]["reason"] is None
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_an_upstream_that_fails_on_what_others_answer_is_left_out(status: int) -> None:
+    """Then it was not the input, whatever it says."""
+    with Liar(status=status) as liar, end_below(liar.url, **STAYS_DOWN) as end:
+        until(lambda: target_of(end, 1) == liar.url)
+        assert answer_of(end, "x") == "X@end"
+        assert "does not answer" in explained(end, 1)["candidates"][1]["reason"]

@@ -58,6 +58,8 @@ class Successor:
         self._me = me
         self._interval_s = settings.ping_after_s
         self._failures = 0
+        self._is_asked = False
+        """Whether a ping is under way."""
         self._aside_until_s = float("-inf")
         self._asides = 0
         self._strikes = 0
@@ -135,13 +137,32 @@ class Successor:
         return True
 
     def failed(self, now_s: float) -> None:
-        """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later."""
+        """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later.
+
+        What was asked of it before it was down, and fails after, says nothing new.
+        """
+        if self._failures and not self._is_asked:
+            return
+        self._is_asked = False
         self._failures += 1
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
         self.ping_at_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
 
+    def doubted(self, now_s: float) -> None:
+        """It was not waited for long: a ping says whether it is there, unless it was heard a moment ago."""
+        if self._is_asked:
+            return
+        if self._settings.adapts_pings:
+            self._interval_s = min(_CONFIRM_S, self._settings.ping_after_s)
+        if self.contact_s is not None:
+            now_s = max(now_s, self.contact_s + self._settings.retry_s)
+        self.ping_at_s = min(self.ping_at_s, max(now_s, self._aside_until_s))
+
     def set_aside(self, now_s: float) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
+        self._is_asked = False
+        if now_s < self._aside_until_s:
+            return
         wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
         self._asides += 1
         self._strikes = self._honest = 0
@@ -151,6 +172,7 @@ class Successor:
     def asked(self, now_s: float) -> None:
         """A ping is on its way; the next one is due an interval later, whatever comes of it."""
         self.ping_at_s = now_s + max(self._interval_s, self._settings.retry_s)
+        self._is_asked = True
 
     def postpone(self, now_s: float) -> None:
         """No ping now, as nothing depends on it."""
@@ -188,6 +210,7 @@ class Successor:
         """It answered. A surprise makes for a ping soon; pings without any, each for half as many."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._failures = 0
+        self._is_asked = self._is_asked and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:
             if is_surprise:

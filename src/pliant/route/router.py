@@ -180,6 +180,13 @@ class Router:
             peer.failed(now_s)
             self._changed()
 
+    def doubted(self, successor: str, now_s: float) -> None:
+        """An answer of `successor` was not waited for as long as it may take."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.doubted(now_s)
+            self._is_checked = False
+
     def misbehaved(self, successor: str, now_s: float) -> None:
         """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""
         peer = self._successors.get(successor)

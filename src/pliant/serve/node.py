@@ -4,7 +4,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from pliant.serve.metrics import HERE, Metrics, State
 from pliant.serve.once import Once
 from pliant.serve.served import Served
 from pliant.serve.terms import Terms, Wish
-from pliant.serve.upstreams import Upstreams
+from pliant.serve.upstreams import BLAMES_INPUT, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
 _MOST_FAILURES = 2
@@ -171,6 +171,7 @@ class Node:
         asked = call.route.wanted if call.route is not None else None
         objective = asked or self.objective if is_source else TIME
         failed: tuple[str, ...] = ()
+        blaming: list[str] = []
         start_s = self.clock()
         while len(failed) < _MOST_FAILURES:
             choice = self._choose(wish.length, objective, failed, trail)
@@ -181,14 +182,24 @@ class Node:
                 break
             try:
                 body = await self._there(choice, call, request, wish, trail, id, patience_s)
+                self._disprove(blaming)
                 return Answer(body, choice.target, self.clock() - start_s)
             except NodeError as error:
                 _LOG.info("%s: %s", id, error)
                 failed = (*failed, choice.target)
+                if error.status in BLAMES_INPUT:
+                    blaming.append(choice.target)
                 self.metrics.fallbacks.labels(choice.target).inc()
         tried_s = self.clock() - start_s
         body, done = await self._here(request, wish, id)
+        self._disprove(blaming)
         return Answer(body, HERE, tried_s + done.waited_s + done.spent_s)
+
+    def _disprove(self, blaming: Iterable[str]) -> None:
+        """There is an answer: upstreams that said there can be none have failed."""
+        for upstream in blaming:
+            assert self.upstreams is not None
+            self.upstreams.failed(upstream)
 
     def _choose(self, n: int, objective: Objective, failed: tuple[str, ...], trail: Trail) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""

@@ -37,6 +37,11 @@ _THROTTLE_S = 0.02
 _PAUSE_S = 1.0
 _OWN_ERRORS = (422, 503, 508)
 """Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
+BLAMES_INPUT = (400, 500)
+"""The input cannot be read, or the model fails on it: true if nobody else answers it either."""
+_FAIR = 0.25
+"""Who is waited for less than that part of the usual patience, as a deadline or a client would have it, has
+not failed by that. Nodes below that have half of each other's patience are three hops away by then."""
 
 
 @final
@@ -84,9 +89,10 @@ class Upstreams:
         """The answer of `upstream` to an input of length n; the router is told what it took.
 
         Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
-        elsewhere.
+        elsewhere. With a status of BLAMES_INPUT the upstream has `failed` if it is.
         """
-        timeout_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s), patience_s)
+        usual_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s))
+        timeout_s = min(usual_s, patience_s)
         message = RouteMessage(
             *_as_wire(trail.sent()),
             self._router.name,
@@ -104,14 +110,19 @@ class Upstreams:
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
             self._heard(upstream, n, response, now_s - start_s, now_s)
-        except NodeError:
-            self.failed(upstream)
+        except NodeError as error:
+            if error.status == 504 and timeout_s < _FAIR * usual_s:
+                self._router.doubted(upstream, self._clock())
+                self.changed()
+            else:
+                self.failed(upstream)
             raise
         if response.status == 200:
             return self._body(upstream, response)
-        if response.status not in _OWN_ERRORS:
+        if response.status not in (*_OWN_ERRORS, *BLAMES_INPUT):
             self.failed(upstream)
-        raise NodeError(f"{upstream} answered with status {response.status}.", status=502)
+        status = response.status if response.status in BLAMES_INPUT else 502
+        raise NodeError(f"{upstream} answered with status {response.status}.", status=status)
 
     def failed(self, upstream: str) -> None:
         """No answer came, or none of use: others are chosen until it answers a ping."""
