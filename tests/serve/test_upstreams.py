@@ -6,6 +6,7 @@ import pytest
 from pliant.errors import RouteError
 from pliant.route.due import Due
 from pliant.route.router import Router
+from pliant.serve.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
@@ -74,3 +75,14 @@ def test_an_upstream_that_fails_on_what_others_answer_is_left_out(status: int) -
         until(lambda: target_of(end, 1) == liar.url)
         assert answer_of(end, "x") == "X@end"
         assert "does not answer" in explained(end, 1)["candidates"][1]["reason"]
+
+
+@pytest.mark.parametrize("id", ["\u00e9", "a\tb", "x" * 65, ""])
+def test_ids_that_cannot_be_passed_on_are_refused(id: str) -> None:
+    """They would break the request to the next node, as nobody's fault but the client's."""
+    with Liar() as liar, end_below(liar.url) as end:
+        until(lambda: target_of(end, 1) == liar.url)
+        answer = end.post("x", headers={REQUEST_HEADER: id.encode("latin-1")})
+        assert answer.status_code == 400
+        assert REQUEST_HEADER in answer.json()["error"]
+        assert liar.n_asked == 0

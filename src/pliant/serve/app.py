@@ -133,8 +133,11 @@ class _Paths:
         route = self._route(request)
         content = await _body(request, node.limits, node.limits.body_bytes)
         id = headers.get(REQUEST_HEADER)
-        if id is not None and not (0 < len(id) <= _LONGEST_ID):
-            raise InputError(f"{REQUEST_HEADER} has {len(id)} characters; at most {_LONGEST_ID} are read.")
+        if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
+            raise InputError(
+                f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to "
+                f"{_LONGEST_ID} of ASCII."
+            )
         spent_s: float | None = None
         try:
             answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
