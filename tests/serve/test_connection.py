@@ -4,13 +4,19 @@ import json
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
+from pliant.serve.connection import guarded
 from pliant.serve.limits import Limits
 from pliant.serve.security import Tls
 from tests.serve.models import Echo, Upper
@@ -208,3 +214,111 @@ def test_a_node_speaks_tls_with_its_certificate(tmp_path: Path) -> None:
         assert node.post("a", verify=good).json()["outputs"][0]["data"] == ["A"]
         with pytest.raises(httpx.ConnectError, match="certificate"):
             node.post("a", verify=Tls(ca=tmp_path / "other").client())
+
+
+def until_answered(sock: socket.socket) -> bytes:
+    """What comes up to the end of an answer without a body."""
+    found = b""
+    while not found.endswith(b"\r\n\r\n"):
+        part = sock.recv(4096)
+        assert part, "hung up on instead of answered"
+        found += part
+    return found
+
+
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n"
+
+
+def test_a_body_that_is_late_for_its_answer_holds_no_connection() -> None:
+    """[crime.damage] one byte of it stopped the wait for the next request, and no other began."""
+    with running(Upper(), limits=replace(LIMITS, body_s=0.5)) as node, connect(node) as sock:
+        sock.sendall(LIVE + b"content-length: 100\r\n\r\n")
+        assert b" 200 " in until_answered(sock)
+        with suppress(OSError):
+            sock.sendall(b"x")
+        assert until_closed(sock) == b""
+
+
+def test_a_request_behind_a_body_that_was_not_needed_is_answered(node: Running) -> None:
+    """An answer may come before the end of what it was asked with; the connection stays of use."""
+    with connect(node) as sock:
+        sock.sendall(LIVE + b"content-length: 5\r\n\r\n")
+        assert b" 200 " in until_answered(sock)
+        sock.sendall(b"x")
+        sock.sendall(b"yyyy" + LIVE + b"connection: close\r\n\r\n")
+        assert b" 200 " in until_closed(sock).partition(b"\r\n")[0]
+
+
+class Timers:
+    """An event loop whose time passes when a test says so, and whose tasks never start."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._set: list[tuple[float, Mock, Callable[[], None]]] = []
+
+    def call_later(self, wait_s: float, then: Callable[[], None]) -> Mock:
+        handle = Mock()
+        self._set.append((self.now_s + wait_s, handle, then))
+        return handle
+
+    def create_task(self, work: Coroutine[object, object, None], **_: object) -> Mock:
+        work.close()
+        return Mock()
+
+    def passes(self, seconds: float) -> None:
+        self.now_s += seconds
+        due = [timer for timer in self._set if timer[0] <= self.now_s]
+        self._set = [timer for timer in self._set if timer[0] > self.now_s]
+        for _, handle, then in due:
+            if not handle.cancel.called:
+                then()
+
+
+@pytest.fixture
+def by_hand() -> tuple[Any, Mock, Timers]:
+    """A connection, its transport and its time; waits are 10 s for a head, and 30 s for its answer."""
+    timers, transport = Timers(), Mock()
+    transport.is_closing.return_value = False
+    transport.get_write_buffer_size.return_value = 0
+    transport.get_extra_info.return_value = None
+    config = uvicorn.Config(Mock(), interface="asgi3", log_config=None, ws="none", timeout_keep_alive=120)
+    made: Any = guarded(Limits(head_s=10.0, write_s=30.0))
+    connection = made(config, ServerState(), {}, timers)
+    connection.connection_made(transport)
+    return connection, transport, timers
+
+
+def answered(connection: Any) -> None:
+    """As its cycle does once the last byte was given to the transport."""
+    connection.cycle.response_complete = True
+    connection.on_response_complete()
+
+
+def test_an_answer_has_its_own_time_to_be_read(by_hand: tuple[Any, Mock, Timers]) -> None:
+    """The time of the answer before it ended a later one, which had only begun."""
+    connection, transport, timers = by_hand
+    transport.get_write_buffer_size.return_value = 1000
+    for _ in range(2):
+        connection.data_received(LIVE + b"\r\n")
+        answered(connection)
+        timers.passes(20.0)
+    assert not transport.abort.called
+    timers.passes(10.0)
+    assert transport.abort.called
+
+
+def test_a_head_is_late_only_once_the_request_before_it_is_answered(
+    by_hand: tuple[Any, Mock, Timers],
+) -> None:
+    """A line end behind a body, which many clients send, put a 408 in the place of the answer."""
+    connection, transport, timers = by_hand
+    connection.data_received(LIVE + b"\r\n")
+    connection.data_received(b"\r\nGET")
+    timers.passes(60.0)
+    assert not transport.close.called
+    answered(connection)
+    timers.passes(9.0)
+    assert not transport.close.called
+    timers.passes(1.0)
+    assert b" 408 " in transport.write.call_args.args[0]
+    assert transport.close.called

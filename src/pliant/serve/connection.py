@@ -32,6 +32,7 @@ class _Guarded(HttpToolsProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._is_in_head = True
         self._is_leaving = False
@@ -45,13 +46,15 @@ class _Guarded(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
         if self._is_in_head:
-            if self._timer is None:
+            if self._timer is None and (self.cycle is None or self.cycle.response_complete):
                 self._expect_head()
             self._head_bytes += len(data)
         super().data_received(data)
@@ -88,11 +91,22 @@ class _Guarded(HttpToolsProtocol):
         self._is_in_head = True
         if not self.transport.is_closing() and self.cycle is not None:
             super().on_message_complete()
+            if self.cycle.response_complete:
+                self._expect_head()
 
     def on_response_complete(self) -> None:
+        is_last = not self.pipeline
         super().on_response_complete()
+        if self._unread is not None:
+            self._unread.cancel()
         if self.transport.get_write_buffer_size():
-            self.loop.call_later(self.limits.write_s, self._abort_unread)
+            self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
+        if not is_last or self.transport.is_closing():
+            return
+        if self.cycle.more_body:  # answered without it, but the next head comes behind it
+            self._timer = self.loop.call_later(self.limits.body_s, self.transport.close)
+        elif self._head_bytes:
+            self._expect_head()
 
     def shutdown(self) -> None:
         """A request whose head is on its way, or that the connection was made for, is still answered."""
