@@ -67,6 +67,7 @@ def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) 
         (["--token-file", "/does/not/exist"], "token file"),
         (["--tls-cert", "c.pem"], "--tls-key"),
         (["--upstream", "gateway:8080"], "http://HOST:PORT"),
+        (["--address", "gateway:8080"], "http://HOST:PORT"),
         (["--name", "no name"], "name"),
         (["--per-joule", "1"], "--power"),
         (["--per-joule", "1", "--power", "much"], "watts"),
@@ -81,6 +82,26 @@ def test_wrong_options_are_said_without_a_traceback(
     assert result.exit_code == 1
     assert word in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--token-file", "/does/not/exist"], "token file"),
+        (["--upstream", "gateway:8080"], "http://HOST:PORT"),
+        (["--latency", "soon"], "soon"),
+        (["--radio", "umts"], "lte"),
+    ],
+)
+def test_wrong_options_are_said_before_the_model_is_opened(
+    cli: Callable[..., Result], words: list[str], word: str
+) -> None:
+    """That may take a while, and a cluster waits for its workers first."""
+    result = cli("node", "no-such-model", *words)
+    assert result.exit_code == 1
+    assert word in result.output
+    assert "no-such-model" not in result.output
 
 
 def test_explain_says_that_nobody_answers(cli: Callable[..., Result]) -> None:

@@ -10,7 +10,17 @@ from pliant.serve.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
-from tests.serve.test_routing import HONEST, LATE, answer_of, end_below, explained, route, target_of, until
+from tests.serve.test_routing import (
+    HONEST,
+    LATE,
+    answer_of,
+    end_below,
+    explained,
+    metric,
+    route,
+    target_of,
+    until,
+)
 
 STAYS_DOWN = fixed(*LATE, retry_s=1e5, retry_limit_s=1e5)
 
@@ -86,3 +96,18 @@ def test_ids_that_cannot_be_passed_on_are_refused(id: str) -> None:
         assert answer.status_code == 400
         assert REQUEST_HEADER in answer.json()["error"]
         assert liar.n_asked == 0
+
+
+def test_a_node_says_why_an_upstream_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong token looks like a node that is down otherwise; it is logged once, not with every ping."""
+    with running(Upper(), name="up", tokens=("first-token-0123",)) as up, end_below(up.url) as end:
+        failed = f'pliant_pings_total{{outcome="failed",upstream="{up.url}"}}'
+        until(lambda: metric(end, failed) >= 3)
+        assert "401" in explained(end, 1)["candidates"][1]["reason"]
+    assert [record.levelname for record in caplog.records if "401" in record.message] == ["WARNING"]
+
+
+def test_a_node_says_what_cannot_be_of_what_an_upstream_tells() -> None:
+    """Whoever set it up sees which number it is, and it is over once a ping is right."""
+    with Liar(points="[[0,-1.0]]") as liar, end_below(liar.url) as end:
+        until(lambda: "-1.0 seconds" in (explained(end, 1)["candidates"][1]["reason"] or ""))

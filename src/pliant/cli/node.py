@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -112,15 +113,6 @@ def node(
     if verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
-    served: Served
-    if cluster is None:
-        served = open_served(model, preload=preload, threads=threads, dilation=dilate)
-    else:
-        from pliant.serve.cluster import open_cluster_text  # needs pyzmq
-
-        served = open_cluster_text(
-            model, cluster, key=key, n_workers=workers, threads=threads, dilation=dilate, on_event=say
-        )
     options = NodeOptions(
         listen=parse_address(listen),
         version=__version__,
@@ -134,9 +126,19 @@ def node(
         terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor),
         learn_s=LEARN_S,
         objective=read_objective(per_joule),
-        power=None if power is None else read_power(power, served),
         radio=None if radio is None else read_radio(radio),
     )
+    served: Served
+    if cluster is None:
+        served = open_served(model, preload=preload, threads=threads, dilation=dilate)
+    else:
+        from pliant.serve.cluster import open_cluster_text  # needs pyzmq
+
+        served = open_cluster_text(
+            model, cluster, key=key, n_workers=workers, threads=threads, dilation=dilate, on_event=say
+        )
+    if power is not None:
+        options = replace(options, power=read_power(power, served))
 
     def report(event: str, **more: object) -> None:
         if json:

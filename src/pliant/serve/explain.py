@@ -1,9 +1,11 @@
 """Why a node chooses what it chooses, as a table. Knows the router's view, no request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.route.choose import LOCAL, Objective, Option
+from pliant.route.peer import State
 from pliant.route.router import Router
 from pliant.serve.metrics import HERE
 
@@ -45,8 +47,15 @@ class Explanation:
     candidates: tuple[Row, ...]
 
 
-def explain(router: Router, n: int, objective: Objective, waiting_s: float, now_s: float) -> Explanation:
-    """Every candidate and every upstream that is none, this device first."""
+def explain(
+    router: Router,
+    n: int,
+    objective: Objective,
+    waiting_s: float,
+    now_s: float,
+    error: Callable[[str], str | None],
+) -> Explanation:
+    """Every candidate and every upstream that is none, this device first, with its `error`."""
     try:
         choice = router.choose(n, now_s, objective)
         target: str | None = choice.target
@@ -84,8 +93,13 @@ def explain(router: Router, n: int, objective: Objective, waiting_s: float, now_
                 age_s=None if peer.contact_s is None else now_s - peer.contact_s,
                 rtt_s=peer.rtt_s,
                 bandwidth_Bps=peer.bandwidth_Bps,
-                reason=_REASONS.get(peer.state),
+                reason=_reason(peer.state, error(peer.name)),
             )
         )
     chosen = HERE if target == LOCAL else target
     return Explanation(router.name, n, chosen, tuple(rows))
+
+
+def _reason(state: State, error: str | None) -> str | None:
+    reason = _REASONS.get(state)
+    return reason if reason is None or error is None else f"{reason} ({error})"

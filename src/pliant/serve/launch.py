@@ -15,7 +15,7 @@ from pliant.errors import NodeError
 try:
     from pliant.serve.app import make_app
     from pliant.serve.ask import ask_explanation as ask_explanation
-    from pliant.serve.client import Client
+    from pliant.serve.client import Client, checked_url
     from pliant.serve.node import Node
     from pliant.serve.server import NodeServer, bind
     from pliant.serve.upstreams import Upstreams
@@ -65,6 +65,10 @@ class NodeOptions:
     objective: Objective = TIME
     power: PowerModel | None = None
     radio: RadioModel | None = None
+
+    def __post_init__(self) -> None:
+        for url in self.upstreams if self.address is None else (*self.upstreams, self.address):
+            checked_url(url)
 
 
 class OnStart(Protocol):

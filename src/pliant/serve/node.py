@@ -133,7 +133,8 @@ class Node:
     def explain(self, n: int) -> Explanation:
         """What would be chosen now for an input of length n, and why."""
         self.router.waits(self._admission.backlog_s, self.clock())
-        return explain(self.router, n, self.objective, self._admission.backlog_s, self.clock())
+        error = self.upstreams.error if self.upstreams is not None else lambda upstream: None
+        return explain(self.router, n, self.objective, self._admission.backlog_s, self.clock(), error)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.

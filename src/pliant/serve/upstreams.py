@@ -72,6 +72,7 @@ class Upstreams:
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._warm: set[str] = set()
+        self._errors: dict[str, str] = {}
         for url in dict.fromkeys(checked_url(url) for url in urls):
             router.successor(url, FIRST_GUESS)
 
@@ -134,6 +135,10 @@ class Upstreams:
         """What came cannot be: the node is set aside for a while."""
         self._router.misbehaved(upstream, self._clock())
         self.changed()
+
+    def error(self, upstream: str) -> str | None:
+        """What went wrong with its last ping; None if nothing did."""
+        return self._errors.get(upstream)
 
     def changed(self) -> None:
         """The router may have something due."""
@@ -206,12 +211,19 @@ class Upstreams:
                 n = _FIRST_PINGS
             for _ in range(n):
                 await self._measure(upstream, url, headers)
-        except NodeError:
+        except NodeError as error:
+            self._erred(upstream, str(error))
             self.failed(upstream)
             self._metrics.pings.labels(upstream, "failed").inc()
-        except RouteError:
+        except RouteError as error:
+            self._erred(upstream, str(error))
             self.misbehaved(upstream)
             self._metrics.pings.labels(upstream, "misbehaved").inc()
+
+    def _erred(self, upstream: str, error: str) -> None:
+        if self._errors.get(upstream) != error:
+            _LOG.warning("upstream %s: %s", upstream, error)
+        self._errors[upstream] = error
 
     async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
         start_s = self._clock()
@@ -223,6 +235,7 @@ class Upstreams:
         if upstream not in self._warm:
             return  # it failed a request meanwhile: a ping that is sent later says whether it is back
         self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
+        self._errors.pop(upstream, None)
         self._metrics.pings.labels(upstream, "ok").inc()
         self.changed()
 
