@@ -101,3 +101,17 @@ def test_an_onnx_model_answers_arrays(tmp_path: Path) -> None:
     assert served.endpoint.run(request).outputs["y"].tolist() == [[0.0, 2.0, 3.0]]
     assert served.read(served.sample(7)).length == 7
     served.close()
+
+
+def test_an_onnx_model_of_one_shape_answers_it(tmp_path: Path) -> None:
+    """All its inputs are alike: an image's number of pixels is no length that could be too large."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 64, 64]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "image.onnx")
+    served = opened(str(tmp_path / "image.onnx"))
+    assert served.read(served.sample(8)).length == 1 <= served.max_length
+    served.close()

@@ -135,7 +135,7 @@ class RecurrentText:
 
 @final
 class ArrayModel:
-    """A compiled ONNX model. Its length is the product of the first input's open dimensions."""
+    """A compiled ONNX model. Its length is the product of the first input's open dimensions, 1 without."""
 
     degree: Literal[1, 2] = 2
     terms = Terms()
@@ -151,7 +151,7 @@ class ArrayModel:
 
     def read(self, tensors: Tensors) -> Request:
         shape = tensors[self._first].shape
-        return Request(prod(shape[i] for i in self._open) if self._open else prod(shape), tensors=tensors)
+        return Request(prod(shape[i] for i in self._open), tensors=tensors)
 
     def _answer(self, request: Request) -> Tensors:
         answers = self._session.run(request.tensors)
