@@ -10,8 +10,10 @@ import pytest
 import pliant
 from pliant.errors import InputError
 from pliant.models.recurrent_source import RecurrentSource, open_recurrent_source
+from pliant.route.endpoint import Request
 from pliant.serve.served import Served, open_served
-from tests.serve.models import texts
+from pliant.serve.texts import Tensors
+from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
 
 TEXT = "a charming and often affecting journey"
@@ -115,3 +117,20 @@ def test_an_onnx_model_of_one_shape_answers_it(tmp_path: Path) -> None:
     served = opened(str(tmp_path / "image.onnx"))
     assert served.read(served.sample(8)).length == 1 <= served.max_length
     served.close()
+
+
+class NotOne(Upper):
+    """Takes no input of length 1, as a convolution wider than that."""
+
+    def _answer(self, request: Request) -> Tensors:
+        if request.length == 1:
+            raise ZeroDivisionError("too short")
+        return super()._answer(request)
+
+
+def test_a_node_learns_from_the_lengths_that_its_model_takes() -> None:
+    """It is not known before which these are; one that failed kept the node from starting."""
+    with running(NotOne(), learn_s=1e-9) as node:
+        assert node.node is not None
+        assert node.node.router.local_curve is not None
+        assert node.post("ab").json()["outputs"][0]["data"] == ["AB"]
