@@ -56,9 +56,6 @@ class Metrics:
             buckets=_BUCKETS,
             registry=here,
         )
-        self.refused = Counter(
-            "pliant_refused", "Requests that were not taken, by status.", ("status",), registry=here
-        )
         self.fallbacks = Counter(
             "pliant_fallbacks",
             "Requests whose chosen upstream failed, by upstream.",
