@@ -1,6 +1,7 @@
 """Tensors of every datatype come back as they went, in both forms; what does not fit is refused."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pliant.errors import InputError
+from pliant.ir.port import Port
+from pliant.serve.inference import Body, Signature, check_reply, read_request
 from pliant.serve.tensors import DATATYPES, numpy_dtype, read_bytes, read_json, write_bytes, write_json
 from tests.serve.models import texts
 
@@ -141,3 +144,15 @@ def test_bytes_at_odd_addresses_are_aligned_again() -> None:
     array = read_bytes("float32", (4,), body)
     assert array.flags.aligned
     np.testing.assert_array_equal(array, np.arange(4))
+
+
+@pytest.mark.parametrize(("dtype", "is_right"), [("float32", True), ("float64", True), ("int64", False)])
+def test_an_answer_that_says_null_is_one_where_json_has_no_number(dtype: str, is_right: bool) -> None:
+    """NaN and infinities are sent so; an upstream that did was taken for a liar."""
+    port = Port("y", dtype, (1, 2))
+    model = Signature("m", "test", (port,), (port,), (frozenset({"y"}),))
+    about = {"name": "y", "shape": [1, 2], "datatype": DATATYPES[dtype]}
+    request = read_request(json.dumps({"inputs": [{**about, "data": [1, 2]}]}).encode(), None, model)
+    answer = {"model_name": "m", "outputs": [{**about, "data": [1, None]}]}
+    with nullcontext() if is_right else pytest.raises(InputError):
+        check_reply(Body(json.dumps(answer).encode(), None), request, model)

@@ -207,7 +207,10 @@ def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
             raise InputError(f"{output.name!r} was answered in another form than asked for.")
         n_bytes += size or 0
         if size is None:
-            read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(output.data)))
+            data = output.data
+            if "float" in wanted.port.dtype and isinstance(data, list):
+                data = [0.0 if number is None else number for number in data]  # NaN and infinities
+            read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(data)))
     if n_bytes != len(tail):
         raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
 
