@@ -183,6 +183,23 @@ def test_a_link_is_pinged_after_t_ping_and_soon_after_a_surprise() -> None:
     assert node.choose(90, 62.0).target == "a"
 
 
+def test_an_input_that_is_only_asked_about_does_not_count() -> None:
+    """Whoever watches a node all day must not have it ping where nothing is sent."""
+    watched, idle = router("a"), router("a")
+    slow = word("a", line(2.0, 0.0, MAX_N))
+    for node in (watched, idle):
+        node.pinged("a", 0.1, 0.0, slow, 0.0)
+        node.choose(20, 0.0)
+    pings = {watched: 0, idle: 0}
+    for now_s in map(float, range(0, 1000, 10)):
+        assert watched.choose(5000, now_s, is_coming=False).target == "a"
+        for node in (watched, idle):
+            for _ in node.due(now_s):
+                pings[node] += 1
+                node.pinged("a", 0.1, 0.0, slow, now_s)
+    assert pings[watched] == pings[idle]
+
+
 def test_a_link_that_could_not_win_is_pinged_rarely() -> None:
     """Pings are CRIME's overhead where one device is best for all (Table 2, IMDB); the paper pings on."""
     ours, papers = router("a"), router("a", settings=paper(MAX_N))

@@ -142,6 +142,20 @@ def test_a_deadline_goes_along_and_the_node_above_gives_up_accuracy_for_it() -> 
             assert 0 < left_s < 10
 
 
+def test_what_is_explained_is_what_a_request_gets() -> None:
+    """By the deadline that requests have where they say none: the whole answer above would be late."""
+    with running(Elastic("@up", 30.0, 40.0), name="up", **fixed((0, 40.0))) as up:
+        below = Elastic("@end", 10.0, 60.0)
+        with running(below, name="end", upstreams=(up.url,), terms=Terms(20.0), **fixed((0, 60.0))) as end:
+            node = end.node
+            assert node is not None
+            until(lambda: node.explain(5).candidates[1].total_s is not None)
+            found = node.explain(5)
+            assert found.target == "local"
+            assert "late" in (found.candidates[1].reason or "")
+            assert told(asked(end))[0] == "0.8@end"
+
+
 def test_an_answer_that_does_not_come_is_given_up_while_there_is_time_for_another() -> None:
     """The node above hangs: the deadline is kept here, with less accuracy."""
     hangs = Elastic("@up", 1e-4, 2e-4)

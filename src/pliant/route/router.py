@@ -77,8 +77,10 @@ class Router:
         objective: Objective = TIME,
         exclude: Collection[str] = (),
         trail: Trail | None = None,
+        *,
+        is_coming: bool = True,
     ) -> Choice:
-        """Where an input of length n goes: `LOCAL` or a successor (eq. 5, 6).
+        """Where an input of length n goes, or would go if one came: `LOCAL` or a successor (eq. 5, 6).
 
         `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
         all of them once it may make no further hop. Raises RouteError if nothing is left.
@@ -87,9 +89,10 @@ class Router:
             self._expect(now_s)
         if self._is_stale:
             self._refresh()
-        self._lengths.append(n)
-        self._n_inputs += 1
-        self._last_n = n
+        if is_coming:
+            self._lengths.append(n)
+            self._n_inputs += 1
+            self._last_n = n
         candidates = self._candidates
         if exclude or trail is not None:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.route.choose import LOCAL, Objective, Option
+from pliant.route.choose import LOCAL, Choice, Objective, Option
 from pliant.route.peer import State
 from pliant.route.router import Router
 from pliant.serve.metrics import HERE
@@ -15,6 +15,8 @@ _REASONS = {
     "aside": "sent what cannot be, or took far longer than it told; set aside for a while",
     "circle": "its answers would come back through this node",
 }
+
+_LATE = "its answer would be late, and another one from here is in time or sooner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,19 @@ def explain(
     waiting_s: float,
     now_s: float,
     error: Callable[[str], str | None],
+    is_asked: Callable[[Choice], bool],
 ) -> Explanation:
-    """Every candidate and every upstream that is none, this device first, with its `error`."""
+    """Every candidate and every upstream that is none, this device first, with its `error`.
+
+    `is_asked` says whether a node above that was chosen is asked, by the terms that requests have.
+    """
+    late = None
     try:
-        choice = router.choose(n, now_s, objective)
+        choice = router.choose(n, now_s, objective, is_coming=False)
         target: str | None = choice.target
         options = (Option(choice.target, choice.seconds, choice.energy_j, 0.0), *choice.runners_up)
+        if target != LOCAL and not is_asked(choice):
+            target, late = LOCAL, target
     except RouteError:
         target, options = None, ()
     found = {option.name: option for option in options}
@@ -93,7 +102,7 @@ def explain(
                 age_s=None if peer.contact_s is None else now_s - peer.contact_s,
                 rtt_s=peer.rtt_s,
                 bandwidth_Bps=peer.bandwidth_Bps,
-                reason=_reason(peer.state, error(peer.name)),
+                reason=_LATE if peer.name == late else _reason(peer.state, error(peer.name)),
             )
         )
     chosen = HERE if target == LOCAL else target

@@ -131,10 +131,17 @@ class Node:
             self.router.heard_of(route.sender, listener, self.clock())
 
     def explain(self, n: int) -> Explanation:
-        """What would be chosen now for an input of length n, and why."""
-        self.router.waits(self._admission.backlog_s, self.clock())
+        """What would be chosen now for an input of length n on the terms of this node, and why."""
+        now_s, backlog_s = self.clock(), self._admission.backlog_s
+        self.router.waits(backlog_s, now_s)
         error = self.upstreams.error if self.upstreams is not None else lambda upstream: None
-        return explain(self.router, n, self.objective, self._admission.backlog_s, self.clock(), error)
+        due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
+        wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor)
+
+        def is_asked(choice: Choice) -> bool:
+            return self._patience_s(choice, wish) > 0.0
+
+        return explain(self.router, n, self.objective, backlog_s, now_s, error, is_asked)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.
