@@ -3,8 +3,8 @@
     python bench/crime.py [--quick] [--kept DIR] [--workers N]
 
 Data are read from PLIANT_DATA, traces from PLIANT_TRACES; rows whose data are missing are left out. What the
-three models take on this machine is measured once (`python bench/crime_measure.py DIR` in a quiet moment) and
-kept in DIR; without it, it is measured now.
+three models take on this machine is measured beforehand (`python bench/crime_measure.py DIR`, more than once: the
+calmest counts) and kept in DIR; without it, it is measured now.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from crime_devices import Devices, measured, reconstructed
 from crime_draw import draw_by_length, draw_over_time, draw_pings, draw_reductions
 from crime_inputs import pool
 from crime_items import items
-from crime_measure import measure
+from crime_measure import FILE, measure
 from crime_notes import notes
 from crime_worlds import traces
 from kept import Kept, tree
@@ -70,9 +70,9 @@ def _own_options(parser: argparse.ArgumentParser) -> None:
 
 def _measured_times(folder: Path, quick: bool) -> dict[str, Any]:
     """Kept whatever the commit: what they are of is the kernels, not the simulator."""
-    path = folder / "measure-measure.json"
+    path = folder / FILE
     if path.exists():
-        return dict(json.loads(path.read_text())["result"])
+        return dict(json.loads(path.read_text()))
     return dict(json.loads(json.dumps(measure(quick))))
 
 

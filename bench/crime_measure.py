@@ -1,14 +1,24 @@
-"""What the three models take on this machine by length, alone and beside others. Simulates nothing."""
+"""What the three models take on this machine by length, alone and beside others. Simulates nothing.
 
+    python bench/crime_measure.py DIR
+
+Measures once more, and keeps in DIR the calmest of all measurements so far: what other tenants of a machine
+do is not the device's. How far each one's times were spread is kept too, and stands on the page.
+"""
+
+import json
 import multiprocessing
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+FILE = "measured-times.json"
 
 NAMES = {"CoVe-300": "random:cove-300", "CoVe-200": "random:cove-200", "IMDB": "imdb-lstm"}
 _COVE = (1, 2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 30, 40, 50, 64)
@@ -29,7 +39,20 @@ def measure(quick: bool) -> dict[str, Any]:
             at_once[str(n)] = _times(models["CoVe-300"], _COVE, 4 if quick else 20)
     slopes = {n: _slope(rows) for n, rows in at_once.items()}
     most = max(slopes, key=int)
-    return {"times": times, "at once": at_once, "loaded": slopes[most] / slopes["1"]}
+    found = {"times": times, "at once": at_once, "loaded": slopes[most] / slopes["1"]}
+    return found | {"spreads": [_spread(found)]}
+
+
+def calmest(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The measurement whose times are spread the least, and the spreads of all, its own first."""
+    least = min(found, key=lambda one: float(one["spreads"][0]))
+    return least | {"spreads": sorted(spread for one in found for spread in one["spreads"])}
+
+
+def _spread(found: dict[str, Any]) -> float:
+    """The standard deviation of the times over their mean: the median over models and lengths."""
+    rows = [row for rows in found["times"].values() for row in rows]
+    return float(np.median([np.std(seconds) / np.mean(seconds) for _, seconds in rows]))
 
 
 def _slope(rows: Sequence[tuple[int, list[float]]]) -> float:
@@ -83,8 +106,7 @@ def _other(seed: int, end: Event, ready: Any) -> None:
 
 
 if __name__ == "__main__":
-    from pathlib import Path
-
-    from kept import Kept
-
-    Kept(Path(sys.argv[1]), "times").get("measure", "measure", lambda: measure(False))
+    path = Path(sys.argv[1]) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = [json.loads(path.read_text())] if path.exists() else []
+    path.write_text(json.dumps(calmest([*before, measure(False)]), indent=1))
