@@ -153,8 +153,8 @@ def _trade(report: Report, arguments: argparse.Namespace, n_texts: int) -> None:
     up, down, floor = found
     report.note(
         "The end node takes the most accurate submodel whose bound keeps what is left of the deadline; "
-        "bounds widen and narrow so that 95 % of its answers stay under theirs, and most bounds end well before "
-        "the deadline."
+        "bounds widen and narrow so that 95 % of its answers stay under theirs, and most bounds end well "
+        "before the deadline."
     )
     report.claim(
         "crime.trade",
