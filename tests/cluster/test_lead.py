@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -14,22 +13,13 @@ from pliant.cluster.comm import Tag
 from pliant.cluster.held import Held
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import (
-    AnyMessage,
-    Forget,
     Hello,
-    Measure,
-    Prepare,
-    Ready,
-    Unable,
-    decode,
     encode,
 )
-from pliant.cluster.primary import NotReady
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.models.encoder_source import EncoderSource
-from tests.cluster.fakes import CALM, FakeCluster, FakeHold, FakeHolder, lost, spread
+from tests.cluster.fakes import CALM, FakeCluster, FakeHolder, lost, spread
 
 TOLERANCE = 1e-5  # the same float32 sums on every device
 
@@ -350,71 +340,6 @@ def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_curren
     assert led.plans[2] is not led.plans[3]
     exchanged = [step.work for step in after.segment.steps if isinstance(step.work, Exchange)]
     assert {work.dst for work in exchanged if work.tensor == "x.2"} == {"a", "b", "c"}
-
-
-def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster: FakeCluster) -> None:
-    """It tells everybody it hears of; whoever serves another is not meant."""
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
-    worker = cluster.machines["a"].worker
-    heard = threading.Event()
-
-    def told() -> None:
-        worker.hear("q", encode(Forget(())))
-        worker.hear("q", encode(Measure(7, "none", 4, ("a",), {})))  # answered after that
-        assert heard.wait(20.0)
-
-    q = cluster.wires.join("q")
-    q.start(lambda peer, data: heard.set(), lambda peer: None)
-    cluster.before["a"] = once_at(1, "attend", told)
-    assert not check(cluster).faults
-    q.close()
-
-
-def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: FakeCluster) -> None:
-    """What was prepared for the dead one is let go of."""
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
-    worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
-    q = cluster.wires.join("q")
-    q.start(lambda peer, data: answers.put(decode(data, peer)), lambda peer: None)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def slowly(self: FakeHold, source: EncoderSource, partition: Partition) -> FakeHolder:
-        begun.set()
-        assert go_on.wait(20.0)
-        return FakeHolder(self.name, source.spec, partition, self.before)
-
-    wanted = Prepare(1, "made-up", spread(cluster.spec, 7, "p", "pa"), "fp32", ("p", "a"), {})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeHold, "prepare", slowly)
-        worker.hear("p", encode(wanted))
-        assert begun.wait(20.0)
-        worker.lose("p")
-        worker.hear("q", encode(wanted))
-        go_on.set()
-        while not isinstance(answer := answers.get(timeout=20.0), Ready | Unable):
-            pass
-    assert isinstance(answer, Ready)
-    q.close()
-
-
-def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeCluster) -> None:
-    """An error that nobody thought of, too: the primary does not wait, and the worker works on."""
-    cluster.add("a")
-    cluster.primary.wait_for(1, 10.0)
-
-    def odd(self: FakeHold, source: EncoderSource, partition: Partition) -> FakeHolder:
-        if self.name == "a":
-            raise ValueError("odd")
-        return FakeHolder(self.name, source.spec, partition, self.before)
-
-    partition = spread(cluster.spec, 7, "p", "pa")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FakeHold, "prepare", odd)
-        with pytest.raises(NotReady, match="a: odd"):
-            cluster.primary.prepare(cluster.source, partition, "fp32")
-    assert cluster.primary.prepare(cluster.source, partition, "fp32")[0].partition is partition
 
 
 def test_numbers_too_large_to_be_embedded_are_the_inputs_fault(cluster: FakeCluster) -> None:
