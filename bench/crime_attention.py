@@ -21,6 +21,7 @@ import httpx
 import numpy as np
 
 from pliant import api
+from pliant.ir.bounds import AdaptiveBound
 from pliant.models.tokenizer import open_tokenizer
 from pliant.route.endpoint import Request
 from pliant.route.fit import least_squares, robust
@@ -83,7 +84,7 @@ def _curve(report: Report, endpoint: ElasticSession, rounds: int) -> None:
     pieces = piecewise(sent, LONGEST)
     off = max(abs(pieces.at(n) / sent(n) - 1.0) for n in range(LONGEST + 1))
     plan = endpoint.trade
-    plan.pace = 1.0
+    plan.bound = AdaptiveBound()
     predicted = [plan.fullest(int(n)).seconds for n in lengths]
     rows = [
         {

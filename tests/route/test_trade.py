@@ -111,7 +111,7 @@ def test_answers_say_how_fast_the_device_is_lately() -> None:
     small = trade.pick(5, 0.0).level
     for seconds in (0.02, 0.02, 5.0, 0.02, 0.02):
         trade.took(small, 5, seconds)
-    assert trade.pace == pytest.approx(2.0)
+    assert trade.bound.pace == pytest.approx(2.0)
     assert trade.pick(5, 0.0, 0.05).level.key == "small"
     assert trade.curve(0.9).at(5) == pytest.approx(0.08)
     assert trade.fullest(5).seconds == pytest.approx(0.08)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.device import DeviceProfile
 from pliant.route.endpoint import Endpoint, Request
 from pliant.run.session import Session, SessionOptions
@@ -74,8 +75,7 @@ def test_what_runs_is_what_was_estimated(store: Path, slow_profile: Callable[...
     accuracies = []
     with opened(store, slow_profile()) as endpoint:
         for deadline_s in (0.001, 0.007, 0.012, float("inf")):
-            endpoint.trade.pace = 1.0  # a device on paper: what was measured says nothing
-            endpoint.trade._ratios.clear()
+            endpoint.trade.bound = AdaptiveBound()  # a device on paper: what was measured says nothing
             request = Request(7, TEXT, deadline_s=deadline_s)
             estimate, key = endpoint.estimate(request), endpoint.trade.pick(7, 0.0, deadline_s).level.key
             assert isinstance(key, float)
@@ -95,7 +95,7 @@ def test_the_whole_answers_time_follows_from_a_smaller_ones(
     """A router learns the device's speed from answers of any size."""
     with opened(store, slow_profile()) as endpoint:
         reply = endpoint.run(Request(7, TEXT, deadline_s=0.007))
-        small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.pace).level
+        small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.bound.pace).level
         assert reply.whole_s == pytest.approx(
             reply.seconds * endpoint.trade.fullest(7).level.at(7) / small.at(7)
         )

@@ -5,22 +5,16 @@ flagged; with a floor and no deadline the least time among ways at least that ac
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp
-from statistics import median
 
 from pliant.errors import BudgetError, RouteError
+from pliant.ir.bounds import AdaptiveBound
 from pliant.route.curve import TimeCurve, minimum
 
 _ALIKE = 1e-9
 """Accuracies that differ by less are the same."""
-_KEPT = 0.95
-"""The part of the answers that a bound is to hold for."""
-_STEP = 0.05
-_MOST_SLACK = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +66,8 @@ class Pick:
 class Trade:
     """The levels of one endpoint by length, and how much faster or slower than predicted they run lately.
 
-    Every length from the least `first` on is covered by the levels of exactly one range. Bounds were measured
-    in another hour; `slack` widens or narrows them so that they hold for 95 % of the answers given here
-    (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021, eq. 2, on a logarithmic scale).
+    Every length from the least `first` on is covered by the levels of exactly one range. Their times were
+    measured at another hour: `bound` corrects them by the answers given here.
     """
 
     def __init__(self, levels: Iterable[Level], name: str = "this endpoint") -> None:
@@ -87,9 +80,7 @@ class Trade:
         self._levels = [worthwhile(by_range[r]) for r in self._ranges]
         self._ends = [last for _, last in self._ranges]
         self._name = name
-        self._ratios: deque[float] = deque(maxlen=9)
-        self.pace = 1.0
-        self.slack = 1.0
+        self.bound = AdaptiveBound()
 
     @property
     def best(self) -> float | None:
@@ -113,13 +104,13 @@ class Trade:
                 for level in self._allowed(levels, accuracy_floor)
             ]
             least = minimum(lines, width) if width else min(lines, key=lambda line: line.at(0))
-            points += [(first + n, s * self.pace) for n, s in least.points]
+            points += [(first + n, s * self.bound.pace) for n, s in least.points]
         return TimeCurve(tuple(points))
 
     def fullest(self, n: int) -> Pick:
         """The best way there is for n items, whatever it takes."""
         level = self._of(n)[-1]
-        return Pick(level, level.at(n) * self.pace, True)
+        return Pick(level, level.at(n) * self.bound.pace, True)
 
     def pick(self, n: int, accuracy_floor: float | None = None, deadline_s: float | None = None) -> Pick:
         """The way for an input of n items with `deadline_s` left (None: no hurry).
@@ -133,31 +124,20 @@ class Trade:
         allowed = self._allowed(self._of(n), accuracy_floor or 0.0)
         fastest = min(allowed, key=lambda level: level.at(n))
         if deadline_s is None:
-            return Pick(fastest, fastest.at(n) * self.pace, True)
+            return Pick(fastest, fastest.at(n) * self.bound.pace, True)
         in_time = [level for level in allowed if self._bound_s(level, n) <= deadline_s]
         if not in_time:
-            return Pick(fastest, fastest.at(n) * self.pace, False)
+            return Pick(fastest, fastest.at(n) * self.bound.pace, False)
         top = max(level.rank for level in in_time) - _ALIKE
         chosen = min((x for x in in_time if x.rank >= top), key=lambda level: level.at(n))
-        return Pick(chosen, chosen.at(n) * self.pace, True)
+        return Pick(chosen, chosen.at(n) * self.bound.pace, True)
 
     def took(self, level: Level, n: int, seconds: float) -> None:
-        """An answer of `level` took so long: all levels are taken to be that much slower or faster.
-
-        The pace is the median of the last nine, so that four outliers among them do not move it. The slack
-        grows by 5 % with an answer beyond its bound and shrinks by 0.25 % with any other.
-        """
-        expected_s = level.at(n)
-        if expected_s > 0.0 and 0.0 <= seconds < float("inf"):
-            is_beyond = seconds > self._bound_s(level, n)
-            self.slack *= exp(_STEP * (_KEPT if is_beyond else _KEPT - 1.0))
-            self.slack = min(max(self.slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
-            self._ratios.append(seconds / expected_s)
-            self.pace = min(max(median(self._ratios), 1 / 64), 64.0)
+        """An answer of `level` took so long: all levels are taken to be that much slower or faster."""
+        self.bound.observe(level.at(n), level.bound_at(n), seconds)
 
     def _bound_s(self, level: Level, n: int) -> float:
-        """What 95 % of the answers stay under lately, and never less than their median."""
-        return max(level.bound_at(n) * self.slack, level.at(n)) * self.pace
+        return self.bound.seconds(level.at(n), level.bound_at(n))
 
     def _of(self, n: int) -> tuple[Level, ...]:
         return self._levels[min(bisect_left(self._ends, n), len(self._ends) - 1)]
