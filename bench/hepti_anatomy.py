@@ -9,7 +9,6 @@ from statistics import mean, median
 from threading import Barrier
 
 from hepti_rig import cores_of, on_core
-from pliant.api import cache_directory
 from pliant.cluster.shard import Shard, Shards
 from pliant.ir.cluster import Links
 from pliant.ir.cost import Span
@@ -21,6 +20,7 @@ from pliant.kernels.pool import Pool
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.split import layer_segment, traffic
+from pliant.settings import cache_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class _Stages:
 def _stages(
     source: EncoderSource, partition: Partition, slower: Mapping[str, float]
 ) -> Iterator[dict[str, _Stages]]:
-    library = Library(host_isa(), cache_directory() / "kernels")
+    library = Library(host_isa(), cache_folder())
     with ExitStack() as ends:
         devices = {}
         for name in partition.participants:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from pliant import __version__
-from pliant.api import cache_directory
 from pliant.cluster import launch
 from pliant.cluster.comm import Tag
 from pliant.cluster.comm_zmq import ZmqComm
@@ -25,6 +24,7 @@ from pliant.cluster.key import read_key
 from pliant.cluster.messenger import Messenger
 from pliant.clustered import open_model
 from pliant.errors import ClusterError
+from pliant.settings import cache_folder
 
 LIES = ("nan", "short", "long", "note", "control", "raw")
 
@@ -95,12 +95,12 @@ def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
         return LyingComm.messenger
 
     launch.ZmqComm, launch.Messenger = LyingComm, messenger  # type: ignore[assignment,misc]
-    cache = cache_directory()
+    cache = cache_folder()
     options = launch.MemberOptions(
         name=name,
         key=read_key(Path(key)),
         version=__version__,
-        cache=cache / "kernels",
+        cache=cache,
         n_threads=1,
         on_event=lambda text: print(text, flush=True),
     )

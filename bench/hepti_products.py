@@ -21,7 +21,6 @@ from hepti_beds import Network
 from hepti_links import start
 from hepti_peer import give, take
 from hepti_rig import PRIMARY, SECONDARY, pair
-from pliant.api import cache_directory
 from pliant.cluster.comm import Comm
 from pliant.cluster.key import make_key
 from pliant.compile.call import Target
@@ -32,6 +31,7 @@ from pliant.kernels.pool import Pool
 from pliant.models.encoder_draft import Draft
 from pliant.models.encoder_spec import Linear
 from pliant.run.compiled import CompiledSession, open_image
+from pliant.settings import cache_folder
 from report import Claim
 
 N, N_PRODUCTS, ROWS = 1024, 5, 256
@@ -53,7 +53,7 @@ class Products:
     """Five products of any number of rows; compiled for each number once."""
 
     def __init__(self) -> None:
-        self._library = Library(host_isa(), cache_directory() / "kernels")
+        self._library = Library(host_isa(), cache_folder())
         self._pool = Pool(1, self._library)
         numbers = np.random.default_rng(0)
         self._weight = (numbers.standard_normal((N, N)) / 32).astype(np.float32)

@@ -18,7 +18,6 @@ import numpy as np
 
 from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
-from pliant.api import cache_directory
 from pliant.cluster.adapt import Picture
 from pliant.cluster.coding import Coding
 from pliant.cluster.held import Held
@@ -39,6 +38,7 @@ from pliant.models.encoder_random import random_encoder
 from pliant.models.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.run.execute import Lanes
+from pliant.settings import cache_folder
 from report import ROOT
 
 PORT = 29500
@@ -194,7 +194,7 @@ def open_rig(
             name=first.name,
             key=key,
             version=__version__,
-            cache=cache_directory() / "kernels",
+            cache=cache_folder(),
             n_threads=1,
             dilation=first.slower,
             patience=Patience(silence_s=10.0, prepare_s=300.0),

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from hepti_rig import random_model
-from pliant.api import cache_directory
 from pliant.cluster.choose import chooser
 from pliant.cluster.measure import measure_device
 from pliant.ir.cluster import Capability, ClusterCost, Interface, Links
@@ -28,6 +27,7 @@ from pliant.plan.partition import choose_partition
 from pliant.plan.parts import work_flops
 from pliant.plan.problem import Problem, pose
 from pliant.plan.split import split
+from pliant.settings import cache_folder
 from report import Report, options
 
 TOKENS = 256
@@ -70,7 +70,7 @@ def main() -> None:
 
 def _measured() -> tuple[EncoderSpec, Capability]:
     """What one core does with a layer of BERT-Large, and the whole model's spec."""
-    library = Library(host_isa(), cache_directory() / "kernels")
+    library = Library(host_isa(), cache_folder())
     with tempfile.TemporaryDirectory() as folder, Pool(1, library) as pool:
         _, source = random_model("bert-large", 1, Path(folder))
         device = measure_device(source, TOKENS, library, pool, 2 << 30, seconds=3.0)

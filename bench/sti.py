@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.api import cache_directory
 from pliant.evaluate.grid import measure_grid
 from pliant.importance import ablate, draw_importance, first_order, importance_text, rank_correlation
 from pliant.models.examples import read_examples
 from pliant.plan.accuracy import expected_grid
 from pliant.plan.shape import store_shape
 from pliant.profile.measure import measure_device
+from pliant.settings import cache_folder
 from report import ROOT, Report, options
 from sti_device import emulate
 from sti_figures import draw_accuracy_against_memory
@@ -39,7 +39,7 @@ def main() -> None:
         if arguments.quick
         else Size(None, arguments.ablate, arguments.grid, 100, 20, 100, 3, False)
     )
-    with tempfile.TemporaryDirectory(prefix=".sti-", dir=cache_directory()) as scratch:
+    with tempfile.TemporaryDirectory(prefix=".sti-", dir=cache_folder()) as scratch:
         _evaluate(arguments, size, Path(scratch))
 
 
@@ -63,7 +63,7 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     model = arguments.model or ROOT / "src" / "pliant" / "assets" / arguments.task
     data = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
     task = find_task(arguments.task, data, scratch)
-    rig = Rig(model, task.dev, scratch, cache_directory(), arguments.threads, arguments.length, size.n_dev)
+    rig = Rig(model, task.dev, scratch, cache_folder(), arguments.threads, arguments.length, size.n_dev)
     try:
         report = Report(
             f"sti-{arguments.task}",

@@ -1,4 +1,4 @@
-"""Memory control groups of version 1 and 2: make, limit, list, end and remove them. Knows no network."""
+"""Control groups of version 1 and 2: make, limit, list, end and remove them. Knows no network."""
 
 import errno
 import os
@@ -8,43 +8,43 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pliant.profile.memory import Hierarchy, MemoryGroup, hierarchies
+from pliant.cgroup import Cgroup, Controller, Hierarchy, hierarchies
 
 _LIMIT = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _NONE = {1: "-1", 2: "max"}
 _PATIENCE_S = 5.0
 
 
-def find_hierarchy() -> Hierarchy | None:
-    """Where this process can make memory groups, below `own`; None where it cannot.
+def find_hierarchy(controller: Controller = "memory") -> Hierarchy | None:
+    """Where this process can make groups of `controller`, below `own`; None where it cannot.
 
     Version 1: below its own group, so that limits that hold for it still hold. Version 2 allows no children
     that share the controller below a group that holds processes, so there it is the topmost.
     """
-    for tree in hierarchies():
+    for tree in hierarchies(controller):
         if tree.own.version == 1 and os.access(tree.own.path, os.W_OK):
             return tree
-        if tree.own.version == 2 and _offers_memory(tree.top.path):
+        if tree.own.version == 2 and _offers(controller, tree.top.path):
             return Hierarchy(tree.top, tree.top)
     return None
 
 
-def make_group(hierarchy: Hierarchy, name: str) -> MemoryGroup:
+def make_group(hierarchy: Hierarchy, name: str) -> Cgroup:
     """A new, empty group without a limit, in which nothing is swapped out."""
-    group = MemoryGroup(hierarchy.own.path / name, hierarchy.own.version)
+    group = Cgroup(hierarchy.own.path / name, hierarchy.own.version)
     group.path.mkdir()
     with suppress(OSError):  # a kernel without swap has no such file
         (group.path / ("memory.swappiness" if group.version == 1 else "memory.swap.max")).write_text("0")
     return group
 
 
-def limit_group(group: MemoryGroup, memory_bytes: int | None) -> None:
+def limit_group(group: Cgroup, memory_bytes: int | None) -> None:
     """Set or lift the limit. Raises OSError (EBUSY, version 1) where its processes hold more already."""
     text = _NONE[group.version] if memory_bytes is None else str(memory_bytes)
     (group.path / _LIMIT[group.version]).write_text(text)
 
 
-def processes(group: MemoryGroup) -> tuple[int, ...]:
+def processes(group: Cgroup) -> tuple[int, ...]:
     """The ids of its living processes; none when it is gone."""
     try:
         return tuple(int(line) for line in (group.path / "cgroup.procs").read_text().split())
@@ -52,7 +52,7 @@ def processes(group: MemoryGroup) -> tuple[int, ...]:
         return ()
 
 
-def signal_group(group: MemoryGroup, number: signal.Signals) -> None:
+def signal_group(group: Cgroup, number: signal.Signals) -> None:
     """Send a signal to all its processes, those that they start meanwhile included."""
     told: set[int] = set()
     while new := set(processes(group)) - told:
@@ -62,7 +62,7 @@ def signal_group(group: MemoryGroup, number: signal.Signals) -> None:
         told |= new
 
 
-def end_group(group: MemoryGroup) -> None:
+def end_group(group: Cgroup) -> None:
     """End all its processes. Raises OSError where one does not go, as when its disk hangs."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while processes(group):
@@ -72,7 +72,7 @@ def end_group(group: MemoryGroup) -> None:
         time.sleep(0.002)
 
 
-def remove_group(group: MemoryGroup) -> None:
+def remove_group(group: Cgroup) -> None:
     """End all its processes and remove it; no error when it is gone."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while group.path.is_dir():
@@ -87,20 +87,20 @@ def remove_group(group: MemoryGroup) -> None:
             time.sleep(0.01)  # a process that was killed takes a moment to let go of its memory
 
 
-def named_groups(hierarchy: Hierarchy, prefix: str) -> Iterator[MemoryGroup]:
+def named_groups(hierarchy: Hierarchy, prefix: str) -> Iterator[Cgroup]:
     """All groups of the hierarchy whose names start with `prefix`."""
     for path in hierarchy.top.path.rglob(f"{prefix}*"):
         if path.is_dir():
-            yield MemoryGroup(path, hierarchy.top.version)
+            yield Cgroup(path, hierarchy.top.version)
 
 
-def _offers_memory(top: Path) -> bool:
-    """Whether groups right below `top` have the memory controller, after asking for it."""
+def _offers(controller: Controller, top: Path) -> bool:
+    """Whether groups right below `top` have the controller, after asking for it."""
     try:
-        if "memory" not in (top / "cgroup.controllers").read_text().split():
+        if controller not in (top / "cgroup.controllers").read_text().split():
             return False
-        if "memory" not in (top / "cgroup.subtree_control").read_text().split():
-            (top / "cgroup.subtree_control").write_text("+memory")
+        if controller not in (top / "cgroup.subtree_control").read_text().split():
+            (top / "cgroup.subtree_control").write_text(f"+{controller}")
     except OSError:
         return False
     return True

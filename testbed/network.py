@@ -10,7 +10,8 @@ from signal import SIGCONT, SIGSTOP
 from types import TracebackType
 from typing import IO, final
 
-from pliant.profile.memory import MemoryGroup
+from pliant.cgroup import Cgroup
+from pliant.profile.memory import used_bytes
 from testbed.commands import BedError, attempt, run, tbf, why_not
 from testbed.groups import (
     end_group,
@@ -35,7 +36,7 @@ _ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1/cgroup.procs" || exit 126; shift
 class Device:
     """One device of a network: what runs in its namespace and memory group. Made by `Network`."""
 
-    def __init__(self, spec: DeviceSpec, namespace: str, address: str, group: MemoryGroup) -> None:
+    def __init__(self, spec: DeviceSpec, namespace: str, address: str, group: Cgroup) -> None:
         self.spec = spec
         self.namespace = namespace
         self.address = address
@@ -85,7 +86,7 @@ class Device:
         except OSError as error:
             raise BedError(
                 f"{self.name} cannot be limited to {memory_bytes} bytes: its processes hold "
-                f"{self.group.used_bytes}. End some of them first."
+                f"{used_bytes(self.group)}. End some of them first."
             ) from error
 
     def freeze(self) -> None:

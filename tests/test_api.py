@@ -133,14 +133,6 @@ def test_bad_requests_say_what_is_wrong(model: Path, cache: Path) -> None:
         api.open("./no-such-model", latency="1s", cache=cache)
 
 
-def test_the_environment_names_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """PLIANT_CACHE, or the user's cache directory."""
-    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path))
-    assert api.cache_directory() == tmp_path
-    monkeypatch.delenv("PLIANT_CACHE")
-    assert api.cache_directory().parts[-2:] == (".cache", "pliant")
-
-
 def test_the_shipped_model_is_found_by_name() -> None:
     """`sst2` needs no path, and a directory with that name but no model in it does not hide it."""
     if "sst2" not in api.shipped_models():

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import psutil
 
 from pliant.compile.encoder import arena_bytes
 from pliant.errors import InputError, StoreError
@@ -34,6 +33,7 @@ from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget
 from pliant.run.planning import planner_of
 from pliant.run.session import Session, SessionOptions
+from pliant.settings import cache_folder, thread_count
 from pliant.store.build import Progress, build
 from pliant.store.manifest import MANIFEST, AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
@@ -75,8 +75,8 @@ def open(
 
     `source` is a store, the name of a model that ships with pliant ("sst2"), a Hugging Face model
     directory, or a hub id. `length` is the number of tokens planned for; inputs of any length are
-    answered. `threads` default to the physical cores. `profile` stands in for the kept or measured one,
-    `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
+    answered. Without `threads` and `cache`, settings.py decides. `profile` stands in for the kept or measured
+    one, `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
     measured accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")`
     takes the largest instead, as the paper does. `margin` is the fraction of the target kept for what no
     plan knows of. `working` bounds the memory that layers in flight are read into: bits are lowered until
@@ -88,14 +88,14 @@ def open(
         preload_bytes=parse_bytes(preload),
         working_bytes=None if working is None else parse_bytes(working),
         length=length,
-        n_threads=threads or default_threads(),
+        n_threads=thread_count(threads),
         is_anytime=anytime,
         best_effort=best_effort,
         compute=compute,
         plan=plan,
         margin=margin,
     )
-    cache = cache or cache_directory()
+    cache = cache_folder(cache)
     store = open_source(source, cache, on_progress)
     try:
         if profile is None:
@@ -134,17 +134,6 @@ def plan_of(
     kind, _, bits = baseline.partition("-")
     system = standard_pipeline if kind == "stdpl" else preload_model
     return system(*job, int(bits), settings, expected=expected)
-
-
-def cache_directory() -> Path:
-    """Where kernels, profiles and packed models are kept: $PLIANT_CACHE, or ~/.cache/pliant."""
-    return Path(os.environ.get("PLIANT_CACHE") or Path.home() / ".cache" / "pliant")
-
-
-def default_threads() -> int:
-    """One thread a physical core that this process may use."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed))
 
 
 def open_source(

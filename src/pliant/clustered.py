@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, final
 
 import numpy as np
 
-from pliant.api import cache_directory, default_threads, is_store, model_directory
+from pliant.api import is_store, model_directory
 from pliant.cluster.choose import AnyMode, Shares, chooser
 from pliant.cluster.coding import Coding
 from pliant.cluster.explain import explain as explained
@@ -38,6 +38,7 @@ from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.ahead import ahead
 from pliant.plan.parts import weight_bytes
 from pliant.quantities import parse_bytes, parse_seconds
+from pliant.settings import cache_folder, thread_count
 from pliant.store.encoder import open_encoder
 
 Model = str | os.PathLike[str] | Encoder
@@ -138,13 +139,13 @@ class Cluster:
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._cache = cache or cache_directory()
+        self._cache = cache_folder(cache)
         options = MemberOptions(
             name=name,
             key=cluster_key(key),
             version=version("pliant"),
-            cache=self._cache / "kernels",
-            n_threads=threads or default_threads(),
+            cache=self._cache,
+            n_threads=thread_count(threads),
             free_bytes=memory_source(memory),
             dilation=dilation,
             engine=engine,
@@ -305,7 +306,7 @@ def cluster_key(key: Key | str | os.PathLike[str] | None) -> Key:
     """The key in a file, or in the user's own. Raises ClusterError where there is none."""
     if isinstance(key, Key):
         return key
-    return read_key(default_path(os.environ, Path.home()) if key is None else Path(key))
+    return read_key(default_path() if key is None else Path(key))
 
 
 def memory_source(memory: str | int | None) -> Callable[[], int] | None:

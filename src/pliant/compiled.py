@@ -12,14 +12,14 @@ from pliant.compile.image import Image, make_image
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
-from pliant.loaded import load, n_threads, shared_pool
+from pliant.loaded import load, shared_pool
 from pliant.models.encoder_graph import Precise
 from pliant.models.onnx_file import open_onnx
 from pliant.run.buckets import Buckets
 from pliant.run.model import ModelOptions, ModelSession, Weights
 from pliant.run.schedule import ScheduleKind, ScheduleReport
 
-__all__ = ["compile", "load", "n_threads", "sample_feeds", "shared_pool", "whole"]
+__all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
 
 def compile(
@@ -40,8 +40,9 @@ def compile(
 
     `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis".
     The others are whatever is fed: the model is compiled for each new shape, and the last `images` of
-    these are kept. `threads` default to the physical cores; sessions of equal `threads` share a pool.
-    `without` names passes to leave out. Compiled kernels are kept in `cache`.
+    these are kept. Without `threads`, settings.thread_count decides; sessions of equal `threads` share a
+    pool. `without` names passes to leave out. Compiled kernels are kept in the cache folder, which `cache`
+    replaces (settings.cache_folder).
 
     `buckets` names sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
     of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are
@@ -59,7 +60,7 @@ def compile(
     compiled, InputError for options that make no sense.
     """
     model = open_onnx(source)
-    library, pool = shared_pool(n_threads(threads), cache)
+    library, pool = shared_pool(threads, cache)
     padding = Buckets(buckets or {}, pads or {})
     options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding)
     return ModelSession(model, pool, library, options)

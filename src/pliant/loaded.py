@@ -5,11 +5,11 @@ from functools import cache as remembered
 from pathlib import Path
 
 from pliant.compile.saved import open_saved
-from pliant.errors import InputError
 from pliant.kernels.isa import host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
 from pliant.run.compiled import CompiledSession
+from pliant.settings import cache_folder, thread_count
 
 
 def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
@@ -18,30 +18,19 @@ def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> Co
     Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
     """
     saved = open_saved(Path(directory))
-    _, pool = shared_pool(n_threads(threads))
+    _, pool = shared_pool(threads)
     return CompiledSession(saved.program, saved.weights, saved.addresses, pool)
 
 
-def n_threads(asked: int | None) -> int:
-    """`asked`, or the physical cores. Raises InputError below 1."""
-    n = _physical_cores() if asked is None else asked
-    if n < 1:
-        raise InputError(f"{asked} threads cannot run anything; give at least 1.")
-    return n
+def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:
+    """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing.
 
-
-def shared_pool(n_threads: int, cache: Path | None = None) -> tuple[Library, Pool]:
-    """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing."""
-    return _shared(n_threads, cache)
+    What is not given is decided by `settings`. Raises InputError below 1 thread.
+    """
+    return _shared(thread_count(threads), cache_folder(cache))
 
 
 @remembered
-def _shared(n_threads: int, cache: Path | None) -> tuple[Library, Pool]:
+def _shared(n_threads: int, cache: Path) -> tuple[Library, Pool]:
     library = Library(host_isa(), cache)
     return library, Pool(n_threads, library)
-
-
-def _physical_cores() -> int:
-    import psutil  # 2 MB, where nobody says how many threads
-
-    return psutil.cpu_count(logical=False) or 1

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from pliant.api import model_directory, shipped_models
-from pliant.loaded import n_threads, shared_pool
+from pliant.loaded import shared_pool
 from pliant.models.recurrent_source import RANDOM, open_recurrent_source
 from pliant.models.recurrent_spec import is_recurrent
 from pliant.run.recurrent import RecurrentModel
@@ -16,12 +16,12 @@ def open_recurrent(
     """A model that answers texts of any length, in time linear in their words.
 
     `source` is the name of a model that ships with pliant ("imdb-lstm"), a directory with config.json,
-    safetensors and tokenizer.json, a hub id, or "random:CONFIG[:SEED]" ("random:cove-300"). `threads` default
-    to the physical cores; sessions of equal `threads` share them. Raises ModelError.
+    safetensors and tokenizer.json, a hub id, or "random:CONFIG[:SEED]" ("random:cove-300"). Without
+    `threads`, settings.thread_count decides; sessions of equal `threads` share them. Raises ModelError.
     """
     name = os.fspath(source)
     found = open_recurrent_source(name if name.startswith(f"{RANDOM}:") else model_directory(name))
-    return RecurrentModel(found, *shared_pool(n_threads(threads), cache))
+    return RecurrentModel(found, *shared_pool(threads, cache))
 
 
 def names_recurrent(source: str | os.PathLike[str]) -> bool:

@@ -74,7 +74,7 @@ def test_the_secret_is_not_shown() -> None:
     assert key.secret.decode() not in repr(key)
 
 
-def test_the_default_lies_in_the_directory_for_configuration(tmp_path: Path) -> None:
+def test_the_default_lies_in_the_folder_for_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """One place for every verb."""
-    assert default_path({}, tmp_path) == tmp_path / ".config/pliant/cluster.key"
-    assert default_path({"XDG_CONFIG_HOME": "/etc/x"}, tmp_path) == Path("/etc/x/pliant/cluster.key")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/etc/x")
+    assert default_path() == Path("/etc/x/pliant/cluster.key")

@@ -2,67 +2,46 @@
 
 from pathlib import Path
 
-from pliant.profile.memory import free_memory_bytes, groups, memory_bytes
-
-_LINE = "31 25 0:27 {root} {mount} rw,nosuid - {kind} cgroup rw,{options}\n"
-
-
-def _proc(tmp_path: Path, version: int, own: str, root: str = "/") -> Path:
-    """A /proc/self of a process in the group `own`; its hierarchy is seen from `root` on."""
-    proc = tmp_path / "proc"
-    proc.mkdir()
-    mount = tmp_path / "cgroup"
-    kind, options = ("cgroup", "memory") if version == 1 else ("cgroup2", "nsdelegate")
-    other = _LINE.format(root="/", mount="/sys/fs/cgroup/cpu", kind="cgroup", options="cpu")
-    disk = "22 1 254:0 / / rw,noatime shared:1 - ext4 /dev/root rw\n"
-    (proc / "mountinfo").write_text(
-        disk + other + _LINE.format(root=root, mount=mount, kind=kind, options=options)
-    )
-    (proc / "cgroup").write_text(f"5:cpu:/\n{'4:memory' if version == 1 else '0:'}:{own}\n")
-    return proc
-
-
-def _write(group: Path, **files: object) -> None:
-    group.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (group / name.replace("__", ".")).write_text(f"{text}\n")
+from pliant.cgroup import groups
+from pliant.profile.memory import free_memory_bytes, memory_bytes
+from tests.cgroups import proc_in, write_group
 
 
 def test_version_2_bounds_the_memory(tmp_path: Path) -> None:
     """Use is what could not be dropped: pages of files that nobody has mapped are free."""
-    proc = _proc(tmp_path, 2, "/bed/desk")
+    proc = proc_in(tmp_path, 2, "/bed/desk")
     stat = "anon 300\ninactive_file 200\nactive_file 150\nfile_mapped 50\nshmem 7"
     own = tmp_path / "cgroup" / "bed" / "desk"
-    _write(own, memory__max=1000, memory__current=700, memory__stat=stat)
+    write_group(own, memory__max=1000, memory__current=700, memory__stat=stat)
     assert memory_bytes(proc) == 1000
     assert free_memory_bytes(proc) == 1000 - (700 - (200 + 150 - 50))
 
 
 def test_version_1_bounds_the_memory(tmp_path: Path) -> None:
     """Other names, and statistics of children in the rows that begin with total."""
-    proc = _proc(tmp_path, 1, "/bed/desk")
+    proc = proc_in(tmp_path, 1, "/bed/desk")
     stat = "inactive_file 1\ntotal_inactive_file 200\ntotal_active_file 150\ntotal_mapped_file 50"
     own = tmp_path / "cgroup" / "bed" / "desk"
-    _write(own, memory__limit_in_bytes=1000, memory__usage_in_bytes=700, memory__stat=stat)
+    write_group(own, memory__limit_in_bytes=1000, memory__usage_in_bytes=700, memory__stat=stat)
     assert memory_bytes(proc) == 1000
     assert free_memory_bytes(proc) == 600
 
 
 def test_the_least_limit_of_a_group_and_those_around_it_counts(tmp_path: Path) -> None:
     """A container inside a limited one has what is left of both."""
-    proc = _proc(tmp_path, 2, "/bed/desk")
+    proc = proc_in(tmp_path, 2, "/bed/desk")
     top = tmp_path / "cgroup"
-    _write(top / "bed" / "desk", memory__max=1000, memory__current=100)
-    _write(top / "bed", memory__max=800, memory__current=750)
-    assert [g.path for g in groups(proc)] == [top / "bed" / "desk", top / "bed", top]
+    write_group(top / "bed" / "desk", memory__max=1000, memory__current=100)
+    write_group(top / "bed", memory__max=800, memory__current=750)
+    assert [g.path for g in groups("memory", proc)] == [top / "bed" / "desk", top / "bed", top]
     assert memory_bytes(proc) == 800
     assert free_memory_bytes(proc) == 50
 
 
 def test_more_use_than_limit_is_nothing_free(tmp_path: Path) -> None:
     """A limit may fall below what is held; free memory is never negative."""
-    proc = _proc(tmp_path, 2, "/desk")
-    _write(tmp_path / "cgroup" / "desk", memory__max=100, memory__current=170)
+    proc = proc_in(tmp_path, 2, "/desk")
+    write_group(tmp_path / "cgroup" / "desk", memory__max=100, memory__current=170)
     assert free_memory_bytes(proc) == 0
 
 
@@ -72,21 +51,21 @@ def test_no_limit_is_the_machine(tmp_path: Path) -> None:
     assert whole > 1 << 20
     assert 0 < free_memory_bytes(tmp_path) <= whole
     (tmp_path / "two").mkdir()
-    proc = _proc(tmp_path / "two", 2, "/")
-    _write(tmp_path / "two" / "cgroup", memory__max="max")
+    proc = proc_in(tmp_path / "two", 2, "/")
+    write_group(tmp_path / "two" / "cgroup", memory__max="max")
     assert memory_bytes(proc) == whole
     (tmp_path / "one").mkdir()
-    proc = _proc(tmp_path / "one", 1, "/")
-    _write(tmp_path / "one" / "cgroup", memory__limit_in_bytes=9223372036854771712)
+    proc = proc_in(tmp_path / "one", 1, "/")
+    write_group(tmp_path / "one" / "cgroup", memory__limit_in_bytes=9223372036854771712)
     assert memory_bytes(proc) == whole
 
 
 def test_a_container_that_sees_only_its_part_counts_from_its_top(tmp_path: Path) -> None:
     """Its own path names groups that are not mounted there, or is given from another root."""
-    proc = _proc(tmp_path, 2, "/outside/container", root="/elsewhere")
-    _write(tmp_path / "cgroup", memory__max=1000, memory__current=0)
+    proc = proc_in(tmp_path, 2, "/outside/container", root="/elsewhere")
+    write_group(tmp_path / "cgroup", memory__max=1000, memory__current=0)
     assert memory_bytes(proc) == 1000
     (tmp_path / "bound").mkdir()
-    proc = _proc(tmp_path / "bound", 1, "/docker/abc/inner", root="/docker/abc")
-    _write(tmp_path / "bound" / "cgroup" / "inner", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
+    proc = proc_in(tmp_path / "bound", 1, "/docker/abc/inner", root="/docker/abc")
+    write_group(tmp_path / "bound" / "cgroup" / "inner", memory__limit_in_bytes=500, memory__usage_in_bytes=0)
     assert memory_bytes(proc) == 500

@@ -20,6 +20,7 @@ from pliant.ir.program import Exchange, value
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.parts import weight_bytes
 from pliant.plan.split import layer_segment
+from pliant.profile.memory import used_bytes
 from testbed import DeviceSpec, rate, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
@@ -165,7 +166,7 @@ def test_a_worker_whose_group_is_narrowed_gives_up_memory_and_lives(tmp_path: Pa
         need = weight_bytes(spec, before.partitions[-1])["wall"]
         room = SPARE_BYTES // 4
         narrows = Act(
-            3, "ws", lambda: wall.set_memory(wall.group.used_bytes + room), lambda: _free(bed) < need
+            3, "ws", lambda: wall.set_memory(used_bytes(wall.group) + room), lambda: _free(bed) < need
         )
         widens = Act(3, "1d", lambda: wall.set_memory(None), lambda: _free(bed) > 2 * whole)
         with at_boundaries(bed.cluster, narrows, widens):

@@ -20,6 +20,7 @@ from pliant.evaluate.peers import PEERS, Run, open_peer
 from pliant.quantities import format_seconds
 from pliant.run.ports import fixed
 from pliant.run.profile import Profile
+from pliant.settings import thread_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def bench(
         compute=compute,
     )
     feeds = compiled.sample_feeds([fixed(port, dims) for port in session.inputs])
-    n_threads = compiled.n_threads(threads)
+    n_threads = thread_count(threads)
     names = [name for name in against.split(",") if name]
     runners: dict[str, Run] = {"pliant": session.run}
     runners |= {name: open_peer(name, model, n_threads) for name in names}

@@ -1,6 +1,5 @@
 """`pliant cluster key`: make the key that all members hold."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +19,7 @@ def key(
     """Make a new key; copy the file to every device that shall join, over a channel nobody else reads."""
     from pliant.cluster.key import default_path, make_key
 
-    where = path or default_path(os.environ, Path.home())
+    where = path or default_path()
     make_key(where)
     if json:
         print_json({"path": str(where)})

@@ -20,6 +20,7 @@ from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.model import Weights
 from pliant.run.schedule import ScheduleReport
+from pliant.settings import thread_count
 
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
@@ -79,7 +80,7 @@ def compile(
     json: Json = False,
 ) -> None:
     """Compile an ONNX model and say what became of it."""
-    for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), compiled.n_threads(threads))
+    for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), thread_count(threads))
     graph, image, report = compiled.whole(
         model,
         for_cpu,

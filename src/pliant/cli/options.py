@@ -16,13 +16,14 @@ from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.options import Choice, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.session import Session, SessionOptions
+from pliant.settings import cache_folder, thread_count
 from pliant.store.read import Store
 
 Source = Annotated[
     str, typer.Argument(help="A store, a model that ships with pliant (sst2), a model directory or hub id.")
 ]
 Threads = Annotated[
-    int | None, typer.Option(help="Compute threads.", show_default="the physical cores", min=1)
+    int | None, typer.Option(help="Compute threads.", show_default="the cores it may use", min=1)
 ]
 Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
 System = Annotated[
@@ -71,7 +72,7 @@ class Asked:
             preload_bytes=parse_bytes(self.preload),
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
-            n_threads=self.threads or api.default_threads(),
+            n_threads=thread_count(self.threads),
             is_anytime=self.anytime,
             best_effort=self.best_effort,
             compute=self.compute,
@@ -103,7 +104,7 @@ class Asked:
     def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
         """The profile that a session would run with."""
         threads = self.options.n_threads
-        kept = api.profile_of(store, api.cache_directory(), threads, self.compute, on_progress)
+        kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
         return dilate(kept, self.dilation)
 
 

@@ -197,7 +197,7 @@ def _accuracy(store: Path, given: AccuracyTable | _HeldOut, on_progress: OnProgr
 def _engine(store: Path) -> Iterator[Engine]:
     with (
         open_store(store) as opened,
-        Engine(opened, n_threads=api.default_threads(), cache=api.cache_directory()) as engine,
+        Engine(opened) as engine,
     ):
         yield engine
 

@@ -10,6 +10,7 @@ from pliant.cli.options import Json, Precise, Source, Threads, numbers
 from pliant.cli.show import console, print_json, progress_bar
 from pliant.ir.device import DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
+from pliant.settings import cache_folder, thread_count
 
 
 def profile(
@@ -24,10 +25,10 @@ def profile(
     json: Json = False,
 ) -> None:
     """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head."""
-    cache = api.cache_directory()
+    cache = cache_folder()
     how = api.Measuring(lengths=numbers(lengths, "--lengths"), seconds=seconds)
     with progress_bar() as on_progress, api.open_source(source, cache, on_progress) as store:
-        n_threads = threads or api.default_threads()
+        n_threads = thread_count(threads)
         measured = api.profile_of(store, cache, n_threads, compute, on_progress, measuring=how)
     if json:
         print_json(measured)

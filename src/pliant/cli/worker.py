@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pliant import __version__
-from pliant.api import cache_directory, default_threads
 from pliant.cli.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
 from pliant.cli.options import Json, Threads
 from pliant.cli.show import print_json
 from pliant.quantities import parse_seconds
+from pliant.settings import cache_folder, thread_count
 
 if TYPE_CHECKING:
     from pliant.cluster.worker import Worker
@@ -61,7 +61,7 @@ def worker(
 
     if not (join or discover):
         raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
-    cache = cache_directory()
+    cache = cache_folder()
     sources = [open_model(one, cache) for one in model or ("sst2",)]
 
     def report(text: str) -> None:
@@ -74,8 +74,8 @@ def worker(
         name=name or platform.node() or "worker",
         key=cluster_key(key),
         version=__version__,
-        cache=cache / "kernels",
-        n_threads=threads or default_threads(),
+        cache=cache,
+        n_threads=thread_count(threads),
         free_bytes=memory_source(memory),
         dilation=pace_source(dilate_compute),
         engine=engine,

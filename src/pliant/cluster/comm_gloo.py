@@ -26,6 +26,7 @@ from pliant.cluster.mailbox import Mailbox, Message
 from pliant.cluster.mailed import Mailed
 from pliant.cluster.shared import Region, shared_file
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.settings import child_environment
 
 _HEAD = struct.Struct("<QqqqH")
 _HEAD_BYTES = 1088  # as gloo_child has it, which cannot be imported without torch
@@ -194,7 +195,7 @@ class _Group:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pliant.cluster.gloo_child", json.dumps(options)],
             pass_fds=(theirs.fileno(), out_fd, in_fd),
-            env=None if interface is None else {**os.environ, "GLOO_SOCKET_IFNAME": interface},
+            env=None if interface is None else child_environment(GLOO_SOCKET_IFNAME=interface),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._words,

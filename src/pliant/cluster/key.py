@@ -5,13 +5,13 @@ The file is a ZeroMQ certificate (`zmq.auth` reads it). Whoever has it may join,
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from pliant.cluster.wire import zmq
 from pliant.errors import ClusterError
+from pliant.settings import config_folder
 
 _PUBLIC_TO_ALL = stat.S_IRWXG | stat.S_IRWXO
 _LIMIT_BYTES = 1 << 16
@@ -41,9 +41,9 @@ class Key:
             raise ClusterError("the two halves of this key do not belong together, or are no CURVE keys.")
 
 
-def default_path(environment: Mapping[str, str], home: Path) -> Path:
-    """Where a user's key lies unless told: `pliant/cluster.key` in the directory for configuration."""
-    return Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "pliant" / "cluster.key"
+def default_path() -> Path:
+    """Where a user's key lies unless another file is named: in the folder for configuration."""
+    return config_folder() / "cluster.key"
 
 
 def new_key() -> Key:

@@ -19,30 +19,26 @@ from pliant.kernels.isa import Isa, runnable
 from pliant.kernels.loader import load
 from pliant.kernels.turns import Turns
 from pliant.kernels.version import generator_version
+from pliant.settings import cache_folder
 
 _DIGEST_BYTES = 32
-
-
-def default_cache() -> Path:
-    """Where compiled kernels are kept unless told otherwise: `~/.cache/pliant`."""
-    return Path.home() / ".cache" / "pliant"
 
 
 @final
 class Library:
     """Kernels of one ISA row, compiled on first use; threads may share it.
 
-    A compiled module is a file in `cache`, named by CPU row, llvmlite version and the IR's hash, with its
-    checksum in front: a damaged file is compiled anew, processes may race, and a folder that cannot be
-    written only costs the time to compile again. Code stays mapped while the process lives. `compiler` says
-    what, beside its text, decides a kernel's code.
+    A compiled module is a file in the folder `kernels` of the cache folder (settings.cache_folder), named by
+    CPU row, llvmlite version and the IR's hash, with its checksum in front: a damaged file is compiled anew,
+    processes may race, and a folder that cannot be written only costs the time to compile again. Code stays
+    mapped while the process lives. `compiler` says what, beside its text, decides a kernel's code.
     """
 
     def __init__(self, isa: Isa, cache: Path | None = None) -> None:
         if not runnable(isa):
             raise KernelError(f"this CPU cannot run {isa.name} code; use host_isa() or portable(isa).")
         self.isa = isa
-        self.cache = default_cache() if cache is None else cache
+        self.cache = cache_folder(cache)
         self.compiler = f"{isa.cpu}\n{isa.features}\nllvmlite {llvmlite.__version__}"
         self._loaded: dict[Path, dict[str, int]] = {}
         self._turns = Turns()

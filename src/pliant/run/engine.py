@@ -16,6 +16,7 @@ from pliant.kernels.pool import Pool
 from pliant.models.encoder_graph import Precise
 from pliant.models.tokenizer import Encoded
 from pliant.run.preload import PreloadBuffer
+from pliant.settings import thread_count
 from pliant.store.read import Store
 
 FULL_BITS = 32
@@ -28,7 +29,7 @@ class Engine:
         self,
         store: Store,
         *,
-        n_threads: int = 2,
+        n_threads: int | None = None,
         cache: Path | None = None,
         tokens: int = 128,
         compute: Precise = "fp32",
@@ -37,7 +38,7 @@ class Engine:
         self.store = store
         self.spec = store.spec
         library = Library(isa or host_isa(), cache)
-        self.pool = Pool(n_threads, library)
+        self.pool = Pool(thread_count(n_threads), library)
         resident = [store.resident(i) for i in range(store.spec.n_layers)]
         self.encoder = Encoder(
             store.spec, resident, store.embeddings, store.head, library, self.pool,

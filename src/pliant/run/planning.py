@@ -1,6 +1,6 @@
 """What a session is asked for, and the plan that a store and a device give for it. Reads and runs nothing."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import StoreShape, store_shape
+from pliant.settings import thread_count
 from pliant.store.manifest import Manifest
 
 
@@ -29,7 +30,7 @@ class SessionOptions:
     latency_s: float
     preload_bytes: int = 0
     length: int = 64
-    n_threads: int = 2
+    n_threads: int = field(default_factory=thread_count)
     is_anytime: bool = True
     best_effort: bool = False
     compute: Precise = "fp32"

@@ -178,10 +178,10 @@ def open_served(source: str, *, preload: str, threads: int | None, dilation: flo
     """
     path, name = Path(source), model_name(source)
     if names_recurrent(source):
-        model = open_recurrent(source, threads=threads, cache=api.cache_directory() / "kernels")
+        model = open_recurrent(source, threads=threads)
         return RecurrentText(name, model, dilation)
     if path.suffix == ".onnx":
-        compiled = compile_onnx(path, threads=threads, cache=api.cache_directory() / "kernels")
+        compiled = compile_onnx(path, threads=threads)
         return ArrayModel(name, compiled, dilation)
     if (path / PROGRAM).is_file():
         return ArrayModel(name, load(path, threads=threads), dilation)
@@ -191,6 +191,5 @@ def open_served(source: str, *, preload: str, threads: int | None, dilation: flo
         preload=preload,
         threads=threads,
         dilation=Dilation(dilation),
-        cache=api.cache_directory(),
     )
     return TextClassifier(name, session)

@@ -11,12 +11,12 @@ import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError, StoreError
-from pliant.kernels.jit import default_cache
 from pliant.models.checkpoint import WORD
 from pliant.models.encoder_directory import open_directory
 from pliant.models.encoder_random import random_encoder
 from pliant.models.encoder_source import Encoder
 from pliant.models.encoders.text import text
+from pliant.settings import cache_folder
 from pliant.store.files import Embeddings, HeadWeights, Linear
 from pliant.store.layers import LayerWeights, layer_weights
 from pliant.store.manifest import FULL_BITS, MANIFEST
@@ -30,14 +30,15 @@ def open_encoder(source: str | Path, bits: int | None = None, cache: Path | None
 
     It is a pliant store (at 1 to 6 `bits`, or 32 for full fidelity: the highest it offers unless told), a
     Hugging Face directory, or "random:CONFIG[:SEED]", where CONFIG is a known name (encoder_random.py) or a
-    JSON file. Hashes of files are kept in `cache`. Raises ModelError or StoreError naming what is wrong.
+    JSON file. Hashes of files are kept in the cache folder. Raises ModelError or StoreError naming what is
+    wrong.
     """
     if str(source).startswith(f"{RANDOM}:"):
         encoder = _random(str(source))
     elif (Path(source) / MANIFEST).is_file():
         return _open_stored(Path(source), bits)
     else:
-        encoder = open_directory(Path(source), default_cache() if cache is None else cache)
+        encoder = open_directory(Path(source), cache_folder(cache))
     if bits is not None:
         raise ModelError(f"{source} has one precision; bits are for stores: build one with pliant pack.")
     return encoder

@@ -1,0 +1,102 @@
+"""What the process's surroundings decide: the folders, the number of threads, the environment of children.
+
+No other module reads the environment. Everything is read when it is asked for and nothing is kept, so that a
+changed affinity or variable counts for what is opened next.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from pliant.cgroup import PROC, Cgroup, groups
+from pliant.errors import InputError
+
+_CPUS = Path("/sys/devices/system/cpu")
+_SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the name before Linux 5.3
+
+
+def cache_folder(asked: str | os.PathLike[str] | None = None) -> Path:
+    """Pliant's cache folder: `asked`, or else $PLIANT_CACHE, $XDG_CACHE_HOME/pliant, or ~/.cache/pliant.
+
+    Every `cache` argument means this folder. Below it lie `kernels` (compiled objects), `costs` (measured
+    forms), `profiles` (measured devices), `stores` (packed models) and `identities` (hashes of files).
+    """
+    given = asked or os.environ.get("PLIANT_CACHE")
+    return Path(given) if given else _user_folder("XDG_CACHE_HOME", ".cache")
+
+
+def config_folder() -> Path:
+    """The folder of the user's own files (the cluster key): $XDG_CONFIG_HOME/pliant, or ~/.config/pliant."""
+    return _user_folder("XDG_CONFIG_HOME", ".config")
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """This process's environment with `changes`, for a child process."""
+    return {**os.environ, **changes}
+
+
+def thread_count(asked: int | None = None) -> int:
+    """The number of compute threads: `asked`, or as many as can run at once without being throttled.
+
+    That is one for each physical core that the CPU affinity allows, and no more than the whole cores of the
+    CPU quotas of the process's control groups. A quota of 1.5 cores gives one thread: two would use up the
+    quota of each period (100 ms) before its end and then stand still for the rest of it, which no latency
+    target survives. The remaining half core serves reads and tokenisation.
+
+    Raises InputError when `asked` is below 1.
+    """
+    if asked is not None:
+        if asked < 1:
+            raise InputError(f"{asked} threads cannot run anything; give at least 1.")
+        return asked
+    cores, quota = physical_cores(_allowed_cpus()), cpu_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def physical_cores(cpus: Collection[int], sysfs: Path = _CPUS) -> int:
+    """The number of cores that the logical `cpus` belong to; hardware threads of one core count once.
+
+    A CPU of which the system says nothing is a core of its own.
+    """
+    return len({_siblings(sysfs / f"cpu{cpu}" / "topology") or str(cpu) for cpu in cpus})
+
+
+def cpu_quota(proc: Path = PROC) -> float | None:
+    """The least CPU quota, in cores, of the process's control groups; None where nothing bounds it."""
+    quotas = [quota for group in groups("cpu", proc) if (quota := _quota(group)) is not None]
+    return min(quotas, default=None)
+
+
+def _quota(group: Cgroup) -> float | None:
+    """CPU time per period: `cpu.max` ("150000 100000", "max 100000") in version 2, two files in version 1."""
+    if group.version == 2:
+        words = group.fields("cpu.max")
+    else:
+        words = group.fields("cpu.cfs_quota_us") + group.fields("cpu.cfs_period_us")
+    try:
+        quota_us, period_us = (int(word) for word in words)
+    except ValueError:  # "max", or no such file
+        return None
+    return quota_us / period_us if quota_us > 0 and period_us > 0 else None
+
+
+def _siblings(topology: Path) -> str | None:
+    """The hardware threads of a CPU's core as the system lists them, such as "0,4"."""
+    for name in _SIBLINGS:
+        try:
+            return (topology / name).read_text().strip()
+        except OSError:
+            continue
+    return None
+
+
+def _allowed_cpus() -> Collection[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def _user_folder(variable: str, default: str) -> Path:
+    """XDG Base Directory Specification: a variable that is not an absolute path is ignored."""
+    base = Path(os.environ.get(variable) or "")
+    return (base if base.is_absolute() else Path.home() / default) / "pliant"
