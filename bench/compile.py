@@ -94,17 +94,14 @@ def _times(report: Report, subjects: tuple[Subject, ...], files: Mapping[str, Fi
             seconds, _ = interleaved({name: server.seconds for name, server in servers.items()}, rounds)
         row: dict[str, object] = {"model": subject.name}
         for name, taken in seconds.items():
-            row |= {f"{name} ms": median(taken) * 1e3, f"{name} best ms": min(taken) * 1e3}
+            row[f"{name} ms"] = median(taken) * 1e3
         for peer in ("onnxruntime", "openvino"):
             has = peer in seconds
             ratio = paired(seconds["pliant"], seconds[peer]) if has else None
-            best = min(seconds["pliant"]) / min(seconds[peer]) if has else None
             row[f"/ {peer}"] = "not installed" if ratio is None else str(ratio)
-            row[f"/ {peer}, best"] = "-" if best is None else best
             most = subject.bars.get(peer)
             if ratio is not None and most is not None:
                 note = f"{subject.name}; 95 % interval {ratio.low:.3f} to {ratio.high:.3f}"
-                note += f"; best of {rounds} against best {best:.3f}"
                 note += f"; {subject.stretch}" if subject.stretch and peer == "onnxruntime" else ""
                 report.claim(
                     "compile.time", ratio.value, f"at most {most:.2f} of {peer}", ratio.value <= most, note

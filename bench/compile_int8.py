@@ -141,7 +141,6 @@ def _time(report: Report, subject: Subject, rounds: int) -> None:
         {
             "runtime": name,
             "median ms": median(taken) * 1e3,
-            "best ms": min(taken) * 1e3,
             "/ onnxruntime int8": str(paired(taken, seconds["onnxruntime int8"])),
             "/ pliant fp32": str(paired(taken, seconds["pliant"])),
             "error, rms / rms": errors[name],

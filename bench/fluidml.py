@@ -141,7 +141,7 @@ def _tables(
     compared = [r for n, p in parts.items() for r in fluidml_schedules.comparison(n, p["schedules"], wall[n])]
     chosen = [row for n, p in parts.items() for row in fluidml_schedules.rows(n, p["schedules"], wall[n])]
     operators = [row for p in parts.values() for row in p["operators"]]
-    alone = [r for n, p in parts.items() for r in fluidml_schedules.least_rows(n, p["schedules"])]
+    alone = [r for n, p in parts.items() for r in fluidml_schedules.median_rows(n, p["schedules"])]
     kinds = ("allocations", "arena", "repeat", "planning")
     each = {part: [p[part] for p in parts.values() if part in p] for part in kinds}
     memory = [p["runtimes"]["row"] for p in parts.values()]
@@ -153,7 +153,7 @@ def _tables(
         "Table 2, Figures 5 to 7: beside onnxruntime (median of paired ratios, 95 % interval)", ratios
     )
     report.table("Schedules compared: medians of paired ratios, 95 % intervals", compared)
-    report.table("Schedules on one thread: least processor time", alone)
+    report.table("Schedules on one thread: median processor time", alone)
     report.table("What schedules chose from, predicted beside measured", chosen)
     report.table("The cost table measured twice: how much of a promise is noise", each["repeat"])
     report.table("Planning", each["planning"])

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -101,9 +102,9 @@ def _beside(naive: "ctypes._FuncPointer", cache: Path, rows: int, depth: int, n:
             graph = Graph((Node(op, ("a", "b"), ("y",), dict(attributes)),), ("a",), ("y",), types, {"b": b})
             session = open_image(make_image(graph, Target(library.isa)), pool, library)
             held = session.run({"a": a})
-            millis.append(_least_ms(session.repeat))
+            millis.append(_median_ms(session.repeat))
             assert np.allclose(held["y"], a @ b, rtol=1e-3, atol=1e-2), op
-    theirs = _least_ms(lambda: naive(c.ctypes.data, a.ctypes.data, b.ctypes.data, rows, depth, n))
+    theirs = _median_ms(lambda: naive(c.ctypes.data, a.ctypes.data, b.ctypes.data, rows, depth, n))
     assert np.allclose(c, a @ b, rtol=1e-3, atol=1e-2)
     return {
         "product": f"{rows} x {depth} x {n}",
@@ -115,10 +116,10 @@ def _beside(naive: "ctypes._FuncPointer", cache: Path, rows: int, depth: int, n:
     }
 
 
-def _least_ms(run: Callable[[], object], n: int = 3) -> float:
-    best = float("inf")
+def _median_ms(run: Callable[[], object], n: int = 3) -> float:
+    taken = []
     for _ in range(n):
         start = time.thread_time()
         run()
-        best = min(best, time.thread_time() - start)
-    return 1e3 * best
+        taken.append(time.thread_time() - start)
+    return 1e3 * median(taken)

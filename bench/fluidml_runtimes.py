@@ -122,12 +122,12 @@ def ratio_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]
             continue
         row: dict[str, object] = {"model": subject, "runtime": name}
         if taken is None:
-            said = {"runs": 0, "median [ms]": "-", "least [ms]": "-", "/ onnxruntime": "-"}
+            said = {"runs": 0, "median [ms]": "-", "/ onnxruntime": "-"}
             rows.append(row | said | {"largest difference": "-", "note": found["missing"][name]})
             continue
         is_paired = len(taken) == len(base)
         ratio = paired(taken, base) if is_paired else median(taken) / median(base)
-        row |= {"runs": len(taken), "median [ms]": 1e3 * median(taken), "least [ms]": 1e3 * min(taken)}
+        row |= {"runs": len(taken), "median [ms]": 1e3 * median(taken)}
         row |= {"/ onnxruntime": str(ratio) if is_paired else ratio}
         note = found["notes"].get(name, "")
         rows.append(row | {"largest difference": found["differences"][name], "note": note})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 
 import numpy as np
@@ -71,7 +72,7 @@ def measure(subject: Subject, cache: Path, rounds: int) -> dict[str, Any]:
 
 
 def rows(subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]) -> list[dict[str, object]]:
-    """What `paper` and `exact` chose from, predicted beside measured (wall, least)."""
+    """What `paper` and `exact` chose from, predicted beside measured (wall, median)."""
     table = []
     for kind in ("paper", "exact"):
         said = found["reports"][kind]
@@ -90,7 +91,7 @@ def rows(subject: str, found: Mapping[str, Any], wall: Mapping[str, list[float]]
                 "predicted [ms]": 1e3 * said["predicted_s"],
                 "default layouts [ms]": 1e3 * said["default_s"],
                 "gain": 1.0 - said["predicted_s"] / said["default_s"],
-                "measured [ms]": 1e3 * min(seconds) if seconds else "",
+                "median [ms]": 1e3 * median(seconds) if seconds else "",
                 "planning [s]": said["planning_s"],
                 "forms measured": said["measured"],
             }
@@ -128,15 +129,15 @@ def comparison(
     return table
 
 
-def least_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]]:
-    """The least processor time of each schedule's program on one thread; equal programs are run once."""
+def median_rows(subject: str, found: Mapping[str, Any]) -> list[dict[str, object]]:
+    """The median processor time of each schedule's program on one thread; equal programs are run once."""
     if not found["processor_s"]:
         return []
     row: dict[str, object] = {"model": subject}
     for kind in ("paper", "exact", "static"):
         first = found["same as"][kind]
         taken = found["processor_s"].get(first)
-        row[f"{kind} [ms]"] = f"= {first}" if first != kind else 1e3 * min(taken) if taken else "-"
+        row[f"{kind} [ms]"] = f"= {first}" if first != kind else 1e3 * median(taken) if taken else "-"
     return [row]
 
 

@@ -223,13 +223,11 @@ def _time(report: Report, repeats: int) -> None:
                 "submodel by": how,
                 "target ms": latency_s * 1e3,
                 "median ms": median(times) * 1e3,
-                "least ms": min(times) * 1e3,
+                "95th percentile ms": float(np.percentile(times, 95)) * 1e3,
             })  # fmt: skip
     report.table("planning 12x12x6", rows)
-    worst = max(float(row["least ms"]) for row in rows)
-    report.claim(
-        "plan.time", worst, "under 10 ms for 12x12x6", worst < 10, "least of the repeats, worst target"
-    )
+    worst = max(float(row["median ms"]) for row in rows)
+    report.claim("plan.time", worst, "under 10 ms for 12x12x6", worst < 10, "median, worst target")
 
 
 def _plan(case: Case, how: PlanOptions, grid: AccuracyGrid | None = None) -> Plan | None:

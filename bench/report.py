@@ -16,6 +16,29 @@ from rich.markup import escape
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
+_COMPILER = ("kernels", "compile", "models", "run")
+_MEASURES = {
+    "plan": ("plan", "ir"),
+    "store": ("store", "models"),
+    "local": ("kernels", "compile", "run"),
+    "compile": _COMPILER,
+    "compile_int8": _COMPILER,
+    "vision": _COMPILER,
+    "fluidml": _COMPILER,
+    "recurrent": _COMPILER,
+    "comm": ("cluster",),
+    "hepti": ("cluster", "plan", "ir", "kernels", "compile"),
+    "hepti_faults": ("cluster",),
+    "hepti_scale": ("cluster", "plan", "ir"),
+    "hepti_solve": ("plan", "ir"),
+    "crime": ("route",),
+    "crime_attention": ("route", "serve", "run", "plan"),
+    "crime_decide": ("route",),
+    "crime_faults": ("route", "serve"),
+    "crime_node": ("route", "serve"),
+    "crime_real": ("route", "serve"),
+}
+"""Packages of src/pliant that a page's figures depend on; a page not listed depends on all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +107,8 @@ class Report:
     def _as_markdown(self) -> str:
         parts = [
             f"# {self.name}",
-            f"Machine: {machine()}  \nCommit: {self.commit}  \nWorkload: {self.workload}  \n"
+            f"Machine: {machine()}  \nCommit: {self.commit}  \nMeasures: {_measured(self.name)}  \n"
+            f"Workload: {self.workload}  \n"
             f"Command: `python bench/{' '.join([Path(sys.argv[0]).name, *map(_argument, sys.argv[1:])])}`",
         ]
         parts += self.notes
@@ -101,6 +125,12 @@ class Report:
             for c in self.claims
         )
         return "\n\n".join(parts) + "\n"
+
+
+def _measured(name: str) -> str:
+    """Paths whose change makes the page older than the code (`scripts/results.py`)."""
+    packages = _MEASURES.get(name, ())
+    return " ".join(f"src/pliant/{package}" for package in packages) or "src/pliant"
 
 
 def options(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 
 import numpy as np
@@ -131,13 +132,13 @@ def _compared(
         seconds, _ = interleaved({peer: server.seconds for peer, server in servers.items()}, rounds)
         cpu, _ = interleaved({peer: server.processor_s for peer, server in single.items()}, rounds)
     row: dict[str, object] = {"what": name}
-    row |= {f"{peer} ms": 1e3 * min(taken) for peer, taken in seconds.items()}
+    row |= {f"{peer} ms": 1e3 * median(taken) for peer, taken in seconds.items()}
     for peer in ("onnxruntime", "openvino"):
         row[f"/ {peer}"] = (
             str(paired(seconds["pliant"], seconds[peer])) if peer in seconds else "not installed"
         )
-    row["CPU ms, 1 thread"] = 1e3 * min(cpu["pliant"])
-    row["CPU / onnxruntime, 1 thread"] = min(cpu["pliant"]) / min(cpu["onnxruntime"])
+    row["CPU ms, 1 thread"] = 1e3 * median(cpu["pliant"])
+    row["CPU / onnxruntime, 1 thread"] = str(paired(cpu["pliant"], cpu["onnxruntime"]))
     row["largest difference / largest"] = error
     return row, paired(seconds["pliant"], seconds["onnxruntime"])
 
