@@ -1,7 +1,8 @@
-"""The four tasks of the STI evaluation: which TSV trains, chooses, is reported on. Knows no model.
+"""The five tasks of the STI evaluation: which TSV trains, chooses, is reported on. Knows no model.
 
 SST-2, RTE and MRPC (standing in for QQP) have a train and a dev part; of QNLI there is only the dev
-part, so every fifth row by position is the dev part and the others train. Everything that is chosen by
+part, so every fifth row by position is the dev part and the others train. IMDB reviews are cut to
+128 tokens; every 25th of the test part is reported on. Everything that is chosen by
 measurement (importance, the accuracy grid) looks at a third part, which neither trains nor is reported
 on: SST-2 has one, of the other tasks every tenth row of the training part is held out. The stretched
 models of `docs/results/sti.md` and every bench read the same parts through this module.
@@ -9,15 +10,23 @@ models of `docs/results/sti.md` and every bench read the same parts through this
 As a script it writes the parts of all tasks: `python bench/tasks.py DATA OUT`.
 """
 
+import csv
+import gzip
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-TaskName = Literal["sst2", "rte", "qnli", "mrpc"]
-TASKS: tuple[TaskName, ...] = ("sst2", "rte", "qnli", "mrpc")
+from tokenizers import Tokenizer
+
+from pliant.api import model_directory
+
+TaskName = Literal["sst2", "rte", "qnli", "mrpc", "imdb"]
+TASKS: tuple[TaskName, ...] = ("sst2", "rte", "qnli", "mrpc", "imdb")
 _QNLI_FOLD = 5
 _HELD_OUT_FOLD = 10
+_IMDB_FOLD = 25
+_IMDB_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,27 @@ def find_task(name: TaskName, data: Path, scratch: Path) -> Task:
             whole, dev = data / "mrpc/msr_paraphrase_train.txt", data / "mrpc/msr_paraphrase_test.txt"
             train, held_out = _split(whole, scratch, ("mrpc-train", "mrpc-held-out"))
             return Task(name, train, held_out, dev, ("different", "equivalent"), has_f1=True)
+        case "imdb":
+            whole, test = (_cut(data / f"imdb/{part}.tsv.gz", scratch) for part in ("train", "test"))
+            train, held_out = _split(whole, scratch, ("imdb-train", "imdb-held-out"))
+            _, dev = _split(test, scratch, ("imdb-rest", "imdb-dev"), _IMDB_FOLD)
+            return Task(name, train, held_out, dev, ("negative", "positive"), has_f1=False)
+
+
+def _cut(packed: Path, out: Path) -> Path:
+    """Reviews of `packed` as a TSV, each cut to 128 tokens at the end of a word piece."""
+    tokenizer = Tokenizer.from_file(str(model_directory("sst2") / "tokenizer.json"))
+    tokenizer.enable_truncation(_IMDB_TOKENS)
+    tokenizer.no_padding()
+    with gzip.open(packed, "rt", encoding="utf-8", newline="") as file:
+        header, *rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    cut = tokenizer.encode_batch([row[0] for row in rows])
+    texts = [row[0][: max(end for _, end in code.offsets)] for row, code in zip(rows, cut, strict=True)]
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / packed.name.removesuffix(".gz")
+    lines = ["\t".join(header), *("\t".join([text, *row[1:]]) for text, row in zip(texts, rows, strict=True))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def _split(whole: Path, out: Path, names: tuple[str, str], fold: int = _HELD_OUT_FOLD) -> tuple[Path, Path]:
