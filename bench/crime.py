@@ -3,8 +3,8 @@
     python bench/crime.py [--quick] [--kept DIR] [--workers N]
 
 Data are read from PLIANT_DATA, traces from PLIANT_TRACES; rows whose data are missing are left out. What the
-three models take on this machine is measured beforehand (`python bench/crime_measure.py DIR`, more than once:
-the calmest counts) and kept in DIR; without it, it is measured now.
+three models take on this machine is measured beforehand (`python bench/crime_measure.py DIR`; the latest
+measurement counts) and kept in DIR; without it, it is measured now.
 """
 
 import argparse

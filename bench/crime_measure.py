@@ -2,8 +2,8 @@
 
     python bench/crime_measure.py DIR
 
-Measures once more, and keeps in DIR the calmest of all measurements so far: what other tenants of a machine
-do is not the device's. How far each one's times were spread is kept too, and stands on the page.
+The latest measurement replaces the one before; how far its times were spread is kept too, and stands on the
+page.
 """
 
 import json
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from report import commit
 
 FILE = "measured-times.json"
 
@@ -40,13 +42,7 @@ def measure(quick: bool) -> dict[str, Any]:
     slopes = {n: _slope(rows) for n, rows in at_once.items()}
     most = max(slopes, key=int)
     found = {"times": times, "at once": at_once, "loaded": slopes[most] / slopes["1"]}
-    return found | {"spreads": [_spread(found)]}
-
-
-def calmest(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The measurement whose times are spread the least, and the spreads of all, its own first."""
-    least = min(found, key=lambda one: float(one["spreads"][0]))
-    return least | {"spreads": sorted(spread for one in found for spread in one["spreads"])}
+    return found | {"spread": _spread(found), "commit": commit()}
 
 
 def _spread(found: dict[str, Any]) -> float:
@@ -108,5 +104,4 @@ def _other(seed: int, end: Event, ready: Any) -> None:
 if __name__ == "__main__":
     path = Path(sys.argv[1]) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    before = [json.loads(path.read_text())] if path.exists() else []
-    path.write_text(json.dumps(calmest([*before, measure(False)]), indent=1))
+    path.write_text(json.dumps(measure(False), indent=1))

@@ -36,7 +36,7 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
         "Curves `measured` are this machine's medians by length, one thread, dilated (times slower: "
         f"{factors}) so that CoVe-300's slopes on the three devices are those above; noise is each "
         "measured time over the median of its length, what its round has in common (drift) taken out, "
-        f"drawn at random from the nearest length. {_moments(times)} The smaller models run on the same "
+        f"drawn at random from the nearest length. {_spread(times)} The smaller models run on the same "
         "dilated devices, so the gateway is no slower than the end node on IMDB, as the paper's GPU is.",
         "The paper's rows cannot all have one link: artificial over RIPE, cloud over end node alone is "
         "1.04 for SNLI and SQuAD and 0.56 for SNLI_200 and IMDB, whatever the devices. As RIPE's mean "
@@ -59,13 +59,9 @@ def notes(like: Devices, times: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _moments(times: dict[str, Any]) -> str:
-    """How calm the machine was when it was measured, and when it was not."""
-    own, *others = (f"{100 * spread:.1f} %" for spread in times["spreads"])
-    if not others:
-        return f"At one length times were spread by {own}, the standard deviation over the mean."
+def _spread(times: dict[str, Any]) -> str:
+    """When the times were measured, and how noisy the machine was."""
     return (
-        f"Of {1 + len(others)} measurements the calmest counts, with times spread at one length by {own} "
-        f"(standard deviation over the mean; the others {', '.join(others)}): what other tenants of a "
-        "machine do is not the device's."
+        f"Measured on {times['commit']}; times at one length were spread by {100 * times['spread']:.1f} % "
+        "(standard deviation over the mean)."
     )
