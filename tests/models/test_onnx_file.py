@@ -21,6 +21,16 @@ def test_inputs_are_described_with_their_symbols() -> None:
     assert not model.inputs[0].is_static
 
 
+@pytest.mark.parametrize("name", ["?", "", " ", "*", "-1", "None"])
+def test_placeholders_are_no_names_of_dimensions(name: str) -> None:
+    """Exporters write one text for every size they do not know: [?,3,?,?] need not be three equal sizes."""
+    x, y = (helper.make_tensor_value_info(t, 1, [name, 3, name, name]) for t in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    model = open_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    assert model.inputs[0].dims == model.outputs[0].dims == (None, 3, None, None)
+    assert model.symbols == ()
+
+
 def test_an_input_with_a_value_is_a_constant() -> None:
     """Older exporters list weights among the inputs."""
     model = parse("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")

@@ -19,6 +19,9 @@ from pliant.models.onnx_wire import outline
 
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
+_PLACEHOLDERS = frozenset(("", "?", "*", "-1", "None"))
+"""What exporters write for "any size": no name, so that two of them in a model need not be equal."""
+
 
 @dataclass(frozen=True, eq=False)
 class OnnxModel:
@@ -180,7 +183,8 @@ def _dim(dim: Any) -> int | str | None:
     if kind == "dim_value":
         # Older exporters wrote 0 or -1 for "any".
         return int(dim.dim_value) if dim.dim_value >= 0 else None
-    return str(dim.dim_param) if kind == "dim_param" and dim.dim_param else None
+    is_named = kind == "dim_param" and dim.dim_param.strip() not in _PLACEHOLDERS
+    return str(dim.dim_param) if is_named else None
 
 
 def _first_lines(error: BaseException) -> str:
