@@ -3,6 +3,7 @@
 PliantError
 ├── ModelError        a model directory or its weights cannot be used
 ├── GraphError        a graph's operators and tensors do not fit, or cannot be compiled
+│   ├── ShapeError    a node's tensors do not fit each other at these shapes
 │   └── ValueNeeded   a shape follows from the values of inputs that were given without
 ├── InputError        a request's text, label or option is invalid
 ├── StoreError        a store is missing, damaged, or of another version
@@ -29,6 +30,14 @@ class ModelError(PliantError):
 
 class GraphError(PliantError):
     """A graph is malformed, or holds an operator, type or shape that cannot be compiled."""
+
+
+class ShapeError(GraphError):
+    """The inputs of the node `where` do not fit each other at the shapes that were fed."""
+
+    def __init__(self, message: str, where: str) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class ValueNeeded(GraphError):  # noqa: N818 - it asks, and is answered by values

@@ -16,7 +16,7 @@ from pliant.ir.port import Port
 from pliant.models.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
 from pliant.models.onnx_contrib import CONTRIB, contrib_function
 from pliant.models.onnx_file import OnnxModel
-from pliant.models.onnx_fit import check_fit
+from pliant.models.onnx_fit import check_fit, check_indices
 from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_known import Known
 from pliant.models.onnx_nodes import (
@@ -55,8 +55,8 @@ def bind(
     value are no inputs of the graph. A tensor of more than `max_bytes` is refused.
 
     Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape
-    follows from the value of inputs; GraphError naming node and tensor when something does not fit, and
-    naming all operators that cannot be compiled at once.
+    follows from the value of inputs; ShapeError naming node and tensor when shapes do not fit each other;
+    GraphError when something else does not, and naming all operators that cannot be compiled at once.
     """
     types = {port.name: _bound(port, dims, shapes or {}) for port in model.inputs}
     _no_unknown(model, dims)
@@ -187,6 +187,7 @@ class _Walk:
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
         check_fit(node, known.types, where)
+        check_indices(node, known.types, known.values, where)
         by_value = VALUE_INPUTS.get(key, ())
         known.check_values((x for i, x in enumerate(node.input) if i in by_value), where)
         types = self._made(schema, node, scope, where)

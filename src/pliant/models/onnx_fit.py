@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from onnx import helper
 
-from pliant.errors import GraphError
+from pliant.errors import GraphError, ShapeError
 from pliant.ir.graph import TensorType
 
 Shape = tuple[int | None, ...]
 
 
 def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
-    """Raises GraphError naming node and tensor when inputs' shapes or windows do not fit each other."""
+    """Raises GraphError naming node and tensor when windows or inputs' shapes (ShapeError) do not fit."""
     if node.domain not in ("", "ai.onnx") or not node.input or not node.input[0]:
         return
     given = _Given(node, types, where)
@@ -29,7 +30,30 @@ def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
         found = given.shape(i)
         if found is not None and not _agrees(found, wanted):
             shown = ", ".join("any" if d is None else str(d) for d in wanted)
-            raise GraphError(f"{where}: {node.input[i]!r} is {types[node.input[i]]}, but must be [{shown}].")
+            raise ShapeError(
+                f"{where}: {node.input[i]!r} is {types[node.input[i]]}, but must be [{shown}].", where
+            )
+
+
+def check_indices(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray], where: str
+) -> None:
+    """Raises ShapeError for known indices outside what they index, such as positions beyond a table.
+
+    Kernels clamp indices, so that the answer would be wrong and nobody would know.
+    """
+    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Gather", "GatherElements"):
+        return
+    data, indices = types[node.input[0]].shape, values.get(node.input[1])
+    if indices is None or not indices.size or not data:
+        return
+    n = data[next((a.i for a in node.attribute if a.name == "axis"), 0)]
+    if indices.min() < -n or indices.max() >= n:
+        raise ShapeError(
+            f"{where}: {node.input[1]!r} asks for entries {indices.min()} to {indices.max()} of "
+            f"{node.input[0]!r}, which has {n}.",
+            where,
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto
 
-from pliant.errors import GraphError
+from pliant.errors import GraphError, ShapeError
 from pliant.ir.graph import Attribute, TensorType
 from pliant.models.onnx_external import ExternalData
 from pliant.models.onnx_tensor import ELEMENT_TYPES, array_of, as_proto, dtype_name
@@ -129,8 +129,8 @@ def infer(
 ) -> dict[str, TensorType | None]:
     """The types of a node's outputs from its inputs' types and known values; None where a size is unknown.
 
-    Raises GraphError naming the node when ONNX's own inference finds that something does not fit, and
-    naming the tensor when an output is no tensor.
+    Raises ShapeError naming the node when ONNX's own inference finds that something does not fit,
+    GraphError naming the tensor when an output is no tensor.
     """
     data = {
         x: as_proto(x, values[x]) for x in node.input if x in values and values[x].size <= _LONGEST_SHAPE_DATA
@@ -141,7 +141,7 @@ def infer(
         inferred = onnx.shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=imports)
     except _REFUSALS as error:
         shown = ", ".join(f"{x}: {types[x]}" for x in node.input if x)
-        raise GraphError(f"{where} does not fit its inputs ({shown}): {_one_line(error)}") from error
+        raise ShapeError(f"{where} does not fit its inputs ({shown}): {_one_line(error)}", where) from error
     return {y: _static(inferred.get(y), y) for y in node.output if y}
 
 
