@@ -40,9 +40,9 @@ def compile(
 
     `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis".
     The others are whatever is fed: the model is compiled for each new shape, and the last `images` of
-    these are kept. Without `threads`, settings.thread_count decides; sessions of equal `threads` share a
-    pool. `without` names passes to leave out. Compiled kernels are kept in the cache folder, which `cache`
-    replaces (settings.cache_folder).
+    these are kept; a UserWarning says when one that was not kept is compiled again. Without `threads`,
+    settings.thread_count decides; sessions of equal `threads` share a pool. `without` names passes to leave
+    out. Compiled kernels are kept in the cache folder, which `cache` replaces (settings.cache_folder).
 
     `buckets` names sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
     of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are

@@ -49,7 +49,9 @@ def test_threads_take_turns(session: CompiledSession) -> None:
     assert not wrong
 
 
-def test_a_list_is_refused(session: CompiledSession) -> None:
-    """Numpy arrays only: anything else would be copied behind the caller's back."""
-    with pytest.raises(InputError, match="must be a numpy array, not list"):
-        session.run({"x": [[1.0]]})  # type: ignore[dict-item]
+def test_lists_and_calls_work_as_for_compiled_models(session: CompiledSession) -> None:
+    """`pliant.load` gives the same kind of session as `pliant.compile`."""
+    x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    assert np.array_equal(session(x.tolist()), session.run({"x": x})["y"])
+    with pytest.raises(InputError, match=r"'x' is float32\[1,1\], but must be float32\[64,64\]"):
+        session.run({"x": [[1.0]]})

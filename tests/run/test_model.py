@@ -78,6 +78,45 @@ def test_at_most_so_many_images_are_kept() -> None:
     assert len(session._images) == 2
 
 
+def test_compiling_again_what_was_evicted_warns_once() -> None:
+    """A service that sees more shapes than it keeps compiles at every request; nothing else tells why."""
+    session = compile(SUM, threads=1, images=2)
+    for n in (1, 2, 3):
+        session.run({"x": _rows(n), "w": _rows(n)})
+    with pytest.warns(
+        UserWarning, match=r"only the last 2 are kept\. Give compile a larger `images=`, or `buck"
+    ):
+        session.run({"x": _rows(1), "w": _rows(1)})
+    for n in (2, 3, 1):  # warnings are errors here
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+
+
+def test_unnamed_dimensions_differ() -> None:
+    """A picture of 4 x 5 must not be refused because the exporter called height and width `?`."""
+    ports = (helper.make_tensor_value_info(t, 1, ["?", 3, "?", "?"]) for t in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", *([port] for port in ports))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    assert np.array_equal(compile(model, threads=1)(x), -x)
+    fixed = compile(model, threads=1, dims={"x.2": 4})
+    assert str(fixed.inputs[0]) == "float32[?,3,4,?]"
+
+
+def test_a_session_of_one_input_is_called() -> None:
+    """`session(x)` is the shortest right thing; several inputs have names, and so have several outputs."""
+    x = _rows(2)
+    assert np.array_equal(
+        compile(parse("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), threads=1)(x), -x
+    )
+    two = parse("g (float[N,3] x) => (float[N,3] y, float[N,3] z) { y = Neg(x) z = Abs(y) }")
+    answer = compile(two, threads=1)(x.tolist())
+    assert isinstance(answer, dict)
+    assert np.array_equal(answer["y"], -x)
+    assert np.array_equal(answer["z"], x)
+    with pytest.raises(InputError, match=r"2 inputs, \['x', 'w'\]: call run"):
+        compile(SUM, threads=1)(x)
+
+
 def test_weights_are_packed_once_for_all_shapes() -> None:
     """Eight shapes of BERT-base must not be eight times its weights."""
     model, weight = linear(128, 64)
@@ -120,6 +159,7 @@ def test_the_arena_shrinks_with_the_images_that_are_kept() -> None:
     assert session._arena.n_bytes == session.arena_bytes < 10_000
 
 
+@pytest.mark.filterwarnings("ignore:.*compiled again:UserWarning")
 def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:
     """One row wants its weights in another form than many; both are held only while both are in use."""
     model, weight = linear(128, 64)
@@ -161,7 +201,7 @@ def test_fixed_dimensions_are_compiled_at_once_and_held() -> None:
         ({"x": _rows(2)[0], "w": _rows(2)}, r"'x' is float32\[3\], but must be"),
         ({"x": _rows(2)[:, :2], "w": _rows(2)}, r"axis 1 is 2"),
         ({"x": _rows(2), "w": _rows(3)}, r"dimension 'N' is 2 in input 'x', but 3 in 'w'"),
-        ({"x": [[1, 2, 3]], "w": _rows(1)}, "'x' must be a numpy array, not list"),
+        ({"x": {"a": 1}, "w": _rows(1)}, "'x' is a dict; feed a numpy array"),
     ],
 )
 def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], said: str) -> None:

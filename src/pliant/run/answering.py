@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NoReturn, Self, overload
+from typing import Any, NoReturn, Self, overload
 
 import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.kernels.turns import Turns
+from pliant.run.feeds import GivenFeeds, fed_arrays
 from pliant.run.ports import Feeds, Shapes, by_name, shapes_of
 
 
@@ -40,25 +41,38 @@ class Answering(ABC):
         return list(self.outputs)
 
     @overload
-    def run(self, feeds: Feeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
+    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
 
     @overload
-    def run(self, feeds: Sequence[str] | None, out: Feeds) -> list[np.ndarray]: ...
+    def run(self, feeds: Sequence[str] | None, out: GivenFeeds) -> list[np.ndarray]: ...
 
     def run(
-        self, feeds: Feeds | Sequence[str] | None, out: Feeds | None = None
+        self, feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None = None
     ) -> dict[str, np.ndarray] | list[np.ndarray]:
         """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
 
-        As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises InputError
-        naming a feed that is missing, unknown, or of the wrong type or shape; GraphError when the model
-        cannot be compiled for these shapes.
+        A feed is a numpy array, another library's tensor, or a list of numbers; run/feeds.py says what is
+        cast. As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises InputError
+        naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger than the
+        model takes; GraphError when the model cannot be compiled for these shapes.
         """
         given, into, names = by_name(feeds, out, self.outputs)
-        shapes = shapes_of(self.inputs, given)
+        arrays = fed_arrays(self.inputs, given)
+        shapes = shapes_of(self.inputs, arrays)
         with self._turns.lock:
-            results = self._answer(given, into, shapes)
+            results = self._answer(arrays, into, shapes)
         return results if names is None else [results[y] for y in names]
+
+    def __call__(self, value: Any) -> np.ndarray | dict[str, np.ndarray]:
+        """The answer of a model with one input: its array where it has one output, else arrays by name.
+
+        `value` is what `run` takes as a feed. Raises InputError as `run` does, and for several inputs.
+        """
+        if len(self.inputs) != 1:
+            names = [port.name for port in self.inputs]
+            raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
+        results = self.run({self.inputs[0].name: value})
+        return results[self.outputs[0].name] if len(self.outputs) == 1 else results
 
     @abstractmethod
     def close(self) -> None:

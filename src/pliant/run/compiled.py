@@ -17,6 +17,7 @@ from pliant.kernels.pool import Pool
 from pliant.kernels.turns import Turns
 from pliant.run.answering import Answering
 from pliant.run.arena import Arena
+from pliant.run.feeds import GivenFeeds, fed_arrays
 from pliant.run.ports import Feeds, Shapes, shapes_of, shown, writable
 
 if TYPE_CHECKING:
@@ -88,15 +89,16 @@ class CompiledSession(Answering):
             self._check_open()
             self._pool.walk(self._table)
 
-    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
         from pliant.run.profile import profile_of  # draws tables, which no run needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        shapes_of(self.inputs, feeds)
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes_of(self.inputs, arrays)
         with self._turns.lock:
-            held = self.answer(feeds, None)
+            held = self.answer(arrays, None)
             ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
             del held
         return profile_of(self.program.rows, ends_s, self._pool.n_threads)

@@ -22,7 +22,7 @@ from pliant.compile.image import Image, make_image
 from pliant.compile.load import addresses
 from pliant.compile.lower.rules import RULES
 from pliant.compile.simplify.code_weights import code_weights
-from pliant.errors import GraphError, InputError, ValueNeeded
+from pliant.errors import GraphError, InputError, ShapeError, ValueNeeded
 from pliant.ir.graph import Graph
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
@@ -34,6 +34,8 @@ from pliant.run.answering import Answering
 from pliant.run.arena import Arena
 from pliant.run.buckets import Buckets
 from pliant.run.compiled import CompiledSession
+from pliant.run.evictions import Evictions
+from pliant.run.feeds import GivenFeeds, fed_arrays
 from pliant.run.padding import Padding
 from pliant.run.ports import (
     Feeds,
@@ -44,6 +46,7 @@ from pliant.run.ports import (
     symbols,
 )
 from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
+from pliant.run.size_limit import size_limit
 from pliant.run.weights import SharedWeights
 from pliant.store.quantize import BITS
 
@@ -98,7 +101,8 @@ class ModelSession(Answering):
 
     The pool may be shared with other sessions and is left open. A model whose shapes are all known is
     compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
-    goes when there are more than `options.images`. Weights are held once for all of them, and one arena, as
+    goes when there are more than `options.images`, and the first time that one has to be compiled again, a
+    UserWarning says so. Weights are held once for all of them, and one arena, as
     large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
     A forked child may use the session, on workers of its own.
 
@@ -119,7 +123,9 @@ class ModelSession(Answering):
         self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
+        self._size_limits: dict[str, int] = {}
         self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
+        self._evictions = Evictions(self._most_images)
         self._closed = False
         _check_dims(model, options.dims)
         self.inputs = tuple(fixed(port, options.dims) for port in model.inputs)
@@ -137,20 +143,20 @@ class ModelSession(Answering):
         """What intermediate tensors take: as much as those of the largest image."""
         return max((image.arena_bytes for image in self._images.values()), default=0)
 
-    def profile(self, feeds: Feeds, runs: int = 20) -> "Profile":
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        feeds = self._as_run(feeds)
+        arrays = self._as_run(feeds)
         with self._turns.lock:
-            session = self._session(_shapes(feeds), feeds)
-            return session.profile({x: feeds[x] for x in session.program.inputs}, runs)
+            session = self._session(_shapes(arrays), arrays)
+            return session.profile({x: arrays[x] for x in session.program.inputs}, runs)
 
-    def graph(self, feeds: Feeds) -> Graph:
+    def graph(self, feeds: GivenFeeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
-        feeds = self._as_run(feeds)
+        arrays = self._as_run(feeds)
         with self._turns.lock:
-            return self._bound(_shapes(feeds), feeds)
+            return self._bound(_shapes(arrays), arrays)
 
-    def image(self, feeds: Feeds) -> Image:
+    def image(self, feeds: GivenFeeds) -> Image:
         """The calls and places that feeds of these shapes run."""
         return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
 
@@ -169,9 +175,10 @@ class ModelSession(Answering):
         # Methods are handed over for the call: held, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
-    def _as_run(self, feeds: Feeds) -> Feeds:
+    def _as_run(self, feeds: GivenFeeds) -> Feeds:
         """The feeds as large as they are run."""
-        return self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+        arrays = fed_arrays(self.inputs, feeds)
+        return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
     def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
         session = self._session(_shapes(feeds), feeds)
@@ -194,12 +201,17 @@ class ModelSession(Answering):
         """The image for these shapes, compiled now if they are new; raises InputError once closed."""
         if self._closed:
             raise InputError("this session is closed; compile the model again.")
-        session = self._images.get(self._key(shapes, feeds)) or self._compile(shapes, feeds)
-        self._images[self._key(shapes, feeds)] = session
-        self._images.move_to_end(self._key(shapes, feeds))
+        known = self._images.get(self._key(shapes, feeds))
+        session = known or self._compile(shapes, feeds)
+        key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
+        self._images[key] = session
+        self._images.move_to_end(key)
         if len(self._images) > self._most_images:
-            self._images.popitem(last=False)
+            evicted, _ = self._images.popitem(last=False)
+            self._evictions.add(evicted)
             self._trim()
+        if known is None:
+            self._evictions.warn(key, self._model.source)
         return session
 
     def _trim(self) -> None:
@@ -220,20 +232,43 @@ class ModelSession(Answering):
         return CompiledSession(encode(image), weights, at, self._pool, self._arena)
 
     def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
-        """The graph for these shapes; inputs that shapes follow from are found on the way."""
+        """The graph for these shapes, after all passes."""
+        try:
+            bound = self._bind(shapes, feeds)
+        except ShapeError as error:
+            limit = size_limit(
+                self._model.inputs,
+                shapes,
+                partial(self._fits, feeds=feeds),
+                tuple(self._size_limits.values()),
+            )
+            if limit is None:
+                raise
+            self._size_limits[limit.name] = limit.limit
+            raise limit.error(error, self._options.buckets.sizes) from error
+        planned = self._planner.plan(bound, self._options.without)
+        self.schedule = planned.report
+        return planned.graph
+
+    def _fits(self, shapes: Shapes, feeds: Feeds) -> bool:
+        """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
+        try:
+            self._bind(shapes, {x: a for x, a in feeds.items() if a.shape == shapes[x]})
+        except (ShapeError, ValueNeeded):
+            return False
+        return True
+
+    def _bind(self, shapes: Shapes, feeds: Feeds) -> Graph:
+        """The model's graph for these shapes; inputs that shapes follow from are found on the way."""
         memory = psutil.virtual_memory().total
         while True:
             values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
             try:
-                bound = bind(self._model, {}, values, supported=RULES, shapes=shapes, max_bytes=memory)
+                return bind(self._model, {}, values, supported=RULES, shapes=shapes, max_bytes=memory)
             except ValueNeeded as needed:
                 if needed.names <= set(self._by_value) or not needed.names <= set(feeds):
                     raise
                 self._by_value = tuple(sorted({*self._by_value, *needed.names}))
-                continue
-            planned = self._planner.plan(bound, self._options.without)
-            self.schedule = planned.report
-            return planned.graph
 
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}

@@ -1,0 +1,37 @@
+"""Warn once when a compiled image that was evicted has to be compiled again."""
+
+import warnings
+from collections.abc import Hashable
+from typing import final
+
+_REMEMBERED = 1024
+"""Evicted images whose keys' hashes are kept, 64 KB; older ones are forgotten."""
+
+
+@final
+class Evictions:
+    """The images that a session with room for `images` evicted. Its owner lets callers take turns."""
+
+    def __init__(self, images: int) -> None:
+        self._images = images
+        self._hashes: dict[int, None] = {}
+        self._is_warned = False
+
+    def add(self, key: Hashable) -> None:
+        """Remember an image that is evicted."""
+        self._hashes[hash(key)] = None
+        if len(self._hashes) > _REMEMBERED:
+            del self._hashes[next(iter(self._hashes))]
+
+    def warn(self, key: Hashable, source: str) -> None:
+        """Issue a UserWarning if the image that was just compiled had been evicted, the first time only."""
+        if self._is_warned or hash(key) not in self._hashes:
+            return
+        self._is_warned = True
+        warnings.warn(
+            f"{source} is compiled again for shapes it was compiled for before, since only the last "
+            f"{self._images} are kept. Give compile a larger `images=`, or `buckets=` to pad inputs to a few "
+            "sizes.",
+            UserWarning,
+            stacklevel=2,
+        )

@@ -1,0 +1,107 @@
+"""What users feed, as arrays of the model's types. Casts only where no number changes."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+
+GivenFeeds = Mapping[str, Any]
+"""By input name: what `fed_array` takes."""
+
+_KINDS = re.compile("[bu]?(bool|int|float|complex)")
+
+
+def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, np.ndarray]:
+    """Every input's array. Raises InputError for a feed that is missing, unknown, or of the wrong type."""
+    names = {port.name for port in ports}
+    if feeds.keys() != names:
+        wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
+        wrong += [f"there is no input {x!r}" for x in sorted(feeds.keys() - names)]
+        inputs = ", ".join(f"{port.name}: {port}" for port in ports)
+        raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
+    return {port.name: fed_array(port, feeds[port.name]) for port in ports}
+
+
+def fed_array(port: Port, value: Any) -> np.ndarray:
+    """`value` as an array of the port's type; its shape is not looked at.
+
+    Taken are numpy arrays, tensors of other libraries (through `__array__` or `__dlpack__`), and numbers
+    and nested lists of numbers. Arrays and tensors are cast where that loses nothing: bool and integers to
+    wider integers, floats to wider floats, any byte order to the machine's. Numbers of lists take the
+    port's type: whole numbers where whole numbers are asked, within its range.
+
+    Raises InputError for anything else.
+    """
+    wanted = TensorType(port.dtype, ()).numpy
+    if isinstance(value, list | tuple | bool | int | float) and not isinstance(value, np.generic):
+        return _from_numbers(port, value, wanted)
+    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _foreign(port, value)
+    if array.dtype == wanted:
+        return array
+    if not _widens(array.dtype, wanted):
+        raise InputError(
+            f"input {port.name!r} is {TensorType(str(array.dtype), array.shape)}, but must be {port}: "
+            f"only casts that lose nothing are made. Feed .astype({port.dtype!r}) if that is what you mean."
+        )
+    return array.astype(wanted)
+
+
+def _widens(source: np.dtype, target: np.dtype) -> bool:
+    """Whether every number of `source` is one of `target`, and integers stay integers."""
+    kinds = _kind(source), _kind(target)
+    is_same_kind = kinds[0] == kinds[1] or kinds == ("bool", "int")
+    return is_same_kind and "" not in kinds and np.can_cast(source, target, "safe")
+
+
+def _kind(dtype: np.dtype) -> str:
+    """ "bool", "int", "float" or "complex", or "" for what is no number.
+
+    By name: the types of ml_dtypes have no kind of numpy's.
+    """
+    found = _KINDS.match(dtype.name)
+    return found.group(1) if found else ""
+
+
+def _foreign(port: Port, value: Any) -> np.ndarray:
+    """Another library's tensor, without importing the library."""
+    kind = type(value).__name__
+    try:
+        array = np.asarray(value)
+        if array.dtype == object and hasattr(value, "__dlpack__"):
+            array = np.from_dlpack(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InputError(
+            f"input {port.name!r} is a {kind} that numpy cannot read: {error} Feed it as a numpy array."
+        ) from error
+    if not _kind(array.dtype):
+        raise InputError(
+            f"input {port.name!r} is a {kind}; feed a numpy array, a tensor in this machine's memory, or a "
+            "list of numbers."
+        )
+    return array
+
+
+def _from_numbers(port: Port, value: Any, wanted: np.dtype) -> np.ndarray:
+    """Python's numbers, which have no type of their own, as the port's."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        raise InputError(f"input {port.name!r} is no regular list of numbers: {error}.") from error
+    if array.size and not _kind(array.dtype):
+        raise InputError(f"input {port.name!r} must hold numbers of {port.dtype}, but holds {array.dtype}.")
+    with np.errstate(all="ignore"):
+        cast = array.astype(wanted)
+        is_kept = np.array_equal(cast, array) or (
+            _kind(wanted) in ("float", "complex") and np.array_equal(np.isfinite(cast), np.isfinite(array))
+        )
+    if not is_kept:
+        raise InputError(
+            f"input {port.name!r} must be {port}, but holds numbers from {array.min()} to {array.max()} that "
+            f"are no {port.dtype}."
+        )
+    return cast
