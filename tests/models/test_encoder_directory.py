@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pliant.errors import InputError, ModelError
-from pliant.models import encoder_directory
+from pliant.models import identity as hashes
 from pliant.models.encoder_directory import open_directory, read_family, shapes_of
 from pliant.models.encoder_draft import Span
 from pliant.models.encoder_parts import up_down
@@ -99,7 +99,7 @@ def test_files_are_hashed_once(model: Path, tmp_path: Path, monkeypatch: pytest.
     def refuse(*_: object) -> None:
         raise AssertionError("hashed again")
 
-    monkeypatch.setattr(encoder_directory, "file_digest", refuse)
+    monkeypatch.setattr(hashes, "file_digest", refuse)
     assert open_directory(model, tmp_path / "cache").identity == identity
     with pytest.raises(AssertionError, match="hashed again"):
         open_directory(model, tmp_path / "another cache")

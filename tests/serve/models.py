@@ -33,7 +33,8 @@ class Upper:
     degree: Literal[1, 2] = 1
     terms = Terms()
 
-    def __init__(self, name: str = "upper", mark: str = "") -> None:
+    def __init__(self, name: str = "upper", mark: str = "", identity: str = "upper") -> None:
+        self.identity = identity
         self.endpoint: Endpoint = Whole(name, self._answer, self.max_length, self.degree)
         outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
         self.signature = Signature(
@@ -71,6 +72,7 @@ class Echo:
     max_length = 1 << 21
     degree: Literal[1, 2] = 1
     terms = Terms()
+    identity = "echo"
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:
         self.endpoint: Endpoint = Whole("echo", self._answer, self.max_length, self.degree)

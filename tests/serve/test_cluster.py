@@ -39,7 +39,7 @@ def test_a_node_answers_over_its_workers_and_without_them(
     cluster = Cluster("127.0.0.1:0", key=key, threads=1)
     with workers(cluster.address, key, model, tmp_path) as found:
         cluster.wait(2, PATIENCE_S)
-        served = ClusterText("tiny", cluster, model)
+        served = ClusterText("tiny", "hash", cluster, model)
         alone = cluster.run(model, TEXT, is_alone=True)
         with running(served) as node:
 
@@ -66,7 +66,7 @@ def test_before_the_first_answer_its_times_are_its_plans(key: Path, tiny_model: 
     """At each predicted length; between them lines. No accuracy was measured, and none is promised."""
     model = str(tiny_model("bert"))
     with Cluster("127.0.0.1:0", key=key, threads=1) as cluster:
-        served = ClusterText("tiny", cluster, model)
+        served = ClusterText("tiny", "hash", cluster, model)
         assert isinstance(served.endpoint, Endpoint)
         n = served.max_length
         expected_s = cluster.plan(model, n).seconds

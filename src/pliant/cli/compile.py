@@ -17,10 +17,11 @@ from pliant.compile.image import Image
 from pliant.compile.saved import save
 from pliant.errors import InputError
 from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa, host_isa
+from pliant.models.onnx_file import onnx_identity
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.model import Weights
 from pliant.run.schedule import ScheduleReport
-from pliant.settings import thread_count
+from pliant.settings import cache_folder, thread_count
 
 Emit = Literal["session", "c"]
 ScheduleName = Literal["static", "none", "paper", "exact"]
@@ -95,7 +96,7 @@ def compile(
         emitted = write_c(image, identifier(model), output)
         library, reason = emitted.library, emitted.reason
     elif output is not None:
-        save(image, output)
+        save(image, output, onnx_identity(model, cache_folder()))
     said = Compiled(
         nodes=len(graph.nodes),
         calls=len(image.calls),

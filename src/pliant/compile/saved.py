@@ -6,6 +6,7 @@ Weights are memory-mapped when it is opened; kernels and weights are checked aga
 import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -43,6 +44,7 @@ class _Manifest:
     weights_bytes: int
     weights_xxh3: int
     objects: dict[str, int]
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +56,11 @@ class Saved:
     addresses: Mapping[str, int]
 
 
-def save(image: Image, out: Path) -> None:
+def save(image: Image, out: Path, model: str | None = None) -> None:
     """Write `image` into the directory `out`, whole or not at all; a compiled graph there is replaced.
 
-    Raises InputError when `out` holds something else or cannot be written.
+    `model` is the content hash of what it was compiled from: see `saved_identity`. Raises InputError when
+    `out` holds something else or cannot be written.
     """
     with draft_of(out, PROGRAM) as draft:
         objects = write_objects(image, draft)
@@ -71,6 +74,7 @@ def save(image: Image, out: Path) -> None:
             weights_bytes=written.n_bytes,
             weights_xxh3=written.xxh3,
             objects={name: xxhash.xxh3_64_intdigest(data) for name, data in objects.items()},
+            model=model,
         )
         text = msgspec.json.encode(manifest)
         whole = _File(VERSION, xxhash.xxh3_64_intdigest(text), msgspec.Raw(text))
@@ -88,6 +92,15 @@ def open_saved(directory: Path) -> Saved:
     if not rows or not runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
     return Saved(manifest.program, _weights(directory, manifest), _kernels(directory, manifest))
+
+
+def saved_identity(directory: Path) -> str:
+    """The content hash of the model that `directory` was compiled from; of the directory, where none is kept.
+
+    Directories compiled from one file for several CPUs hold the same model. Raises StoreError.
+    """
+    manifest = _manifest(directory)
+    return manifest.model or sha256(msgspec.json.encode(manifest)).hexdigest()
 
 
 def _manifest(directory: Path) -> _Manifest:

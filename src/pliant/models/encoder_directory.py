@@ -1,10 +1,6 @@
 """Encoders from Hugging Face directories: files mapped, tensors by name. Knows no store and no graph."""
 
-import contextlib
-import os
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from hashlib import file_digest, sha256
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import final
 
@@ -21,6 +17,7 @@ from pliant.models.encoders.mobilebert import read_mobilebert
 from pliant.models.encoders.text import text
 from pliant.models.encoders.vit import read_vit
 from pliant.models.encoders.whisper import read_whisper
+from pliant.models.identity import files_identity
 from pliant.models.onnx_external import MappedFile, mapped
 from pliant.models.table import QuantizedTable
 from pliant.models.weights import FLOATS, StoredTensor, index_weights
@@ -62,7 +59,7 @@ def open_directory(directory: Path, cache: Path) -> Encoder:
         checkpoint = open_checkpoint(directory)
         stored, table = dict(checkpoint.stored), checkpoint.embedding_codes()
     files = sorted({tensor.file for tensor in present.values()})
-    weights = _DirectoryWeights(directory, stored, table, _identity(config, files, cache))
+    weights = _DirectoryWeights(directory, stored, table, files_identity((config, *files), cache))
     tokenizer = directory if (directory / "tokenizer.json").is_file() else None
     return Encoder(family, weights, tokenizer)
 
@@ -143,41 +140,3 @@ def _match(directory: Path, family: Family, present: Mapping[str, StoredTensor])
     if wrong:
         raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
     return stored
-
-
-def _identity(config: Path, files: list[Path], cache: Path) -> str:
-    """SHA-256 over the names and SHA-256 of configuration and weights."""
-    lines = [f"{file.name} {_digest(file, cache)}\n" for file in (config, *files)]
-    return sha256("".join(lines).encode()).hexdigest()
-
-
-def _digest(file: Path, cache: Path) -> str:
-    """SHA-256 of a file, computed once for each size and time of its last change."""
-    try:
-        found = file.stat()
-        stamp = f"{file.resolve()}\n{found.st_size} {found.st_mtime_ns}\n"
-        kept = cache / "identities" / sha256(str(file.resolve()).encode()).hexdigest()
-        for line in _lines(kept):
-            if line.startswith(stamp):
-                return line.removeprefix(stamp)
-        with file.open("rb") as opened:
-            digest = file_digest(opened, "sha256").hexdigest()
-    except OSError as e:
-        raise ModelError(f"{file} cannot be read: {e.strerror or e}.") from e
-    # Without a cache the next start hashes again, and nothing else changes.
-    with contextlib.suppress(OSError):
-        _write(kept, stamp + digest)
-    return digest
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The whole of a file that may not be there."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        yield path.read_text()
-
-
-def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from pliant.errors import GraphError, InputError, ModelError
 from pliant.ir.port import Port
+from pliant.models.identity import files_identity
 from pliant.models.onnx_external import ExternalData, MappedFile, mapped
 from pliant.models.onnx_tensor import array_of, dtype_name
 from pliant.models.onnx_wire import outline
@@ -85,6 +86,15 @@ def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
         raise ModelError(f"there is no file {str(path)!r}.")
     file = mapped(path)
     return _open(file.memory, file, str(path))
+
+
+def onnx_identity(path: Path, cache: Path) -> str:
+    """The content hash of a model's file and of those beside it that hold its weights.
+
+    Hashes of files are kept in `cache`. Raises what `open_onnx` does.
+    """
+    beside = sorted(file.path for file in open_onnx(path).external.files)
+    return files_identity((path, *beside), cache)
 
 
 def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:

@@ -22,7 +22,7 @@ _RARELY = 8.0
 _CALM = 4.0
 """So many times T_ping, at most, lie between pings of a link that stays as it is (the paper: 1 to 10 min)."""
 
-State = Literal["ready", "unknown", "down", "aside", "circle"]
+State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class Successor:
         self._me = me
         self._interval_s = settings.ping_after_s
         self._failures = 0
+        self._is_mismatched = False
         self._is_asked = False
         """Whether a ping is under way."""
         self._aside_until_s = float("-inf")
@@ -141,12 +142,18 @@ class Successor:
 
         What was asked of it before it was down, and fails after, says nothing new.
         """
+        self._is_mismatched = False
         if self._failures and not self._is_asked:
             return
         self._is_asked = False
         self._failures += 1
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
         self.ping_at_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
+
+    def mismatched(self, now_s: float) -> None:
+        """It holds another model, or speaks another protocol: it is down until a ping shows a fit."""
+        self.failed(now_s)
+        self._is_mismatched = True
 
     def doubted(self, now_s: float) -> None:
         """It was not waited for long: a ping says whether it is there, unless it was heard a moment ago."""
@@ -189,6 +196,8 @@ class Successor:
         state: State = "ready"
         if now_s < self._aside_until_s:
             state = "aside"
+        elif self._is_mismatched:
+            state = "mismatch"
         elif self._failures:
             state = "down"
         elif self.told is None:
@@ -210,6 +219,7 @@ class Successor:
         """It answered. A surprise makes for a ping soon; pings without any, each for half as many."""
         usual_s, is_first = self._settings.ping_after_s, self.contact_s is None
         self._failures = 0
+        self._is_mismatched = False
         self._is_asked = self._is_asked and not is_ping
         self.contact_s = now_s
         if self._settings.adapts_pings:

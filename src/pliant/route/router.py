@@ -183,6 +183,13 @@ class Router:
             peer.failed(now_s)
             self._changed()
 
+    def mismatched(self, successor: str, now_s: float) -> None:
+        """`successor` holds another model, or speaks another protocol: nothing goes there."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.mismatched(now_s)
+            self._changed()
+
     def doubted(self, successor: str, now_s: float) -> None:
         """An answer of `successor` was not waited for as long as it may take."""
         peer = self._successors.get(successor)

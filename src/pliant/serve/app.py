@@ -1,7 +1,7 @@
 """A node's paths over HTTP: who may ask, how a body is read, what an error looks like. Knows no route."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.route.identity import NODE_HEADER, mismatch, read_identity
 from pliant.route.predecessors import Listener
 from pliant.route.wire import (
     CURVE_HEADER,
@@ -31,10 +32,11 @@ from pliant.serve.node import Call, Node
 from pliant.serve.openapi import document
 from pliant.serve.security import Tokens
 from pliant.serve.tensors import DATATYPES
-from pliant.serve.upstreams import CURVE_PATH, REQUEST_HEADER, TELL_PATH
+from pliant.serve.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER, TELL_PATH
 
 EXTENSIONS = ("binary_tensor_data", "pliant_route")
 _HEALTH = "/v2/health/"
+_ROUTE = ROUTE_HEADER.lower().encode()
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
@@ -66,10 +68,14 @@ def make_app(node: Node, tokens: Tokens, version: str) -> ASGIApp:
 
 
 class _Guard:
-    """Before everything else: a token, and a `Connection: close` from a node that is about to leave."""
+    """Before everything else: a token, and a `Connection: close` from a node that is about to leave.
+
+    Answers to other nodes, errors too, carry this node's identity.
+    """
 
     def __init__(self, app: ASGIApp, node: Node, tokens: Tokens) -> None:
         self._app, self._node, self._tokens = app, node, tokens
+        self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,12 +89,15 @@ class _Guard:
                 no = _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
                 await no(scope, receive, sent)
                 return
-        await self._app(scope, receive, sent)
+        names = {name for name, _ in scope["headers"]}
+        is_node = _ROUTE in names or scope["path"] == CURVE_PATH
+        await self._app(scope, receive, self._leaving(send, self._identity) if is_node else sent)
 
-    def _leaving(self, send: Send) -> Send:
+    def _leaving(self, send: Send, identity: Sequence[tuple[bytes, bytes]] = ()) -> Send:
         async def closing(message: Any) -> None:
-            if self._node.is_draining and message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            if message["type"] == "http.response.start":
+                close = [(b"connection", b"close")] if self._node.is_draining else []
+                message = {**message, "headers": [*message["headers"], *identity, *close]}
             await send(message)
 
         return closing
@@ -139,13 +148,15 @@ class _Paths:
                 f"{_LONGEST_ID} of ASCII."
             )
         spent_s: float | None = None
+        answering = node.name
         try:
             answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
         except PliantError as error:
             response = await _failed(request, error)
         else:
-            response = _answered(answer.body)
+            response, answering = _answered(answer.body), answer.node
             spent_s = min(answer.spent_s, node.clock() - start_s)  # what was kept was answered before
+        response.headers[NODE_HEADER] = answering
         if route is not None:
             response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent_s)
         return response
@@ -179,6 +190,11 @@ class _Paths:
         if text is None:
             return None
         route = decode_route(text)
+        reason = mismatch(self._node.identity, read_identity(request.headers))
+        if reason is not None:
+            raise NodeError(
+                f"{route.sender or 'the sender'} does not fit {self._node.name}: {reason}.", status=MISMATCH
+            )
         address, listener = route.address, None
         if address is not None and request.client is not None:
             address = reachable(address, request.client.host, bool(self._tokens))

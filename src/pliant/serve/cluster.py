@@ -11,6 +11,7 @@ from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.route.curve import TimeCurve
 from pliant.route.endpoint import Request
+from pliant.serve.content import content_identity
 from pliant.serve.inference import Signature, model_name
 from pliant.serve.terms import Terms
 from pliant.serve.texts import Tensors, as_bytes, text_of
@@ -40,7 +41,7 @@ def open_cluster_text(
     try:
         cluster.open(model)  # nobody waits for workers to learn that it cannot be read
         cluster.wait(n_workers, PATIENCE_S)
-        return ClusterText(model_name(model), cluster, model)
+        return ClusterText(model_name(model), content_identity(model), cluster, model)
     except BaseException:
         cluster.close()
         raise
@@ -59,7 +60,8 @@ class ClusterText:
     degree: Literal[1, 2] = 2
     terms = Terms()
 
-    def __init__(self, name: str, cluster: Cluster, model: str) -> None:
+    def __init__(self, name: str, identity: str, cluster: Cluster, model: str) -> None:
+        self.identity = identity
         self._cluster, self._model = cluster, model
         encoder = self._encoder = cluster.open(model)
         if "ids" not in encoder.sample(1):

@@ -13,6 +13,7 @@ _REASONS = {
     "unknown": "has not answered a ping yet",
     "down": "does not answer; pinged again with back-off",
     "aside": "sent what cannot be, or took far longer than it told; set aside for a while",
+    "mismatch": "holds another model, or speaks another protocol; pinged again with back-off",
     "circle": "its answers would come back through this node",
 }
 

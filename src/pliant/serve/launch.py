@@ -105,6 +105,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
             node.probe,
             node.metrics,
             options.limits,
+            identity=node.identity,
         )
         if options.learn_s:
             node.learn(LENGTHS, options.learn_s)
@@ -132,7 +133,15 @@ def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
     router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
     admission = Admission(options.queue)
     terms = options.terms.over(served.terms)
-    return Node(served, router, admission, options.limits, terms=terms, objective=options.objective)
+    return Node(
+        served,
+        router,
+        admission,
+        options.limits,
+        terms=terms,
+        objective=options.objective,
+        version=options.version,
+    )
 
 
 async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:

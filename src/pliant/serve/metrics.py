@@ -69,6 +69,12 @@ class Metrics:
         self.pings = Counter(
             "pliant_pings", "Pings sent, by upstream and outcome.", ("upstream", "outcome"), registry=here
         )
+        self.mismatches = Counter(
+            "pliant_mismatches",
+            "Pings and answers that came from another model or protocol, by upstream.",
+            ("upstream",),
+            registry=here,
+        )
         queue = Gauge("pliant_queue_length", "Requests that wait for the local model.", registry=here)
         queue.set_function(queue_length)
         self.registry.register(_States(states))

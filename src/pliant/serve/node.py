@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import final
@@ -14,6 +14,7 @@ from typing import final
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 from pliant.route.choose import LOCAL, TIME, Choice, Objective
 from pliant.route.endpoint import Reply, Request
+from pliant.route.identity import Identity
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
@@ -26,7 +27,7 @@ from pliant.serve.metrics import HERE, Metrics, State
 from pliant.serve.once import Once
 from pliant.serve.served import Served
 from pliant.serve.terms import Terms, Wish
-from pliant.serve.upstreams import BLAMES_INPUT, Upstreams
+from pliant.serve.upstreams import BLAMES_INPUT, UpstreamAnswer, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
 _MOST_FAILURES = 2
@@ -47,12 +48,13 @@ class Call:
 class Answer:
     """An answer, whose it is (an upstream's, or HERE), and the seconds of it that this node's curve tells of.
 
-    These are the wait and the work, or the time away; not what reading the request took, which whoever
-    asks counts as the way.
+    `node` is the name of the node that made it, however many hops away. The seconds are the wait and the
+    work, or the time away; not what reading the request took, which whoever asks counts as the way.
     """
 
     body: Body
     target: str
+    node: str
     spent_s: float
 
 
@@ -74,7 +76,9 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         objective: Objective = TIME,
+        version: str | None = None,
     ) -> None:
+        self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
         self.upstreams: Upstreams | None = None
@@ -193,9 +197,9 @@ class Node:
             if patience_s <= 0.0:
                 break
             try:
-                body = await self._there(choice, call, request, wish, trail, id, patience_s)
+                answer = await self._there(choice, call, request, wish, trail, id, patience_s)
                 self._disprove(blaming)
-                return Answer(body, choice.target, self.clock() - start_s)
+                return Answer(answer.body, choice.target, answer.node, self.clock() - start_s)
             except NodeError as error:
                 _LOG.info("%s: %s", id, error)
                 failed = (*failed, choice.target)
@@ -205,7 +209,7 @@ class Node:
         tried_s = self.clock() - start_s
         body, done = await self._here(request, wish, id)
         self._disprove(blaming)
-        return Answer(body, HERE, tried_s + done.waited_s + done.spent_s)
+        return Answer(body, HERE, self.name, tried_s + done.waited_s + done.spent_s)
 
     def _disprove(self, blaming: Iterable[str]) -> None:
         """There is an answer: upstreams that said there can be none have failed."""
@@ -254,7 +258,7 @@ class Node:
         trail: Trail,
         id: str,
         patience_s: float,
-    ) -> Body:
+    ) -> UpstreamAnswer:
         assert self.upstreams is not None
         _LOG.info("%s: length %d, to %s, %.6f s expected", id, wish.length, choice.target, choice.seconds)
         body, n, now_s = Body(call.body, call.header_bytes), wish.length, self.clock()
@@ -265,12 +269,13 @@ class Node:
             choice.target, n, choice.seconds, trail, id, body, terms, patience_s
         )
         try:
-            check_reply(answer, request, self.served.signature)
+            check_reply(answer.body, request, self.served.signature)
         except InputError as error:
             self.upstreams.misbehaved(choice.target)
             raise NodeError(f"{choice.target} answered what was not asked: {error}", status=502) from error
         if wish.due_s is not None:
-            answer = with_parameter(answer, "met", self.clock() <= wish.due_s)
+            body = with_parameter(answer.body, "met", self.clock() <= wish.due_s)
+            return replace(answer, body=body)
         return answer
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:

@@ -21,6 +21,7 @@ from pliant.route.endpoint import Endpoint, Request
 from pliant.run.answering import Answering
 from pliant.run.recurrent import RecurrentModel
 from pliant.run.session import Session
+from pliant.serve.content import content_identity
 from pliant.serve.elastic import WHOLE_S, ElasticSession
 from pliant.serve.inference import Signature, model_name, signature
 from pliant.serve.tensors import numpy_dtype
@@ -37,11 +38,14 @@ class Served(Protocol):
 
     Both raise InputError for what the model cannot take; `read` says how long the input is. Time grows with
     that as a polynomial of `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some
-    length, to learn it from. `terms` are of requests for which neither their source nor the node has any.
+    length, to learn it from. `identity` is the model's content hash: nodes pass requests on only where it
+    is the same. `terms` are of requests for which neither their source nor the node has any.
     """
 
     @property
     def signature(self) -> Signature: ...
+    @property
+    def identity(self) -> str: ...
     @property
     def max_length(self) -> int: ...
     @property
@@ -65,7 +69,8 @@ class TextClassifier:
     degree: Literal[1, 2] = 2
     terms = Terms(deadline_s=SOON_S)
 
-    def __init__(self, name: str, session: Session) -> None:
+    def __init__(self, name: str, identity: str, session: Session) -> None:
+        self.identity = identity
         self.endpoint = self._elastic = ElasticSession(name, session)
         labels = session.store.spec.head.labels or ()
         self._tokenizer = open_tokenizer(session.store.path, session.store.spec)
@@ -99,7 +104,7 @@ class RecurrentText:
     terms = Terms()
 
     def __init__(self, name: str, model: RecurrentModel, dilation: float = 1.0) -> None:
-        self._model = model
+        self._model, self.identity = model, model.source.identity
         labels = model.spec.labels
         outputs = (
             (Port("vector", "float32", (1, model.spec.features)),)
@@ -140,8 +145,10 @@ class ArrayModel:
     degree: Literal[1, 2] = 2
     terms = Terms()
 
-    def __init__(self, name: str, session: Answering, dilation: float = 1.0, max_length: int = 4096) -> None:
-        self._session = session
+    def __init__(
+        self, name: str, identity: str, session: Answering, dilation: float = 1.0, max_length: int = 4096
+    ) -> None:
+        self._session, self.identity = session, identity
         self.max_length = max_length
         self.endpoint = Whole(name, self._answer, max_length, self.degree, dilation)
         self.signature = signature(name, "pliant_compiled", session.inputs, session.outputs)
@@ -180,11 +187,12 @@ def open_served(source: str, *, preload: str, threads: int | None, dilation: flo
     if names_recurrent(source):
         model = open_recurrent(source, threads=threads)
         return RecurrentText(name, model, dilation)
+    identity = content_identity(source)
     if path.suffix == ".onnx":
         compiled = compile_onnx(path, threads=threads)
-        return ArrayModel(name, compiled, dilation)
+        return ArrayModel(name, identity, compiled, dilation)
     if (path / PROGRAM).is_file():
-        return ArrayModel(name, load(path, threads=threads), dilation)
+        return ArrayModel(name, identity, load(path, threads=threads), dilation)
     session = api.open(
         source,
         latency=WHOLE_S,
@@ -192,4 +200,4 @@ def open_served(source: str, *, preload: str, threads: int | None, dilation: flo
         threads=threads,
         dilation=Dilation(dilation),
     )
-    return TextClassifier(name, session)
+    return TextClassifier(name, identity, session)

@@ -8,14 +8,16 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf, isfinite
 from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.cost import Link
 from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.identity import NODE_HEADER, Identity, mismatch, read_identity
 from pliant.route.router import Router
-from pliant.route.tell import Trail
+from pliant.route.tell import NAME, Trail
 from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route, encode_told
 from pliant.serve.client import Client, Response, checked_url
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
@@ -37,11 +39,21 @@ _THROTTLE_S = 0.02
 _PAUSE_S = 1.0
 _OWN_ERRORS = (422, 503, 508)
 """Of a node that is well: not as accurate as asked, too busy now, a request that came in a circle."""
+MISMATCH = 409
+"""Of a node that holds another model, or speaks a protocol too far from this one's."""
 BLAMES_INPUT = (400, 500)
 """The input cannot be read, or the model fails on it: true if nobody else answers it either."""
 _FAIR = 0.25
 """Who is waited for less than that part of the usual patience, as a deadline or a client would have it, has
 not failed by that. Nodes below that have half of each other's patience are three hops away by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamAnswer:
+    """What came back for a request that was passed on, and the name of the node that made it."""
+
+    body: Body
+    node: str
 
 
 @final
@@ -50,7 +62,8 @@ class Upstreams:
 
     `address` is where this node can be told of changes, None if nobody can reach it. `token` is shown to
     upstreams; a node below is shown its own, as anybody may stand behind its address. `probe` answers an
-    input of some length here, when the device is idle.
+    input of some length here, when the device is idle. An upstream whose identity does not fit `identity`,
+    this node's, is never asked.
     """
 
     def __init__(
@@ -65,7 +78,9 @@ class Upstreams:
         metrics: Metrics,
         limits: Limits,
         clock: Callable[[], float] = time.monotonic,
+        identity: Identity = Identity(),  # noqa: B008 - frozen
     ) -> None:
+        self._identity = identity
         self._router, self._client, self._clock = router, client, clock
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
@@ -73,6 +88,7 @@ class Upstreams:
         self._under_way: set[asyncio.Task[None]] = set()
         self._warm: set[str] = set()
         self._errors: dict[str, str] = {}
+        self._unidentified: set[str] = set()
         for url in dict.fromkeys(checked_url(url) for url in urls):
             router.successor(url, FIRST_GUESS)
 
@@ -86,7 +102,7 @@ class Upstreams:
         body: Body,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         patience_s: float = inf,
-    ) -> Body:
+    ) -> UpstreamAnswer:
         """The answer of `upstream` to an input of length n; the router is told what it took.
 
         Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
@@ -102,7 +118,7 @@ class Upstreams:
             accuracy_floor=terms.accuracy_floor,
             patience_s=timeout_s,
         )
-        headers = {ROUTE_HEADER: encode_route(message), REQUEST_HEADER: id, "content-type": JSON}
+        headers = {**self._headers(message), REQUEST_HEADER: id, "content-type": JSON}
         if body.header_bytes is not None:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
@@ -110,16 +126,22 @@ class Upstreams:
         try:
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
+            self._check_identity(upstream, response)
             self._heard(upstream, n, response, now_s - start_s, now_s)
         except NodeError as error:
-            if error.status == 504 and timeout_s < _FAIR * usual_s:
+            if error.status == MISMATCH:
+                pass  # `_check_identity` has taken it out
+            elif error.status == 504 and timeout_s < _FAIR * usual_s:
                 self._router.doubted(upstream, self._clock())
                 self.changed()
             else:
                 self.failed(upstream)
             raise
+        except RouteError as error:
+            self.misbehaved(upstream)
+            raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
         if response.status == 200:
-            return self._body(upstream, response)
+            return UpstreamAnswer(self._body(upstream, response), self._answering(upstream, response))
         if response.status not in (*_OWN_ERRORS, *BLAMES_INPUT):
             self.failed(upstream)
         status = response.status if response.status in BLAMES_INPUT else 502
@@ -201,7 +223,7 @@ class Upstreams:
         """Its round trip and its curve. On a new connection the first call only opens that, and three count:
         one alone may have met a stall, and nothing would correct it for T_ping."""
         message = RouteMessage(sender=self._router.name, address=self._address)
-        headers = {ROUTE_HEADER: encode_route(message)}
+        headers = self._headers(message)
         url = f"{upstream}{CURVE_PATH}?model={self._model}"
         n = 1
         try:
@@ -212,9 +234,10 @@ class Upstreams:
             for _ in range(n):
                 await self._measure(upstream, url, headers)
         except NodeError as error:
-            self._erred(upstream, str(error))
-            self.failed(upstream)
-            self._metrics.pings.labels(upstream, "failed").inc()
+            if error.status != MISMATCH:
+                self._erred(upstream, str(error))
+                self.failed(upstream)
+            self._metrics.pings.labels(upstream, "mismatch" if error.status == MISMATCH else "failed").inc()
         except RouteError as error:
             self._erred(upstream, str(error))
             self.misbehaved(upstream)
@@ -229,6 +252,7 @@ class Upstreams:
         start_s = self._clock()
         response = await self._client.call("GET", url, headers, b"", _PING_S, self._token)
         now_s = self._clock()
+        self._check_identity(upstream, response)
         if response.status != 200:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
         told, spent_s = decode_told(response.content)
@@ -238,6 +262,39 @@ class Upstreams:
         self._errors.pop(upstream, None)
         self._metrics.pings.labels(upstream, "ok").inc()
         self.changed()
+
+    def _headers(self, message: RouteMessage) -> dict[str, str]:
+        return {ROUTE_HEADER: encode_route(message), **self._identity.headers()}
+
+    def _check_identity(self, upstream: str, response: Response) -> None:
+        """Take `upstream` out of the routes where its identity does not fit this node's.
+
+        Raises NodeError of status MISMATCH then, and RouteError for an identity that cannot be.
+        """
+        other = read_identity(response.headers)
+        reason = mismatch(self._identity, other)
+        if reason is not None:
+            self._erred(upstream, reason)
+            self._warm.discard(upstream)
+            self._router.mismatched(upstream, self._clock())
+            self._metrics.mismatches.labels(upstream).inc()
+            self.changed()
+            raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
+        if other.model is None and response.status == 200 and upstream not in self._unidentified:
+            self._unidentified.add(upstream)
+            _LOG.warning(
+                "upstream %s is of an older version, which tells no content hash: only the names of models "
+                "are compared. Upgrade it.",
+                upstream,
+            )
+
+    def _answering(self, upstream: str, response: Response) -> str:
+        """Who made an answer, as the upstream says; the upstream itself, where it does not."""
+        said = response.headers.get(NODE_HEADER, "")
+        if NAME.fullmatch(said):
+            return said
+        names = [peer.node for peer in self._router.states(self._clock()) if peer.name == upstream]
+        return names[0] if names and names[0] is not None else upstream
 
     async def _tell(self, predecessor: str, body: bytes) -> None:
         listener = self._router.listener_of(predecessor)
