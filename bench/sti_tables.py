@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pliant.evaluate.intervals import RESAMPLES, accuracy, f1, paired_difference
+from paired import RESAMPLES
+from pliant.evaluate.intervals import accuracy, f1, paired_difference
 from pliant.plan.shape import store_shape
 from report import Report
 from sti_plans import ON_DEMAND, OURS_NAMES, PRELOAD_BYTES, Cell, Size
@@ -74,7 +75,7 @@ def accuracy_claim(report: Report, rig: Rig, cells: Sequence[Cell]) -> None:
             if name == "Preload-full":
                 gaps.append(ours.astype(np.float64) - other)
         rows.append(row)
-    report.table("Ours minus each system, points [95 %, paired bootstrap]", rows)
+    report.table("Ours minus each system, points [95 %, paired]", rows)
     mean = np.mean(gaps, axis=0)
     low, high = _mean_interval(mean)
     value = (
