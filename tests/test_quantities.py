@@ -10,7 +10,7 @@ from pliant.quantities import format_bytes, format_seconds, parse_bytes, parse_s
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("20ms", 0.02), ("0.2s", 0.2), (" 1.5 s ", 1.5), ("150us", 150e-6), ("2", 2.0), (0.3, 0.3)],
+    [("20ms", 0.02), ("0.2s", 0.2), (" 1.5 s ", 1.5), ("150us", 150e-6), (2, 2.0), (0.3, 0.3), (1e-7, 1e-7)],
 )
 def test_durations_are_read_in_the_units_people_write(text: str | float, seconds: float) -> None:
     """A target read wrongly is a promise broken."""
@@ -28,8 +28,23 @@ def test_sizes_are_read_in_the_units_people_write(text: str | int, n: int) -> No
 @pytest.mark.parametrize("text", ["fast", "20 parsecs", "", "-3ms", "0ms", "1,5s"])
 def test_a_bad_duration_is_refused_with_its_value(text: str) -> None:
     """The message must show what was typed."""
-    with pytest.raises(InputError, match="latency"):
+    with pytest.raises(InputError, match="time"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["20", " 0.02 ", "2e1"])
+def test_a_duration_without_a_unit_is_refused(text: str) -> None:
+    """`--latency 20` was meant as milliseconds, promised as 20 seconds, and met."""
+    with pytest.raises(InputError, match=f"{text!r} has no unit; give a time such as 20ms"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf"), True])
+def test_a_number_that_is_no_quantity_is_refused(number: float) -> None:
+    """Numbers take the same way as text."""
+    for parse in (parse_seconds, parse_bytes):
+        with pytest.raises(InputError, match="cannot read"):
+            parse(number)
 
 
 @given(st.floats(1e-6, 1e4))

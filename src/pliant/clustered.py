@@ -68,7 +68,7 @@ class ClusterPlan:
 
     mode: Mode
     partition: Partition
-    seconds: float
+    predicted_s: float
     layer_s: float
     deadline_s: float | None
     weight_bytes: Mapping[str, int]
@@ -80,7 +80,7 @@ class ClusterPlan:
     @property
     def met(self) -> bool | None:
         """Whether the deadline is met by prediction; None where there is none."""
-        return None if self.deadline_s is None else self.seconds <= self.deadline_s
+        return None if self.deadline_s is None else self.predicted_s <= self.deadline_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +391,7 @@ def _plan_of(spec: EncoderSpec, solved: Solved, deadline_s: float | None) -> Clu
     return ClusterPlan(
         mode=solved.partition.mode,
         partition=solved.partition,
-        seconds=solved.seconds,
+        predicted_s=solved.seconds,
         layer_s=solved.layer_s,
         deadline_s=deadline_s,
         weight_bytes=weight_bytes(spec, solved.partition),

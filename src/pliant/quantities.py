@@ -10,15 +10,22 @@ _QUANTITY = re.compile(r"\s*([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ]*
 
 
 def parse_seconds(text: str | float) -> float:
-    """`"20ms"` -> 0.02; a bare number is seconds. Raises InputError unless positive."""
-    value = _parse(text, _SECONDS, "s", "a latency such as 20ms or 0.2s")
+    """`"20ms"` -> 0.02; a number, not text, is seconds.
+
+    Text without a unit is refused: `--latency 20` was meant as milliseconds and taken as seconds. Raises
+    InputError for that, and unless the time is positive.
+    """
+    value = _parse(text, _SECONDS, "s", "a time such as 20ms or 0.2s", needs_unit=True)
     if not value > 0:
-        raise InputError(f"a latency of {text} cannot be met; give a positive duration such as 20ms.")
+        raise InputError(f"a time of {text} is not positive; give one such as 20ms.")
     return value
 
 
 def parse_bytes(text: str | float) -> int:
-    """`"200KB"` -> 200000; a bare number is bytes. Raises InputError on anything that is not a size >= 0."""
+    """`"200KB"` -> 200000; a number without a unit is bytes.
+
+    Raises InputError on anything that is not a size of 0 or more.
+    """
     return int(_parse(text, _BYTES, "B", "a size such as 200KB or 1MB"))
 
 
@@ -38,11 +45,20 @@ def format_bytes(n: float) -> str:
     return f"{n:.0f} B"
 
 
-def _parse(text: str | float, units: dict[str, float] | dict[str, int], bare: str, wanted: str) -> float:
+def _parse(
+    text: str | float,
+    units: dict[str, float] | dict[str, int],
+    si: str,
+    wanted: str,
+    needs_unit: bool = False,
+) -> float:
+    """The quantity in the unit `si`, which a number is in, and text without a unit unless it needs one."""
     if isinstance(text, int | float):
-        text = f"{text}"
+        text = f"{text}{si}"
     match = _QUANTITY.fullmatch(text)
-    unit = (match[2] or bare) if match else ""
+    if match and not match[2] and needs_unit:
+        raise InputError(f"{text!r} has no unit; give {wanted} (units: {', '.join(units)}).")
+    unit = (match[2] or si) if match else ""
     if match is None or unit not in units:
         raise InputError(f"cannot read {text!r}; give {wanted} (units: {', '.join(units)}).")
     return float(match[1]) * units[unit]

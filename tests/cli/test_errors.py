@@ -14,6 +14,7 @@ from tests.cli.conftest import Cli
         (("--latency", "5s", "--text", "film " * 30), "24"),
         (("--latency", "1us", "--text", "a"), "needs"),
         (("--latency", "soon", "--text", "a"), "soon"),
+        (("--latency", "20", "--text", "a"), "'20' has no unit"),
         (("--latency", "5s", "--preload", "some", "--text", "a"), "some"),
         (("--latency", "5s"), "--text"),
         (("--latency", "5s", "--text", "a", "--dilate-compute", "0.5"), "dilated"),

@@ -40,7 +40,7 @@ def test_pairing_removes_what_both_systems_share() -> None:
     ],
 )
 def test_a_few_examples_prove_little(right: int, n: int, low: float, high: float) -> None:
-    """2 of 2 were said to be 100 % [100, 100]. Numbers: scipy, binomtest(k, n).proportion_ci(method="wilson")."""
+    """2 of 2 gave [100, 100]. Numbers: scipy, binomtest(k, n).proportion_ci(method="wilson")."""
     measured = accuracy(np.arange(n) < right)
     assert measured.value == right / n
     assert (measured.low, measured.high) == (pytest.approx(low, abs=5e-5), pytest.approx(high, abs=5e-5))

@@ -69,7 +69,7 @@ def test_before_the_first_answer_its_times_are_its_plans(key: Path, tiny_model: 
         served = ClusterText("tiny", "hash", cluster, model)
         assert isinstance(served.endpoint, Endpoint)
         n = served.max_length
-        expected_s = cluster.plan(model, n).seconds
+        expected_s = cluster.plan(model, n).predicted_s
         assert expected_s > 0
         assert served.endpoint.curve().at(n) == pytest.approx(expected_s)
         assert served.endpoint.estimate(Request(n, TEXT)).seconds == served.endpoint.curve().at(n)

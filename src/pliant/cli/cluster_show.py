@@ -20,7 +20,7 @@ def show_plan(plan: "ClusterPlan") -> None:
     console().print(_shares(plan.partition, plan.weight_bytes))
     met = "" if plan.met is None else f", deadline {format_seconds(plan.deadline_s or 0.0)}: {_met(plan.met)}"
     typer.echo(
-        f"mode {plan.mode}: {format_seconds(plan.seconds)} predicted, "
+        f"mode {plan.mode}: {format_seconds(plan.predicted_s)} predicted, "
         f"{format_seconds(plan.layer_s)} a layer{met}"
     )
     for line in plan.misfits:
@@ -72,7 +72,7 @@ def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
     return {
         "mode": plan.mode,
         "partition": plan.partition,
-        "predicted_s": plan.seconds,
+        "predicted_s": plan.predicted_s,
         "layer_s": plan.layer_s,
         "deadline_s": plan.deadline_s,
         "met": plan.met,
@@ -87,7 +87,7 @@ def reply_values(reply: "ClusterReply") -> dict[str, Any]:
     return {
         "answer": reply.answer.tolist(),
         "label": reply.label,
-        "latency_s": reply.seconds,
+        "seconds": reply.seconds,
         "predicted_s": reply.predicted_s,
         "n_tokens": reply.n_tokens,
         "mode": reply.mode,

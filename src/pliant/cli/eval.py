@@ -60,7 +60,7 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
         "n": len(replies),
-        "latency_s": {
+        "seconds": {
             "median": float(np.median(seconds)),
             "p95": float(np.quantile(seconds, 0.95)),
         },
@@ -76,7 +76,7 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
 
 def _show(values: dict[str, Any]) -> None:
     low, high = values["accuracy_interval"]
-    latency_s = values["latency_s"]
+    seconds = values["seconds"]
     n, m = values["submodel"]
     ran = ", ".join(f"{r['submodel'][0]}x{r['submodel'][1]} ({r['n']})" for r in values["submodels_run"])
     typer.echo(
@@ -84,8 +84,8 @@ def _show(values: dict[str, Any]) -> None:
         f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples"
     )
     typer.echo(
-        f"latency: median {format_seconds(latency_s['median'])}, 95th percentile "
-        f"{format_seconds(latency_s['p95'])}, target {format_seconds(values['target_s'])}, met by "
+        f"latency: median {format_seconds(seconds['median'])}, 95th percentile "
+        f"{format_seconds(seconds['p95'])}, target {format_seconds(values['target_s'])}, met by "
         f"{100 * values['met_fraction']:.1f} %"
     )
     typer.echo(

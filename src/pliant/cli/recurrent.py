@@ -54,7 +54,7 @@ def evaluate_recurrent(asked: Asked, data: Path, limit: int | None) -> dict[str,
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
         "n": len(timed),
-        "latency_s": {"median": float(np.median(seconds)), "p95": float(np.quantile(seconds, 0.95))},
+        "seconds": {"median": float(np.median(seconds)), "p95": float(np.quantile(seconds, 0.95))},
         "target_s": target_s,
         "met_fraction": float(np.mean(seconds <= target_s)),
         "resident_weight_bytes": model.weight_bytes,
@@ -65,12 +65,12 @@ def evaluate_recurrent(asked: Asked, data: Path, limit: int | None) -> dict[str,
 def show_evaluation(values: dict[str, Any]) -> None:
     """The report in three lines."""
     low, high = values["accuracy_interval"]
-    latency_s = values["latency_s"]
+    seconds = values["seconds"]
     right = 100 * values["accuracy"]
     typer.echo(f"accuracy {right:.2f} % [{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples")
     typer.echo(
-        f"latency: median {format_seconds(latency_s['median'])}, 95th percentile "
-        f"{format_seconds(latency_s['p95'])}, target {format_seconds(values['target_s'])}, met by "
+        f"latency: median {format_seconds(seconds['median'])}, 95th percentile "
+        f"{format_seconds(seconds['p95'])}, target {format_seconds(values['target_s'])}, met by "
         f"{100 * values['met_fraction']:.1f} %"
     )
     typer.echo(
@@ -104,7 +104,7 @@ def _values(model: RecurrentModel, timed: _Timed, target_s: float) -> dict[str, 
         "score": answer.score,
         "logits": answer.logits.tolist() if is_classifier else None,
         "vector": None if is_classifier else answer.logits.tolist(),
-        "latency_s": timed.seconds,
+        "seconds": timed.seconds,
         "target_s": target_s,
         "met": timed.seconds <= target_s,
         "n_tokens": answer.n_tokens,

@@ -110,7 +110,7 @@ def reply_values(reply: Reply) -> dict[str, Any]:
         "score": reply.score,
         "scores": reply.scores,
         "vector": None if reply.vector is None else reply.vector.tolist(),
-        "latency_s": reply.seconds,
+        "seconds": reply.seconds,
         "predicted_s": reply.predicted_s,
         "target_s": reply.target_s,
         "met": reply.met,

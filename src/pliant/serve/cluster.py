@@ -106,7 +106,7 @@ class ClusterText:
 
     def _predicted(self) -> TimeCurve:
         lengths = [n for n in LENGTHS if n < self.max_length] + [self.max_length]
-        return TimeCurve(tuple((n, self._cluster.plan(self._model, n).seconds) for n in lengths))
+        return TimeCurve(tuple((n, self._cluster.plan(self._model, n).predicted_s) for n in lengths))
 
     def _usable(self) -> tuple[str, ...]:
         return tuple(member.name for member in self._cluster.status() if member.is_usable)
