@@ -25,8 +25,8 @@ from pliant.plan.shape import StoreShape
 from pliant.store.order import count_runs
 from report import Report, options
 
-MINILM = StoreShape(6, 12, (3, 6, 9, 12), 18_432, 294_912)
-BERT = StoreShape(12, 12, (3, 6, 9, 12), 73_728, 1_179_648)
+MINILM = StoreShape(6, 12, (3, 6, 9, 12), 18_432, 294_912, tuple(range(1, 7)))
+BERT = StoreShape(12, 12, (3, 6, 9, 12), 73_728, 1_179_648, tuple(range(1, 13)))
 CHOICES: tuple[Choice, ...] = ("size", "accuracy")
 PRELOADS = (0, 50_000, 200_000)
 Places = tuple[tuple[int, ...], ...]  # [part][slice] in the order of a layer's file

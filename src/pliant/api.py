@@ -8,7 +8,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from pliant.models.checkpoint import open_checkpoint
 from pliant.models.hub import resolve
 from pliant.models.spec import ModelSpec
 from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.plan.options import OURS, PlanOptions
+from pliant.plan.options import OURS, Depths, PlanOptions
 from pliant.plan.result import Plan
 from pliant.profile.cache import load_profile, profile_path, save_profile
 from pliant.profile.machine import cpu_model
@@ -66,6 +66,7 @@ def open(
     memory: MemoryBudget | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
+    depths: Depths | None = None,
     margin: float = 0.05,
     baseline: Baseline | None = None,
     cache: Path | None = None,
@@ -78,7 +79,9 @@ def open(
     answered. Without `threads` and `cache`, settings.py decides. `profile` stands in for the kept or measured
     one, `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
     measured accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")`
-    takes the largest instead, as the paper does. `margin` is the fraction of the target kept for what no
+    takes the largest instead, as the paper does. Layers are left out only of a model that was trained for it
+    (`pliant stretch`) or whose accuracy without them was measured; `depths="any"` leaves them out of any
+    model, and replies then say `cut` "untrained". `margin` is the fraction of the target kept for what no
     plan knows of. `working` bounds the memory that layers in flight are read into: bits are lowered until
     they fit. `baseline` runs as one of the systems STI is compared with. Raises PliantError: see
     errors.py for which.
@@ -92,7 +95,7 @@ def open(
         is_anytime=anytime,
         best_effort=best_effort,
         compute=compute,
-        plan=plan,
+        plan=plan if depths is None else replace(plan, depths=depths),
         margin=margin,
     )
     cache = cache_folder(cache)
@@ -130,10 +133,10 @@ def plan_of(
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
     if baseline == "load-exec":
-        return load_and_execute(*job, settings, expected=expected)
+        return load_and_execute(*job, settings, expected=expected, accuracy=planner.accuracy)
     kind, _, bits = baseline.partition("-")
     system = standard_pipeline if kind == "stdpl" else preload_model
-    return system(*job, int(bits), settings, expected=expected)
+    return system(*job, int(bits), settings, expected=expected, accuracy=planner.accuracy)
 
 
 def open_source(

@@ -46,6 +46,7 @@ def test_the_result_answers_the_task_and_reads_back_to_the_same_logits(options: 
     checkpoint = open_checkpoint(report.out)
     spec = checkpoint.spec
     assert (spec.widths, spec.head.labels, spec.head.pooling) == ((1, 2, 3, 4), ("0", "1"), "mean")
+    assert spec.depths == (1, 2, 3)  # what lets a plan leave layers out
     # Two words decide every label; a model that learnt anything gets nearly all of them.
     assert report.teacher >= 0.9
     assert report.grid.accuracy(3, 4) >= 0.9
@@ -59,7 +60,8 @@ def test_the_result_answers_the_task_and_reads_back_to_the_same_logits(options: 
     batch = collate(dev[2:3])
     logits = forward(spec, weights, batch, embed(spec, weights, batch), (0, 2), 3).logits[0].detach().numpy()
     np.testing.assert_allclose(logits, run_model(spec, tensors, encoded.ids, encoded.types, 2, 3), atol=2e-5)
-    assert open_checkpoint(tmp_path / "teacher").spec.widths == (4,)
+    teacher = open_checkpoint(tmp_path / "teacher").spec
+    assert (teacher.widths, teacher.trained_depths) == ((4,), (3,))
     assert not state_path(options()).exists()
 
 

@@ -25,8 +25,9 @@ BERT = write_config(tiny_spec(), "float32")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_is_written_is_read(family: Any, tmp_path: Path) -> None:
     """The two directions are one contract."""
-    spec = tiny_spec(family, widths=(2, 4))
-    assert read_config(write(tmp_path, write_config(spec, "float32")), ()) == spec
+    for depths in (None, (2,), (1, 2)):
+        spec = tiny_spec(family, widths=(2, 4), depths=depths)
+        assert read_config(write(tmp_path, write_config(spec, "float32")), ()) == spec
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_what_is_written_is_read(family: Any, tmp_path: Path) -> None:
         ("architectures", ["BertForTokenClassification"]),
         ("pliant_widths", [3, 9]),
         ("pliant_widths", []),
+        ("pliant_depths", [1]),
+        ("pliant_depths", [2, 1]),
         ("num_labels", 5),
         ("id2label", {"0": "a", "2": "b"}),
         ("id2label", {}),
@@ -62,6 +65,7 @@ def test_what_is_not_supported_is_refused_by_name(key: str, value: Any, tmp_path
         "hidden_act": "activation",
         "architectures": "architecture",
         "pliant_widths": "widths",
+        "pliant_depths": "depths",
     }.get(key, key)
     with pytest.raises(ModelError, match=rf"(?s)config\.json.*{named}"):
         read_config(write(tmp_path, BERT, **{key: value}), ())
@@ -84,6 +88,22 @@ def test_absent_labels_are_the_two_that_transformers_assumes(tmp_path: Path) -> 
 def test_absent_widths_are_the_full_width_only(tmp_path: Path) -> None:
     """A model nobody stretched was trained to run whole."""
     assert read_config(write(tmp_path, BERT, pliant_widths=...), ()).widths == (4,)
+
+
+def test_depths_are_those_recorded_else_all_of_a_stretched_model_and_the_whole_of_any_other(
+    tmp_path: Path,
+) -> None:
+    """A model that nobody made elastic answers wrong without some of its layers; models stretched before
+    depths were recorded have trained widths."""
+    for widths, depths, trained in (
+        (..., ..., (2,)),
+        ([4], ..., (2,)),
+        ([2, 4], ..., (1, 2)),
+        ([4], [1, 2], (1, 2)),
+        ([2, 4], [2], (2,)),
+    ):
+        directory = write(tmp_path, BERT, pliant_widths=widths, pliant_depths=depths)
+        assert read_config(directory, ()).trained_depths == trained
 
 
 def test_without_an_architecture_the_weights_decide_the_head(tmp_path: Path) -> None:

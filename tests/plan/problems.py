@@ -13,7 +13,8 @@ def random_problem(
     n, m = int(rng.integers(1, 7)), int(rng.integers(1, 7))
     widths = tuple(sorted({int(w) for w in rng.integers(1, m + 1, 3)} | {m}))
     plane_bytes = int(rng.integers(100, 5000))
-    shape = StoreShape(n, m, widths, plane_bytes, plane_bytes * int(rng.choice([16, 32])))
+    depths = tuple(range(1, n + 1))
+    shape = StoreShape(n, m, widths, plane_bytes, plane_bytes * int(rng.choice([16, 32])), depths)
     slice_s = float(rng.uniform(1e-4, 1e-3))
     slowdown = float(rng.uniform(1, 1.5)) if interference else 1.0
     layers = tuple(LayerCost(w, slice_s * w, slice_s * w * slowdown) for w in widths)

@@ -135,7 +135,7 @@ def test_what_varies_by_luck_is_halved_and_what_likelihood_agrees_on_is_kept() -
     assert grid[4, 1, 32] == pytest.approx(0.86)  # the line runs through the mean at -0.4 with slope 0.4
 
 
-SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912)
+SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
 COSTS = CostTable(
     tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
 )

@@ -12,7 +12,7 @@ from pliant.plan.shape import FULL_BITS, StoreShape
 
 ALL = tuple(range(1, 13))
 # Odroid-like: compute proportional to m; a full-fidelity layer's IO takes 3.6 times its compute (STI 2.2).
-SHAPE = StoreShape(12, 12, ALL, 1, 32)
+SHAPE = StoreShape(12, 12, ALL, 1, 32, ALL)
 CPU = CostTable(tuple(LayerCost(m, 0.013 * m, 0.013 * m) for m in ALL), Disk(0.0, 32 / (3.6 * 0.013)))
 IMPORTANCE = np.ones((12, 12))
 
@@ -33,7 +33,7 @@ def test_a_standard_pipeline_ends_in_time_and_the_next_larger_would_not(target_s
 @pytest.mark.parametrize(("target_s", "expected"), [(0.15, (3, 3)), (0.2, (5, 3)), (0.4, (10, 3))])
 def test_a_preloaded_model_runs_what_table_6_says(target_s: float, expected: tuple[int, int]) -> None:
     """Preload-full and Preload-6bit on Odroid in Table 6; the whole model counts as memory."""
-    shape = StoreShape(12, 12, (3, 6, 9, 12), 1, 32)
+    shape = StoreShape(12, 12, (3, 6, 9, 12), 1, 32, ALL)
     p = preload_model(shape, CPU, Budget(target_s, 0), IMPORTANCE, FULL_BITS)
     assert (p.n, p.width) == expected
     assert p.memory.preload_bytes == 144 * 32

@@ -23,7 +23,7 @@ from pliant.plan.load import (
 from pliant.plan.shape import FULL_BITS, StoreShape
 
 # A 2-bit shard loads in 0.2 s: a plane is 1 byte at 10 bytes a second.
-FIGURE_6 = StoreShape(2, 3, (3,), 1, 16)
+FIGURE_6 = StoreShape(2, 3, (3,), 1, 16, (2,))
 FIGURE_6_DISK = Disk(0.0, 10.0)
 
 
@@ -112,7 +112,7 @@ rows = st.integers(0, 2**31).map(np.random.default_rng)
 @given(rng=rows, n=st.integers(1, 2), m=st.integers(1, 2))
 def test_gain_finds_the_best_there_is_in_planes(rng: np.random.Generator, n: int, m: int) -> None:
     """Without read latency the greedy choice over planes is exact: no bits of 2..6 are worth more."""
-    shape = StoreShape(n, m, (m,), 1, 10**6)
+    shape = StoreShape(n, m, (m,), 1, 10**6, (n,))
     budget_s = np.cumsum(rng.uniform(0, 1.2, n)) + 0.2 * m
     weights = weights_of(rng.random((n, m)))
     held = np.full((n, m), 2)
@@ -137,7 +137,7 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
     n, m = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     spare = int(rng.integers(0, 2))  # at full width, more parts touch on the disk
     widths = tuple(sorted({int(w) for w in rng.integers(1, m + spare + 1, 2)} | {m}))
-    shape = StoreShape(n, m + spare, widths, 64, 1024)
+    shape = StoreShape(n, m + spare, widths, 64, 1024, (n,))
     disk = Disk(float(rng.uniform(0, 1e-3)), 1e5)
     held = rng.choice([0, 1, 2, 4, 6, FULL_BITS], (n, m))
     budget_s = np.cumsum(rng.uniform(0, 0.05, n)).tolist()
@@ -197,7 +197,7 @@ def test_weights_keep_the_order_of_importance_and_have_mean_1() -> None:
 @pytest.mark.parametrize(("m", "reads"), [(1, 1), (2, 3), (3, 3), (4, 1)])
 def test_the_ledger_counts_the_reads_of_the_files_order(m: int, reads: int) -> None:
     """Six reads would cost six latencies: narrowest and whole width are one at any number of bits."""
-    shape = StoreShape(1, 4, (1, 2, 3, 4), 64, 1024)
+    shape = StoreShape(1, 4, (1, 2, 3, 4), 64, 1024, (1,))
     held = np.zeros((1, m), dtype=np.int64)
     ledger = Ledger(shape, m, Disk(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=m)
     ledger.raise_to(0, (1 << m) - 1, 6)

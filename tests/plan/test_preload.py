@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pliant.plan.preload import FixedRule, held_bytes, hold_first, preload
 from pliant.plan.shape import BITS, FULL_BITS, StoreShape
 
-SHAPE = StoreShape(5, 4, (4,), 10, 160)
+SHAPE = StoreShape(5, 4, (4,), 10, 160, (5,))
 rules: st.SearchStrategy[FixedRule] = st.sampled_from(["shards", "planes", "base"])
 sizes = st.integers(0, 4000)
 
@@ -62,7 +62,7 @@ def test_a_buffer_of_nothing_holds_nothing() -> None:
 def test_what_is_read_first_is_held_first() -> None:
     """Bytes in memory serve their layer and all above it, so the first bytes read are worth most."""
     held = np.zeros((2, 3), dtype=np.int64)
-    shape = StoreShape(2, 3, (3,), 10, 160)
+    shape = StoreShape(2, 3, (3,), 10, 160, (2,))
     need = [[0b111, 0b111, 0b100, 0, 0, 0, 0b001], [0b111, 0b111, 0, 0, 0, 0, 0]]
     assert hold_first(shape, held, need, 0).tolist() == [[0, 0, 0], [0, 0, 0]]
     assert hold_first(shape, held, need, 40).tolist() == [[2, 1, 1], [0, 0, 0]]

@@ -115,7 +115,7 @@ def test_every_shard_reaches_its_bits_from_what_is_held_and_read(
                 assert p.base_bits[k][s] == p.bits[k][s]
 
 
-SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912)
+SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
 COSTS = CostTable(
     tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
 )

@@ -11,7 +11,7 @@ import pytest
 from pliant.errors import StoreError
 from pliant.models.checkpoint import open_checkpoint
 from pliant.store.build import build
-from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, read_manifest
+from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, put_importance, read_manifest
 from pliant.store.read import open_store
 
 ENTRY = AccuracyEntry(2, 2, 32, 2 / 3, -0.5)
@@ -45,6 +45,23 @@ def test_a_manifest_of_before_there_was_accuracy_still_opens(store: Path) -> Non
     text["check"] = sha256(compact.encode()).hexdigest()
     (store / "manifest.json").write_text(json.dumps(text))
     assert read_manifest(store).accuracy is None
+
+
+@pytest.mark.parametrize(("widths", "depths"), [((2, 4), (1, 2)), ((4,), (2,))])
+def test_a_store_of_before_depths_were_recorded_opens_and_keeps_layers_unless_it_has_widths(
+    tiny_model: Callable[..., Path], tmp_path: Path, widths: tuple[int, ...], depths: tuple[int, ...]
+) -> None:
+    """Packed stores outlive versions; of one without trained widths nobody knows that layers may go."""
+    path = build(open_checkpoint(tiny_model("bert", widths=widths)), tmp_path / "old")
+    text = json.loads((path / "manifest.json").read_text())
+    del text["spec"]["depths"]
+    text |= {"version": 2, "check": ""}
+    compact = {name: value for name, value in text.items() if value is not None or name != "accuracy"}
+    text["check"] = sha256(json.dumps(compact, separators=(",", ":")).encode()).hexdigest()
+    (path / "manifest.json").write_text(json.dumps(text))
+    assert read_manifest(path).spec.trained_depths == depths
+    put_importance(path, ((1.0,) * 4,) * 2)
+    assert read_manifest(path).spec.trained_depths == depths
 
 
 def test_a_changed_accuracy_is_damage(store: Path) -> None:

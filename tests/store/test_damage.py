@@ -173,7 +173,7 @@ def test_a_store_of_an_older_version_asks_to_be_packed_again(store: Path) -> Non
     path = store / "manifest.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({"format": content["format"], "version": 1, "layers": []}))
-    with pytest.raises(StoreError, match=rf"format version 1, .* version {VERSION}: pack the model again"):
+    with pytest.raises(StoreError, match=rf"format version 1, .* to {VERSION}: pack the model again"):
         open_store(store)
 
 

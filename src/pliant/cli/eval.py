@@ -13,6 +13,7 @@ from pliant.cli.show import print_json, progress_bar
 from pliant.errors import InputError
 from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import Example, read_examples
+from pliant.plan.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
 from pliant.recurrent import names_recurrent
 from pliant.run.session import Reply
@@ -55,7 +56,7 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
     right = np.array([labels[e.label] == r.label for e, r in zip(examples, replies, strict=True)])
     seconds = np.array([r.seconds for r in replies])
     share = accuracy(right)
-    ran = Counter(r.submodel for r in replies)
+    ran = Counter((r.submodel, r.cut) for r in replies)
     return {
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
@@ -70,7 +71,9 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
         "arena_bytes": max(r.arena_bytes for r in replies),
         "peak_rss_bytes": max(r.peak_rss_bytes for r in replies),
         "reduced_fraction": float(np.mean([r.bits != r.planned_bits for r in replies])),
-        "submodels_run": [{"submodel": list(nm), "n": count} for nm, count in ran.most_common()],
+        "submodels_run": [
+            {"submodel": list(nm), "cut": cut, "n": count} for (nm, cut), count in ran.most_common()
+        ],
     }
 
 
@@ -78,7 +81,7 @@ def _show(values: dict[str, Any]) -> None:
     low, high = values["accuracy_interval"]
     seconds = values["seconds"]
     n, m = values["submodel"]
-    ran = ", ".join(f"{r['submodel'][0]}x{r['submodel'][1]} ({r['n']})" for r in values["submodels_run"])
+    ran = ", ".join(_ran(**r) for r in values["submodels_run"])
     typer.echo(
         f"{values['system']}: accuracy {100 * values['accuracy']:.2f} % "
         f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples"
@@ -96,3 +99,8 @@ def _show(values: dict[str, Any]) -> None:
         f"weights in memory {format_bytes(values['resident_weight_bytes'])}, activations "
         f"{format_bytes(values['arena_bytes'])}, peak of the process {format_bytes(values['peak_rss_bytes'])}"
     )
+
+
+def _ran(submodel: list[int], cut: Cut, n: int) -> str:
+    untrained = ", untrained" if cut == "untrained" else ""
+    return f"{submodel[0]}x{submodel[1]} ({n}{untrained})"

@@ -11,7 +11,7 @@ import typer
 
 from pliant import __version__
 from pliant.cli.cluster_options import KeyFile, Slower, say
-from pliant.cli.options import Json, Threads
+from pliant.cli.options import Json, LayersLeft, Threads
 from pliant.cli.show import print_json
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
@@ -66,6 +66,7 @@ def node(
     ] = None,
     preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB",
     threads: Threads = None,
+    depths: LayersLeft = "trained",
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64,
@@ -130,7 +131,7 @@ def node(
     )
     served: Served
     if cluster is None:
-        served = open_served(model, preload=preload, threads=threads, dilation=dilate)
+        served = open_served(model, preload=preload, threads=threads, dilation=dilate, depths=depths)
     else:
         from pliant.serve.cluster import open_cluster_text  # needs pyzmq
 

@@ -13,7 +13,7 @@ from pliant import api
 from pliant.api import Baseline, Compute, OnProgress
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
-from pliant.plan.options import Choice, PlanOptions
+from pliant.plan.options import Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.session import Session, SessionOptions
 from pliant.settings import cache_folder, thread_count
@@ -28,6 +28,13 @@ Threads = Annotated[
 Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
 System = Annotated[
     Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
+]
+LayersLeft = Annotated[
+    Depths,
+    typer.Option(
+        help="Leave layers out only where the model was trained for it or its accuracy measured, or of any "
+        "model, at whatever that costs in accuracy."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
@@ -56,6 +63,7 @@ class Asked:
     choose: Annotated[
         Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
     ] = "accuracy"
+    depths: LayersLeft = "trained"
     dilate_compute: Annotated[
         float, typer.Option(help="Emulate a device that computes this many times slower.")
     ] = 1.0
@@ -81,7 +89,7 @@ class Asked:
 
     @property
     def plan(self) -> PlanOptions:
-        return PlanOptions(choose=self.choose)
+        return PlanOptions(choose=self.choose, depths=self.depths)
 
     def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""

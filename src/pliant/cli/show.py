@@ -78,6 +78,8 @@ def show_reply(reply: Reply, text: str) -> None:
         f"  {format_seconds(reply.seconds)} of {format_seconds(reply.target_s)} ({verdict}); predicted "
         f"{format_seconds(reply.predicted_s)}; {reply.n_tokens} tokens, {n}x{m}"
     )
+    if reply.cut == "untrained":
+        typer.echo("  layers left out of a model that was not trained for it: --depths any was asked for")
     typer.echo(f"  bits by layer: {bits_text(reply)}")
     typer.echo(
         f"  weights in memory {format_bytes(reply.resident_weight_bytes)}, read "
@@ -116,6 +118,7 @@ def reply_values(reply: Reply) -> dict[str, Any]:
         "met": reply.met,
         "n_tokens": reply.n_tokens,
         "submodel": list(reply.submodel),
+        "cut": reply.cut,
         "bits": reply.bits,
         "planned_bits": reply.planned_bits,
         "resident_weight_bytes": reply.resident_weight_bytes,

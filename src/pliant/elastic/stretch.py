@@ -69,11 +69,12 @@ def stretch(options: StretchOptions, watch: Watch | None = None) -> Report:
 
 
 def elastic_spec(spec: ModelSpec, options: StretchOptions) -> ModelSpec:
-    """The same encoder under a classifier over the mean of the tokens, with the widths asked for."""
+    """The same encoder under a classifier over the mean of the tokens: the widths asked for, every depth."""
     M = spec.n_heads
+    depths = tuple(range(1, spec.n_layers + 1))
     labels = options.labels or label_names(options.train)
     widths = options.widths or tuple(sorted({max(1, round(M * share / 4)) for share in (1, 2, 3, 4)}))
-    return replace(spec, head=Head("mean", None, labels), widths=widths, precision="F32")
+    return replace(spec, head=Head("mean", None, labels), widths=widths, precision="F32", depths=depths)
 
 
 def initial_weights(checkpoint: Checkpoint, spec: ModelSpec, seed: int) -> dict[str, torch.Tensor]:
@@ -191,7 +192,7 @@ def _finish(
     options: StretchOptions, spec: ModelSpec, done: _Progress, dev: Sequence[Sample], state: StateFile
 ) -> Report:
     """Write the models and measure them as they can be read back."""
-    whole = replace(spec, widths=(spec.n_heads,))
+    whole = replace(spec, widths=(spec.n_heads,), depths=None)
     gold = measure_grid(whole, done.teacher, dev, depths=(spec.n_layers,))
     if options.teacher is not None and not options.teacher.exists():
         write_weights(options.teacher, whole, done.teacher, options.model)

@@ -1,8 +1,9 @@
 """Read and write what config.json says of a BERT-family model. Knows no weights; precision is a guess of F32.
 
-A directory of sentence-transformers adds modules.json and the pooling's own config.json. Two keys of our
-own live in config.json: `pliant_widths` (trained numbers of slices) and `pliant_dense` (the activation of
-the head's dense layer, null for none, absent for what the family has). `classifier_pooling` is ModernBERT's.
+A directory of sentence-transformers adds modules.json and the pooling's own config.json. Three keys of our
+own live in config.json: `pliant_widths` and `pliant_depths` (trained numbers of slices and of layers) and
+`pliant_dense` (the activation of the head's dense layer, null for none, absent for what the family has).
+`classifier_pooling` is ModernBERT's.
 """
 
 from collections.abc import Collection, Mapping
@@ -85,6 +86,7 @@ class _Shared(msgspec.Struct):
     problem_type: str | None = None
     classifier_pooling: str | None = None
     pliant_widths: list[int] | None = None
+    pliant_depths: list[int] | None = None
     pliant_dense: str | msgspec.UnsetType | None = msgspec.UNSET
     position_embedding_type: str | None = None
     is_decoder: bool = False
@@ -155,6 +157,8 @@ def write_config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
         "dtype": dtype,
         "pliant_widths": list(spec.widths),
     }
+    if spec.depths is not None:
+        config["pliant_depths"] = list(spec.depths)
     if spec.head.labels is not None:
         config["id2label"] = {str(i): name for i, name in enumerate(spec.head.labels)}
         config["label2id"] = {name: i for i, name in enumerate(spec.head.labels)}
@@ -256,6 +260,7 @@ def _spec(path: Path, family: Family, config: _Bert | _DistilBert, head: Head) -
         head=head,
         widths=(heads,) if config.pliant_widths is None else tuple(config.pliant_widths),
         precision="F32",
+        depths=None if config.pliant_depths is None else tuple(config.pliant_depths),
     )
 
 

@@ -35,7 +35,8 @@ class ModelSpec:
     `hidden` is d, `ffn` is d_ff, `n_heads` is M, `n_layers` is N; `embedding` is the width of the
     embedding tables (ELECTRA projects it to `hidden`); `max_tokens` counts usable positions, the
     first of which reads row `position_offset` of the position table (RoBERTa: 2).
-    `widths` are the numbers of slices the model was trained to run with, ascending.
+    `widths` are the numbers of slices and `depths` the numbers of layers that the model was trained to run
+    with, ascending. `depths` is None where config.json does not record it (see `trained_depths`).
     """
 
     family: Family
@@ -53,6 +54,7 @@ class ModelSpec:
     head: Head
     widths: tuple[int, ...]
     precision: Precision
+    depths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "n_heads", "hidden", "ffn", "embedding", "vocab", "max_tokens"):
@@ -69,6 +71,26 @@ class ModelSpec:
             )
         if not self.widths or list(self.widths) != sorted({w for w in self.widths if 1 <= w <= self.n_heads}):
             raise ModelError(f"trained widths {self.widths} must ascend within 1..{self.n_heads}.")
+        depths = self.trained_depths
+        if list(depths) != sorted({n for n in depths if 1 <= n <= self.n_layers}) or depths[-1:] != (
+            self.n_layers,
+        ):
+            raise ModelError(
+                f"trained depths {depths} must ascend within 1..{self.n_layers} and end with {self.n_layers}."
+            )
+
+    @property
+    def trained_depths(self) -> tuple[int, ...]:
+        """Numbers of layers it was trained to run with, ascending; all its layers are the last of them.
+
+        Models stretched before `depths` was recorded have trained widths below `n_heads`: these were
+        trained at every depth (DynaBERT). Any other model without a record runs with all its layers only.
+        """
+        if self.depths is not None:
+            return self.depths
+        if self.widths != (self.n_heads,):
+            return tuple(range(1, self.n_layers + 1))
+        return (self.n_layers,)
 
     @property
     def head_dim(self) -> int:

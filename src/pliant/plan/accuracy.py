@@ -13,7 +13,7 @@ judged on the dev sentences, random devices and targets lose on average 0.56 (0.
 submodel in reach; by plain accuracy 0.71 (0.55), by likelihood alone 0.55 (0.45), by most slices 1.5.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,11 @@ class Curves:
     """
 
     points: Mapping[tuple[int, int], tuple[tuple[float, ...], tuple[float, ...]]]
+
+    @property
+    def places(self) -> Set[tuple[int, int]]:
+        """The submodels n x m that were measured."""
+        return self.points.keys()
 
     def at(self, n: int, m: int, fidelity: float) -> float | None:
         """Expected accuracy of n x m at `fidelity`; None where nothing was measured."""

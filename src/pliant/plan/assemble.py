@@ -14,6 +14,7 @@ from pliant.plan.lower import lower
 from pliant.plan.preload import held_bytes
 from pliant.plan.result import Grid, Plan, PlanMemory, run_bytes
 from pliant.plan.shape import StoreShape
+from pliant.plan.submodel import Cut
 from pliant.store.order import block_bytes
 
 
@@ -34,6 +35,7 @@ class Draft:
     reasons: tuple[str, ...]
     is_pipelined: bool = True
     is_anytime: bool = False
+    cut: Cut = "none"
 
 
 def assemble(
@@ -122,6 +124,7 @@ def assemble(
         fidelity=fidelity(draft.bits, draft.weights, errors),
         meets_target=bound_s <= budget.latency_s * (1 - margin) + 1e-9,
         reasons=draft.reasons,
+        cut=draft.cut,
     )
 
 

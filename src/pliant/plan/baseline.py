@@ -9,12 +9,21 @@ from pliant.arrays import Float
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers
+from pliant.plan.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.assemble import Draft, assemble, pipeline
 from pliant.plan.load import Ledger, weights_of
 from pliant.plan.result import Plan
 from pliant.plan.search import OURS, PlanOptions
 from pliant.plan.shape import FULL_BITS, StoreShape
-from pliant.plan.submodel import Submodel, rank, submodels
+from pliant.plan.submodel import (
+    Submodel,
+    allowed,
+    cut_of,
+    depths_advice,
+    rank,
+    submodels,
+    untrained_reason,
+)
 
 
 def load_and_execute(
@@ -25,9 +34,10 @@ def load_and_execute(
     options: PlanOptions = OURS,
     *,
     expected: CostTable | None = None,
+    accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """Load the whole submodel at full fidelity, then execute it; the one whose total is closest to T."""
-    job = _Job(shape, costs, budget, importance, options, expected)
+    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
     chosen = min(totals, key=lambda c: (abs(totals[c] - job.usable_s), -c.n_shards, -c.n))
     why = (
@@ -45,12 +55,13 @@ def standard_pipeline(
     options: PlanOptions = OURS,
     *,
     expected: CostTable | None = None,
+    accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """StdPL-X: the same bits everywhere, layers read while earlier ones compute, nothing preloaded.
 
     Raises BudgetError when no submodel ends under T, unless `options.best_effort`.
     """
-    job = _Job(shape, costs, budget, importance, options, expected)
+    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
     chosen = job.largest(fits, lambda c: job.end_s(c, bits))
     why = f"the largest whose pipeline ends in time at {bits} bits everywhere"
@@ -66,12 +77,13 @@ def preload_model(
     options: PlanOptions = OURS,
     *,
     expected: CostTable | None = None,
+    accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """PreloadModel-X: the whole N x M model in memory at the same bits, so only compute counts.
 
     Raises BudgetError when no submodel computes under T, unless `options.best_effort`.
     """
-    job = _Job(shape, costs, budget, importance, options, expected)
+    job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
     chosen = job.largest(fits, lambda c: c.compute_s)
     why = f"the whole model is held at {bits} bits, so the largest that computes in time runs"
@@ -86,6 +98,7 @@ class _Job:
     importance: Float[np.ndarray, "N M"]
     options: PlanOptions
     expected: CostTable | None
+    known: Curves
 
     @property
     def usable_s(self) -> float:
@@ -94,7 +107,9 @@ class _Job:
 
     @property
     def submodels(self) -> tuple[Submodel, ...]:
-        return submodels(self.shape.n_layers, self.shape.widths, self.costs)
+        """Those that may run, by the same rule as in `search.plan`."""
+        every = submodels(self.shape.n_layers, self.shape.widths, self.costs)
+        return allowed(every, self.shape, self.options.depths, self.known.places)
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
         disk = self.costs.disk.times(self.costs.io_slowdown)
@@ -121,6 +136,7 @@ class _Job:
         raise BudgetError(
             f"no submodel answers within {self.budget.latency_s * 1e3:.1f} ms; the nearest feasible is "
             f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take --best-effort."
+            f"{depths_advice(self.shape, least)}"
         )
 
     def plan(
@@ -131,6 +147,7 @@ class _Job:
         ledger = self.ledger(c, bits, held)
         layer_s = self.costs.layer(c.m).busy_s
         aib_start_s = tuple(k * layer_s for k in range(c.n))
+        cut = cut_of(self.shape, c.n, c.m, self.known.places)
         draft = Draft(
             name=name,
             layers=layers,
@@ -142,8 +159,9 @@ class _Job:
             slack_s=0.0,
             aib_start_s=aib_start_s,
             aib_s=tuple((np.asarray(aib_start_s) - np.cumsum(ledger.load_s)).tolist()),
-            reasons=(why,),
+            reasons=(why, untrained_reason(self.shape, c)) if cut == "untrained" else (why,),
             is_pipelined=is_pipelined,
+            cut=cut,
         )
         whole = self.shape.n_layers * self.shape.n_slices * self.shape.shard_bytes(bits)
         return assemble(
@@ -156,6 +174,10 @@ class _Job:
             margin=self.options.margin,
             preload_bytes=whole if is_held else 0,
         )
+
+
+def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> Curves:
+    return curves(accuracy or {}, options.errors)
 
 
 def _bits_name(bits: int) -> str:

@@ -8,6 +8,7 @@ from pliant.plan.load import EQUAL_POPULATION_ERRORS, LLOYD_ERRORS
 from pliant.plan.preload import PreloadRule
 
 Choice = Literal["accuracy", "size"]
+Depths = Literal["trained", "any"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class PlanOptions:
 
     `choose`: "accuracy" takes the submodel of the highest expected accuracy where a grid of it was
     measured, "size" (the paper) the one with most shards.
+    `depths`: "trained" runs n x m submodels that the model was trained for or whose accuracy was measured,
+    "any" (the paper) every depth: an ordinary model then answers with layers left out, however badly.
     `similar`: numbers of shards within this fraction count as similar (STI 5.3).
     `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
     the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
@@ -29,6 +32,7 @@ class PlanOptions:
     """
 
     choose: Choice = "accuracy"
+    depths: Depths = "trained"
     similar: float = 0.1
     slack: Literal["all", "none"] = "all"
     uses_lead: bool = True
@@ -52,6 +56,7 @@ class PlanOptions:
 OURS = PlanOptions()
 PAPER = PlanOptions(
     choose="size",
+    depths="any",
     slack="none",
     uses_lead=False,
     preload="shards",

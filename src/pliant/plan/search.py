@@ -17,7 +17,17 @@ from pliant.plan.options import PAPER as PAPER
 from pliant.plan.options import PlanOptions as PlanOptions
 from pliant.plan.result import Plan
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, StoreShape
-from pliant.plan.submodel import Submodel, fitting, rank, submodels
+from pliant.plan.submodel import (
+    Cut,
+    Submodel,
+    allowed,
+    cut_of,
+    depths_advice,
+    fitting,
+    rank,
+    submodels,
+    untrained_reason,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +61,16 @@ def plan(
     with (medians). `held` says which planes are in memory already (back-to-back runs): they are then
     the preload set, whatever `budget.preload_bytes` says. With `accuracy` (see `expected_grid`) the
     submodel of the highest expected accuracy at the bits it can reach is taken instead of the largest,
-    unless `options.choose` is "size".
+    unless `options.choose` is "size". A submodel that the model was not trained for, and whose accuracy was
+    not measured, is planned only where `options.depths` is "any".
 
     Raises BudgetError naming the nearest feasible target, unless `options.best_effort`.
     """
     problem = Problem(shape, costs, budget, importance, options, held)
-    every = submodels(shape.n_layers, shape.widths, costs)
-    order = rank(fitting(every, problem.usable_s), options.similar)
     known = curves(accuracy or {}, options.errors)
+    every = submodels(shape.n_layers, shape.widths, costs)
+    every = allowed(every, shape, options.depths, known.places)
+    order = rank(fitting(every, problem.usable_s), options.similar)
     if accuracy and options.choose == "accuracy":
         chosen = _most_accurate(problem, order, known)
     else:
@@ -68,8 +80,9 @@ def plan(
         chosen = _allocated(problem, _smallest(problem, every), known)
         order = ()
     reasons = tuple(_reasons(problem, chosen, order, known))
+    c = chosen.attempt.submodel
     made = assemble(
-        _draft(problem, chosen, reasons),
+        _draft(problem, chosen, reasons, cut_of(shape, c.n, c.m, known.places)),
         shape,
         costs,
         budget,
@@ -83,7 +96,7 @@ def plan(
     return replace(made, expected_accuracy=chosen.accuracy)
 
 
-def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...]) -> Draft:
+def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut) -> Draft:
     a, ledger = chosen.attempt, chosen.ledger
     bonus_s = np.cumsum([ledger.held_seconds(k) for k in range(ledger.n)])
     budgets_s = np.asarray(ledger.spare_s) + np.cumsum(ledger.load_s)
@@ -100,6 +113,7 @@ def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...]) -> Draft
         aib_s=tuple(0.0 if abs(x) < TOLERANCE_S else x for x in ledger.spare_s),
         reasons=reasons,
         is_anytime=problem.options.is_anytime,
+        cut=cut,
     )
 
 
@@ -156,6 +170,8 @@ def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known
     c, T = a.submodel, problem.budget.latency_s
     usable = f"{problem.usable_s * 1e3:.1f} ms of {T * 1e3:.1f} ms are left for layers"
     yield f"{usable}: {c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
+    if cut_of(problem.shape, c.n, c.m, known.places) == "untrained":
+        yield untrained_reason(problem.shape, c)
     if chosen.accuracy is not None:
         yield from _why_accurate(problem, chosen, order, known)
     if c in order and (chosen.accuracy is None or problem.options.choose == "size"):
@@ -212,7 +228,8 @@ def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
 
 def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
     """The submodel that needs the least time; raises BudgetError unless best effort is asked for."""
-    shallow = [c for c in candidates if c.n == 1]
+    least_n = {m: min(c.n for c in candidates if c.m == m) for m in {c.m for c in candidates}}
+    shallow = [c for c in candidates if c.n == least_n[c.m]]
     attempts = [a for c in shallow for a in problem.attempts(c) if problem.holds(a)]
     if not attempts:
         least = min(c.m for c in shallow) * LOWEST_BITS * problem.shape.plane_bytes
@@ -223,10 +240,16 @@ def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
     best = min(attempts, key=lambda a: a.needs_s)
     if problem.options.best_effort:
         return best
-    c, options = best.submodel, problem.options
-    nearest_s = (best.needs_s + problem.overhead_s) / (1 - options.margin)
-    raise BudgetError(
-        f"no submodel answers within {problem.budget.latency_s * 1e3:.1f} ms: the smallest ({c.n} layer x "
-        f"{c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device. Raise the "
-        "target to that, raise the preload buffer, or take --best-effort."
-    )
+    raise BudgetError(_infeasible(problem, best))
+
+
+def _infeasible(problem: Problem, best: Attempt) -> str:
+    """The target, what the submodel that needs least takes, and what to do about it."""
+    c = best.submodel
+    nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
+    target = f"no submodel answers within {problem.budget.latency_s * 1e3:.1f} ms"
+    layers = "1 layer" if c.n == 1 else f"{c.n} layers"
+    needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
+    advice = "Raise the target to that, raise the preload buffer, or take --best-effort."
+    which = "smallest" if c.n < problem.shape.n_layers else "whole model"
+    return f"{target}: the {which} ({needs} {advice}{depths_advice(problem.shape, c)}"

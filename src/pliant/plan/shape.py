@@ -15,19 +15,22 @@ LOWEST_BITS = 2  # below two bits a submodel answers at random (STI 5.4.3 starts
 
 @dataclass(frozen=True, slots=True)
 class StoreShape:
-    """N layers x M slices, the trained widths, and the bytes of one slice's plane and full fidelity."""
+    """N layers x M slices, trained widths and depths, and the bytes of a slice's plane and full fidelity."""
 
     n_layers: int
     n_slices: int
     widths: tuple[int, ...]
     plane_bytes: int
     full_bytes: int
+    depths: tuple[int, ...]
 
     def __post_init__(self) -> None:
         if min(self.n_layers, self.n_slices, self.plane_bytes, self.full_bytes) < 1:
             raise BudgetError(f"a store has layers, slices and bytes, not {self}.")
         if not self.widths or not all(1 <= w <= self.n_slices for w in self.widths):
             raise BudgetError(f"widths {self.widths} must lie within 1..{self.n_slices}.")
+        if not self.depths or not all(1 <= n <= self.n_layers for n in self.depths):
+            raise BudgetError(f"depths {self.depths} must lie within 1..{self.n_layers}.")
 
     def shard_bytes(self, bits: int) -> int:
         """Bytes of one shard read whole at `bits`."""
@@ -58,4 +61,5 @@ def store_shape(spec: ModelSpec) -> StoreShape:
         widths=spec.widths,
         plane_bytes=geometry.plane_bytes,
         full_bytes=geometry.full_bytes(spec.precision),
+        depths=spec.trained_depths,
     )

@@ -1,10 +1,17 @@
-"""Compute planning (STI 5.3): which n x m to run. Knows compute times, nothing of IO or bits."""
+"""Compute planning (STI 5.3): which n x m may run, and in which order they are tried. Knows no IO or bits."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pliant.ir.cost import CostTable
+from pliant.plan.options import Depths
+from pliant.plan.shape import StoreShape
+
+# Why a submodel may run: nothing is left out, it was trained for that, its accuracy was measured, or neither.
+Cut = Literal["none", "trained", "measured", "untrained"]
+Place = tuple[int, int]  # n x m
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,43 @@ class Submodel:
 def submodels(n_layers: int, widths: Iterable[int], costs: CostTable) -> tuple[Submodel, ...]:
     """Every submodel of a model: depths 1..n_layers, trained widths only."""
     return tuple(Submodel(n, m, n * costs.layer(m).alone_s) for m in widths for n in range(1, n_layers + 1))
+
+
+def allowed(
+    candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[Place]
+) -> tuple[Submodel, ...]:
+    """Those of a model's submodels that may run: by default those it was trained for or measured at."""
+    if depths == "any":
+        return tuple(candidates)
+    return tuple(c for c in candidates if cut_of(shape, c.n, c.m, measured) != "untrained")
+
+
+def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[Place]) -> Cut:
+    """What n x m leaves out of the model, and on what ground."""
+    if (n, m) == (shape.n_layers, shape.n_slices):
+        return "none"
+    if n in shape.depths and m in shape.widths:
+        return "trained"
+    return "measured" if (n, m) in measured else "untrained"
+
+
+def untrained_reason(shape: StoreShape, c: Submodel) -> str:
+    """What a plan says of a submodel that runs because any depth was asked for."""
+    return (
+        f"{c.n} of {shape.n_layers} layers run (depths: any), though the model was not trained for that and "
+        "its accuracy was never measured"
+    )
+
+
+def depths_advice(shape: StoreShape, least: Submodel) -> str:
+    """What an infeasible target's error adds where the least that may run has all the model's layers."""
+    if least.n < shape.n_layers or shape.n_layers == 1:
+        return ""
+    return (
+        f" The model was not trained to run with fewer than its {shape.n_layers} layers: make it elastic "
+        "with `pliant stretch`, measure its depths with `pliant pack --accuracy`, or leave layers out at "
+        "whatever that costs in accuracy with --depths any."
+    )
 
 
 def fitting(candidates: Sequence[Submodel], usable_s: float) -> tuple[Submodel, ...]:

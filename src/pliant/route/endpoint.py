@@ -42,7 +42,8 @@ class Request:
 class Reply:
     """An answer: its tensors by name, who gave it, how long that took, and how good it is known to be.
 
-    `whole_s` is what the best answer that the endpoint has would have taken at the same pace.
+    `whole_s` is what the best answer that the endpoint has would have taken at the same pace. `cut` tells of
+    an elastic model why layers or slices may be left out: see `plan.submodel.Cut`.
     """
 
     outputs: Mapping[str, "np.ndarray[Any, Any]"]
@@ -50,6 +51,7 @@ class Reply:
     seconds: float
     accuracy: float | None = None
     whole_s: float | None = None
+    cut: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from pliant.ir.device import Percentile
 from pliant.ir.program import FULL, Program, Run
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.result import Plan
+from pliant.plan.submodel import Cut
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.execute import Lanes
@@ -40,7 +41,8 @@ class Reply:
     `scores` are the softmax of the logits in label order, `score` that of `label`; an embedding model
     answers with `vector` instead. `seconds` run from text to answer. `bits[k][s]` is what shard s of the
     submodel's k-th layer really ran with, `planned_bits` what the plan wanted. `resident_weight_bytes`
-    are preload buffer and working buffer; `peak_rss_bytes` is the whole process.
+    are preload buffer and working buffer; `peak_rss_bytes` is the whole process. `cut` tells why the
+    submodel may leave layers or slices out (see `Plan`).
     """
 
     label: str | None
@@ -51,6 +53,7 @@ class Reply:
     target_s: float
     n_tokens: int
     submodel: tuple[int, int]
+    cut: Cut
     bits: tuple[tuple[int, ...], ...]
     planned_bits: tuple[tuple[int, ...], ...]
     predicted_s: float
@@ -342,6 +345,7 @@ class Session:
             target_s=target_s,
             n_tokens=n_tokens,
             submodel=(plan.n, plan.width),
+            cut=plan.cut,
             bits=bits,
             planned_bits=plan.bits,
             predicted_s=predicted_s,

@@ -65,7 +65,8 @@ class ElasticSession:
         whole_s = self.trade.fullest(n).level.at(n) * (reply.seconds / expected_s) if expected_s else None
         # memory may have run short since, and another submodel have run
         accuracy = self.session.plan_at(n, target_s).expected_accuracy
-        return Reply(classified(reply.scores, reply.label), self.name, reply.seconds, accuracy, whole_s)
+        outputs = classified(reply.scores, reply.label)
+        return Reply(outputs, self.name, reply.seconds, accuracy, whole_s, reply.cut)
 
     def close(self) -> None:
         """End the session."""

@@ -288,6 +288,8 @@ class Node:
         said: dict[str, object] = {}
         if done.result.accuracy is not None:
             said["accuracy"] = done.result.accuracy
+        if done.result.cut is not None:
+            said["cut"] = done.result.cut
         if wish.due_s is not None:
             said["met"] = self.clock() <= wish.due_s
         return write_reply(request, done.result.outputs, self.served.signature, said), done

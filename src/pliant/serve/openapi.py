@@ -216,11 +216,12 @@ def _terms(best: float) -> _Json:
 
 
 def _said() -> _Json:
-    """Of an answer: what was known of its like, and whether it came in time."""
+    """Of an answer: its expected accuracy, why layers may be left out, and whether it came in time."""
     return {
         "type": "object",
         "properties": {
             "accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+            "cut": {"enum": ["none", "trained", "measured", "untrained"]},
             "met": {"type": "boolean"},
         },
     }

@@ -16,6 +16,7 @@ from pliant.compiled import load
 from pliant.ir.device import Dilation
 from pliant.ir.port import Port
 from pliant.models.tokenizer import open_tokenizer
+from pliant.plan.options import Depths
 from pliant.recurrent import names_recurrent, open_recurrent
 from pliant.route.endpoint import Endpoint, Request
 from pliant.run.answering import Answering
@@ -177,11 +178,18 @@ class ArrayModel:
         self._session.close()
 
 
-def open_served(source: str, *, preload: str, threads: int | None, dilation: float = 1.0) -> Served:
+def open_served(
+    source: str,
+    *,
+    preload: str,
+    threads: int | None,
+    dilation: float = 1.0,
+    depths: Depths = "trained",
+) -> Served:
     """The model that `source` names: an ONNX file, what `pliant compile -o` wrote, what `pliant run` takes.
 
-    `preload` is a session's; `dilation` emulates a device that is so many times slower. Raises PliantError as
-    these do.
+    `preload` and `depths` are a session's; `dilation` emulates a device that is so many times slower.
+    Raises PliantError as these do.
     """
     path, name = Path(source), model_name(source)
     if names_recurrent(source):
@@ -199,5 +207,6 @@ def open_served(source: str, *, preload: str, threads: int | None, dilation: flo
         preload=preload,
         threads=threads,
         dilation=Dilation(dilation),
+        depths=depths,
     )
     return TextClassifier(name, identity, session)

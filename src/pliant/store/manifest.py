@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +17,8 @@ from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.quantize import BITS, Quantizer
 
-VERSION = 2
+VERSION = 3
+OLDEST_VERSION = 2  # without `spec.depths` and the folds of `accuracy`; otherwise the same
 FORMAT: Literal["pliant-store"] = "pliant-store"
 MANIFEST = "manifest.json"
 FULL = BITS  # the part after the planes: full fidelity
@@ -212,15 +213,16 @@ def read_manifest(store: Path) -> Manifest:
                 f"{path.name} is of format version {first.version}, this pliant reads up to version "
                 f"{VERSION}; update pliant, or build the store again."
             )
-        if first.version < VERSION:
+        if first.version < OLDEST_VERSION:
             raise StoreError(
-                f"{store} is of format version {first.version}, this pliant reads version {VERSION}: "
-                "pack the model again with `pliant pack`."
+                f"{store} is of format version {first.version}, this pliant reads versions {OLDEST_VERSION} "
+                f"to {VERSION}: pack the model again with `pliant pack`."
             )
         manifest = msgspec.json.decode(text, type=Manifest)
+        check = _check(msgspec.json.decode(text))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StoreError(f"{path.name} of {store} is damaged ({error}); build the store again.") from error
-    if manifest.check != _check(manifest):
+    if manifest.check != check:
         raise StoreError(
             f"{path.name} of {store} is damaged: its content does not match its check; build it again."
         )
@@ -229,7 +231,9 @@ def read_manifest(store: Path) -> Manifest:
 
 def write_manifest(store: Path, manifest: Manifest) -> None:
     """Put `manifest` into `store` in one step: a reader sees the old one or the new one, whole."""
-    text = msgspec.json.format(msgspec.json.encode(replace(manifest, check=_check(manifest))), indent=1)
+    current = replace(manifest, version=VERSION)
+    checked = replace(current, check=_check(msgspec.to_builtins(current)))
+    text = msgspec.json.format(msgspec.json.encode(checked), indent=1)
     temporary = store / f".{MANIFEST}.{os.getpid()}"
     try:
         with temporary.open("wb") as file:
@@ -271,8 +275,7 @@ class _Header(msgspec.Struct, frozen=True):
     version: int
 
 
-def _check(manifest: Manifest) -> str:
-    fields = msgspec.to_builtins(replace(manifest, check=""))
-    if manifest.accuracy is None:
-        del fields["accuracy"]  # manifests of before there was one
-    return sha256(msgspec.json.encode(fields)).hexdigest()
+def _check(fields: dict[str, Any]) -> str:
+    """The SHA-256 of a manifest's own fields, whichever its version had: `check` empty, no null accuracy."""
+    kept = {name: value for name, value in fields.items() if name != "accuracy" or value is not None}
+    return sha256(msgspec.json.encode(kept | {"check": ""})).hexdigest()
