@@ -38,8 +38,9 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp
     if compute == "int8":
         g.add_input("step", (1,))
     g.multiply("qkv", qkv, n, "hidden", (tokens, n * 3 * h))
-    views = _heads(n, tokens, h) | {"is_transposed": 1, "scale": 1 / sqrt(spec.head_dim)}
-    g.add("SelfAttention", "attended", (1, tokens, n, h), ("qkv", "qkv", "qkv"), **views)
+    views = _heads(n, tokens, h) | {"y_view": (0, 1, n, tokens, h, tokens * n * h, h, n * h, 1)}
+    scale = 1 / sqrt(spec.head_dim)
+    g.add("SelfAttention", "attended", (1, tokens, n, h), ("qkv", "qkv", "qkv"), scale=scale, **views)
     g.multiply("output", output, n, "attended", (tokens, d), residual="hidden")
     g.normalise("attention_norm", "output", "normed", spec.hidden, spec.norm_eps)
     g.multiply("up", up, n, "normed", (tokens, n * geometry.slice_ffn), activation=spec.activation)

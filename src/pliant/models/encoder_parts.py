@@ -110,8 +110,9 @@ def _attend(d: Draft, spec: EncoderSpec, x: str, heads: Span) -> str:
     views = _view(d, "q", qk, 0, spec, n) | _view(d, "k", qk, width, spec, n)
     views |= _view(d, "v", v, 2 * width if v == qk else 0, spec, n)
     scale = 1 / sqrt(spec.head_dim)
-    shape = (1, rows, n, spec.head_dim)
-    attended = d.node("FusedAttention", (qk, qk, v), shape, scale=scale, is_transposed=1, **views)
+    dim = spec.head_dim
+    views |= {"y_view": (0, 1, n, rows, dim, rows * n * dim, dim, n * dim, 1)}
+    attended = d.node("FusedAttention", (qk, qk, v), (1, rows, n, dim), scale=scale, **views)
     return d.reshape(attended, rows, width)
 
 

@@ -1,6 +1,7 @@
 """MatMul, Gemm and FusedMatMul through the compiler, against numpy in float64 and onnx's reference."""
 
 from collections.abc import Sequence
+from itertools import permutations
 from math import erf
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.ir.graph import TensorType
+from pliant.compile.call import Target
+from pliant.compile.lower.rules import lower
+from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compile.lower.running import run_node, type_of
 
@@ -129,6 +132,33 @@ def test_wide_rows_of_any_type_go_in_vectors_to_their_end(dtype: str, isa: Isa, 
             inputs = [a, np.ascontiguousarray(b.T) if turned else b, c][: 2 if c is None else 3]
             got = run("Gemm", inputs, wanted.shape, {"transB": turned}, isa=isa, cache=cache)
             np.testing.assert_allclose(got, wanted, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("has_more", [False, True], ids=["bare", "with bias and residual"])
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_rows_in_any_order_are_one_product_or_few_large_ones(order: tuple[int, ...], has_more: bool) -> None:
+    """Sequence-first layers read [L, B, K] from [B, L, K]: L products of B rows took five times as long."""
+    extents = (2, 1, 11)
+    a, b = normal(*extents, 24), normal(24, 40, seed=1)
+    bias, residual = normal(40, seed=2), normal(*(extents[i] for i in order), 40, seed=3)
+    seen = a.transpose((*order, 3))
+    view = (0, *seen.shape, *(s // 4 for s in seen.strides))
+    inputs = (a, b, bias, residual) if has_more else (a, b)
+    graph = fused_graph(inputs, {"a_view": view}, residual.shape)
+    (call,) = (c for part in lower(graph, Target(AVX2)) for c in part.calls)
+    n_rows, n_products = call.fields["n_rows"], np.prod(call.fields["extents"])  # type: ignore[arg-type]
+    assert (n_products, n_rows) in ((1, 22), (2, 11))
+    wanted = seen.astype(np.float64) @ b + (bias + residual if has_more else 0)
+    got = run("FusedMatMul", inputs, wanted.shape, {"a_view": view}, constants=[1])
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def fused_graph(inputs: Sequence[np.ndarray], attributes: dict[str, Any], shape: tuple[int, ...]) -> Graph:
+    """One FusedMatMul whose second operand is constant."""
+    given = dict(zip("abcd", inputs, strict=False))
+    types = {x: type_of(array) for x, array in given.items()} | {"y": TensorType("float32", shape)}
+    node = Node("FusedMatMul", tuple(given), ("y",), attributes)
+    return Graph((node,), tuple(x for x in given if x != "b"), ("y",), types, {"b": given["b"]})
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "tanh", None])

@@ -70,10 +70,10 @@ def an_attention_layer() -> Graph:
     weights = dict.fromkeys(("wq", "wk", "wv", "wo", "wy"), (width, width)) | {"g": (width,), "b": (width,)}
     constants = {x: (rng.standard_normal(n) / 4).astype(np.float32) for x, n in weights.items()}
     view = (0, 1, heads, rows, width // heads, rows * width, width // heads, width, 1)
-    views = {f"{x}_view": view for x in "qkv"}
+    views = {f"{x}_view": view for x in "qkvy"}
     nodes = (
         *(Node("FusedMatMul", ("x", f"w{i}"), (i,)) for i in "qkv"),
-        Node("FusedAttention", ("q", "k", "v"), ("a",), {**views, "scale": 0.3, "is_transposed": 1}),
+        Node("FusedAttention", ("q", "k", "v"), ("a",), {**views, "scale": 0.3}),
         Node("FusedMatMul", ("a", "wo", "", "x"), ("o",), {"a_view": (0, 1, rows, width, 0, width, 1)}),
         Node("LayerNormalization", ("o", "g", "b"), ("n",), {"axis": -1}),
         Node("FusedMatMul", ("n", "wy", "", "o"), ("y",)),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pliant.compile.simplify.dead import drop_dead
 from pliant.compile.simplify.fuse_attention import fuse_attention
 from tests.compile.simplify.chains import Chain, assert_same, lines
 
@@ -39,8 +40,27 @@ def test_eager_attention_reads_and_writes_in_place() -> None:
     node = next(node for node in fused.nodes if node.op == "FusedAttention")
     assert node.inputs == ("q", "k", "v")
     assert node.attributes["q_view"] == (0, 2, 3, 7, 8, 168, 8, 24, 1)
-    assert node.attributes["is_transposed"] == 1
+    assert node.attributes["y_view"] == (0, 2, 3, 7, 8, 168, 8, 24, 1)
     assert node.attributes["scale"] == pytest.approx(DIM**-0.5)
+    assert_same(fused, c)
+
+
+@pytest.mark.parametrize("shape", [(BATCH, HEADS, ROWS, DIM), (BATCH * HEADS, ROWS, DIM)])
+@pytest.mark.parametrize("perm", [(), (2, 0, 1, 3), (1, 0, 2), (0, 1, 3, 2)])
+def test_the_output_is_written_in_the_order_that_is_asked_for(
+    shape: tuple[int, ...], perm: tuple[int, ...]
+) -> None:
+    """Sequence-first modules take [L, B, H, D]; with weights, torch has one batch dimension."""
+    if perm and len(perm) != len(shape):
+        pytest.skip("another rank")
+    c = Chain(q=shape, k=(*shape[:-2], 9, DIM), v=(*shape[:-2], 9, DIM))
+    turned = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    scores = c.add("qk", "MatMul", "q", c.add("kt", "Transpose", "k", perm=turned))
+    y = c.add("pv", "MatMul", c.add("p", "Softmax", scores, axis=-1), "v")
+    y = c.add("y", "Transpose", y, perm=list(perm)) if perm else y
+    fused = drop_dead(fuse_attention(c.graph(y)))
+    is_written_so = perm[-1:] in ((), (len(shape) - 1,))
+    assert [node.op for node in fused.nodes] == ["FusedAttention"] + ["Transpose"] * (not is_written_so)
     assert_same(fused, c)
 
 

@@ -3,7 +3,7 @@
 FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
 compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees
 keys up to t + shift); `group` (heads that share a key head); `is_empty_zero` (rows that see no key are 0, not
-NaN); `is_transposed` (the output is [batch, row, head, column]).
+NaN); `y_view` (how the output, seen as [batch, head, row, column], lies in its tensor).
 
 FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as many as cos has, and x behind;
 float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
@@ -25,12 +25,8 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
     y = node.outputs[0]
     batch, heads, rows, key_dim = views["q"].shape
     tokens, value_dim = views["v"].shape[-2:]
-    strides = graph.types[y].strides
-    by_batch, by_head, by_row, _ = strides
-    if node.attributes.get("is_transposed", 0):
-        by_head, by_row = by_row, by_head
-    fields: dict[str, Field] = {"out": Ref(y), "out_batch": by_batch, "out_head": by_head, "out_row": by_row}
-    for name, view in views.items():
+    fields: dict[str, Field] = {}
+    for name, view in {**views, "out": read(graph, y, node.attributes.get("y_view"))}.items():
         fields[name] = view.ref(4)
         for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
             fields[f"{name}_{axis}"] = stride

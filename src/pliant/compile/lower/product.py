@@ -1,6 +1,8 @@
 """Calls that multiply matrices seen through views. Knows kernels and packing, no ONNX operator."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from math import prod
 
 import numpy as np
@@ -13,6 +15,9 @@ from pliant.kernels.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractAr
 from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs, blocking
 from pliant.kernels.matmul_pack import pack_panels, packed_bytes
 from pliant.kernels.tile import tiling
+
+_MAX_FREE = 4
+"""Of more leading dimensions the order stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Product:
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
     """One call; a constant `b` is packed once."""
-    p = _fold_rows(_across(p))
+    p = _most_rows(_across(p))
     *batch, n_rows, depth = p.a.shape
     n_columns = p.out.shape[-1]
     packed: dict[str, Packed] = {}
@@ -169,6 +174,37 @@ def _turned(v: View) -> View:
     """Rows as columns."""
     rank = len(v.shape)
     return v.transposed((*range(rank - 2), rank - 1, rank - 2))
+
+
+def _most_rows(p: Product) -> Product:
+    """The product with as many rows as its operands' strides allow, B being read once for all of them.
+
+    The dimensions along which B does not change, rows among them, may come in any order: of a sequence-first
+    batch [L, B, K] that was transposed from [B, L, K], B products have L rows each, not L products B rows.
+    An A whose columns are not neighbours is copied along its rows, which then stay.
+    """
+    axes = range(len(p.a.shape) - 1)
+    free = [i for i in axes if (i == axes[-1] or p.b.strides[i] == 0) and p.a.shape[i] != 1]
+    if len(free) > _MAX_FREE or p.a.strides[-1] != 1:
+        return _fold_rows(p)
+    kept = [i for i in axes if i not in free]
+    orders = [axes, *((*kept, *order) for order in permutations(free) if order)]
+    found = [_fold_rows(_reordered(p, order)) for order in orders]
+    return max(found, key=lambda q: q.a.shape[-2])  # the first of several
+
+
+def _reordered(p: Product, order: Sequence[int]) -> Product:
+    """Leading dimension i is dimension order[i]."""
+    if tuple(order) == tuple(range(len(order))):
+        return p
+    steps = (*p.b.strides[:-2], 0)
+    lead = [p.a.shape[i] for i in order[:-1]], [steps[i] for i in order[:-1]]
+    b = View(p.b.tensor, p.b.offset, (*lead[0], *p.b.shape[-2:]), (*lead[1], *p.b.strides[-2:]))
+    last = len(order)
+    residual = p.residual.transposed((*order, last)) if p.residual else None
+    return replace(
+        p, a=p.a.transposed((*order, last)), out=p.out.transposed((*order, last)), b=b, residual=residual
+    )
 
 
 def _fold_rows(p: Product) -> Product:

@@ -1,8 +1,8 @@
 """Pass `attention`: softmax(scale * Q K^T + mask) V becomes one `FusedAttention`; scores are never stored.
 
 Q, K, V and the mask are read in place through views of what they were cut, reshaped and transposed from,
-and the output is written transposed where it is transposed next. Contract: equal within rounding, where
-masks hide by large negative numbers or by -inf; float32; scores have no other reader.
+and the output is written in the order of dimensions that a transpose brings it to. Contract: equal within
+rounding, where masks hide by large negative numbers or by -inf; float32; scores have no other reader.
 """
 
 from dataclasses import dataclass
@@ -11,8 +11,9 @@ import numpy as np
 
 from pliant.compile.simplify.pattern import Around, other
 from pliant.compile.simplify.rewrite import fresh, rebuilt
+from pliant.compile.simplify.transposes import permutation
 from pliant.compile.simplify.views import reshaped, traced
-from pliant.compile.view import View
+from pliant.compile.view import View, whole
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 _HIDES = -1e4
@@ -80,13 +81,24 @@ def _attention(
     attributes["scale"] = scores.scale
     if zeroes:
         attributes["is_empty_zero"] = 1
-    y = product.outputs[0]
-    after = around.reader(y, "Transpose")
-    if after is not None and len(batch) == 2 and after.attributes.get("perm") == (0, 2, 1, 3):
-        attributes["is_transposed"] = 1
-        y = after.outputs[0]
+    y, attributes["y_view"] = _output(around, product.outputs[0])
     inputs = tuple(v.tensor for v in views.values() if v is not None)
     return [*more, Node("FusedAttention", inputs, (y,), attributes, product.name)]
+
+
+def _output(around: Around, y: str) -> tuple[str, tuple[int, ...]]:
+    """The tensor to write, `y` or its transpose, and how [batch, head, row, column] lie in it."""
+    graph = around.graph
+    view = whole(y, graph.types[y])
+    after = around.reader(y, "Transpose")
+    if after is not None:
+        perm = permutation(after, graph)
+        if perm[-1] == len(perm) - 1:
+            y = after.outputs[0]
+            view = whole(y, graph.types[y]).transposed([perm.index(i) for i in range(len(perm))])
+    if len(view.shape) == 3:
+        view = View(y, 0, (1, *view.shape), (0, *view.strides))
+    return y, view.attribute
 
 
 def _weights(around: Around, tensor: str) -> tuple[str, bool]:
