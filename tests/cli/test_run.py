@@ -45,11 +45,50 @@ def test_run_prints_predicted_beside_measured_and_a_trace(cli: Cli, model: Path,
     }
 
 
-def test_a_file_is_answered_line_by_line(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """One line of JSON a text, blank lines left out."""
-    (tmp_path / "texts").write_text("a good film\n\nthe plot is bad\n")
+def test_the_nth_answer_is_that_of_line_n(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Answers are pasted beside their texts: only a line feed ends a line; empty lines may end the file."""
+    (tmp_path / "texts").write_text("a good\u2028film\r\nthe plot\x0cis bad\nbut the actor was good\n\n \n")
     result = cli("run", model, "--latency", "60s", "--input", tmp_path / "texts", "--json")
-    assert len([json.loads(line) for line in result.stdout.splitlines()]) == 2
+    answers = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [a["n_tokens"] for a in answers] == [5, 6, 7]
+    assert not any(a["truncated"] for a in answers)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("a good film\n\nthe plot\n", "line 2: the line is empty"),
+        ("a good film\n" + "good " * 23 + "\n", "line 2: the text is 25 tokens long"),
+    ],
+)
+def test_a_line_that_cannot_be_answered_is_named_before_any_is(
+    cli: Cli, model: Path, tmp_path: Path, lines: str, said: str
+) -> None:
+    """A run of an hour must not end at a line without a number, nor shift answers by dropping one."""
+    (tmp_path / "texts").write_text(lines)
+    result = cli("run", model, "--latency", "60s", "--input", tmp_path / "texts", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"texts, {said}" in " ".join(result.stderr.split())
+    rows = "".join(f"{line}\t1\n" if line else "\n" for line in lines.splitlines())
+    (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\n{rows}")
+    result = cli("eval", model, tmp_path / "dev.tsv", "--latency", "60s")
+    assert result.exit_code == 1
+    assert f"dev.tsv, {said.replace('line 2', 'line 3')}" in " ".join(result.stderr.split())
+
+
+def test_a_line_too_long_is_cut_where_that_is_asked_for(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """What was cut is said, and the answer is that of the beginning."""
+    (tmp_path / "texts").write_text("a good film\n" + "good " * 60 + "\n")
+    words = ("run", model, "--latency", "60s", "--input", tmp_path / "texts")
+    assert "--truncate cuts it" in cli(*words).stderr
+    answers = [json.loads(line) for line in cli(*words, "--truncate", "--json").stdout.splitlines()]
+    assert [(a["truncated"], a["n_tokens"]) for a in answers] == [(False, 5), (True, 24)]
+    assert "1 text was cut" in cli(*words, "--truncate").stdout
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\n" + "good " * 60 + "\t1\n")
+    seen = as_json("eval", model, tmp_path / "dev.tsv", "--latency", "60s", "--truncate")
+    assert (seen["n"], seen["n_truncated"]) == (2, 1)
 
 
 def test_the_smallest_preload_and_target_are_read_in_human_units(

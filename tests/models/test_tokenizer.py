@@ -2,14 +2,26 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pliant.errors import InputError, ModelError
-from pliant.models.tokenizer import Tokenizer, open_tokenizer
-from tests.tiny import VOCAB, tiny_spec, write_tokenizer
+from pliant.models.tokenizer import Tokenizer, open_tokenizer, require_content
+from tests.tiny import VOCAB, WORDS, tiny_spec, write_tokenizer
+
+_TEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map(" ".join)
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    with TemporaryDirectory() as folder:
+        return open_tokenizer(write_tokenizer(Path(folder)), tiny_spec())
 
 
 @pytest.fixture
@@ -33,6 +45,35 @@ def test_the_limit_is_reached_but_never_passed(bert: Tokenizer) -> None:
         bert.encode("good " * 23)
     with pytest.raises(InputError, match=r"27 tokens long"):
         bert.encode("good " * 12, "bad " * 12)
+
+
+@given(text=_TEXTS, pair=st.none() | _TEXTS, most=st.integers(5, 30))
+def test_what_is_cut_fits_and_no_more_is_cut_than_must_be(text: str, pair: str | None, most: int) -> None:
+    """Beginnings of what was given, at the limit where anything was cut, and unchanged where it fitted."""
+    tokenizer = _tokenizer()
+    whole = len(tokenizer.inner.encode(text, pair).ids)
+    kept, kept_pair = tokenizer.truncate(text, pair, most)
+    assert text.startswith(kept)
+    assert (pair is None) == (kept_pair is None)
+    assert pair is None or pair.startswith(kept_pair or "")
+    assert tokenizer.encode(kept, kept_pair).n_tokens == min(whole, most, 24)
+    if whole <= min(most, 24):
+        assert (kept, kept_pair) == (text, pair)
+
+
+def test_the_longer_text_of_a_pair_is_cut_first() -> None:
+    """As transformers' `longest_first`: a short question keeps all its words beside a long passage."""
+    kept, pair = _tokenizer().truncate("good film", "bad " * 40)
+    assert kept == "good film"
+    assert (pair or "").split() == ["bad"] * 19
+
+
+@pytest.mark.parametrize("text", [["good", "bad"], ("good", "bad"), b"good", None, 7])
+def test_anything_but_one_text_is_refused_with_the_next_move(text: object) -> None:
+    """A list of texts was an AttributeError from the depths."""
+    said = "call answers one text.*for text in texts" if isinstance(text, list | tuple) else "give a str"
+    with pytest.raises(InputError, match=said):
+        require_content(text, "the text")
 
 
 def test_padding_and_truncation_of_the_file_are_switched_off(tmp_path: Path) -> None:

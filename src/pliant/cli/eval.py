@@ -9,10 +9,12 @@ import typer
 
 from pliant.cli.options import Asked, Json, System, asking
 from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
-from pliant.cli.show import print_json, progress_bar
+from pliant.cli.show import print_json, progress_bar, show_truncation
+from pliant.cli.texts import Reading, Text, Truncate, readable
 from pliant.errors import InputError
 from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import Example, read_examples
+from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
 from pliant.recurrent import names_recurrent
@@ -25,13 +27,14 @@ def evaluate(
     data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")],
     baseline: System = None,
     limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None,
+    truncate: Truncate = False,
     json: Json = False,
 ) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
     if names_recurrent(asked.source):
         if baseline is not None:
             raise InputError("baselines are for models that are planned; a recurrent one is not.")
-        report = evaluate_recurrent(asked, data, limit)
+        report = evaluate_recurrent(asked, data, limit, is_truncating=truncate)
         (print_json if json else show_evaluation)(report)
         return
     with progress_bar() as on_progress:
@@ -39,12 +42,19 @@ def evaluate(
         with session:
             labels = session.store.spec.head.labels or ()
             examples = read_examples(data, labels)[:limit]
+            tokenizer = open_tokenizer(session.store.path, session.store.spec)
+            given = (Text(e.text, e.pair, e.where) for e in examples)
+            texts = readable(given, Reading(tokenizer.encode, tokenizer.truncate), truncate)
             replies = []
-            for i, example in enumerate(examples):
-                on_progress("answering", i, len(examples))
-                replies.append(session(example.text, example.pair))
+            for i, text in enumerate(texts):
+                on_progress("answering", i, len(texts))
+                replies.append(session(text.text, text.pair))
             planned = (session.plan.n, session.plan.width)
-    values = _values(examples, replies, labels) | {"submodel": list(planned), "system": baseline or "ours"}
+    values = _values(examples, replies, labels) | {
+        "submodel": list(planned),
+        "system": baseline or "ours",
+        "n_truncated": sum(text.is_truncated for text in texts),
+    }
     if json:
         print_json(values)
     else:
@@ -86,6 +96,7 @@ def _show(values: dict[str, Any]) -> None:
         f"{values['system']}: accuracy {100 * values['accuracy']:.2f} % "
         f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples"
     )
+    show_truncation(values["n_truncated"])
     typer.echo(
         f"latency: median {format_seconds(seconds['median'])}, 95th percentile "
         f"{format_seconds(seconds['p95'])}, target {format_seconds(values['target_s'])}, met by "

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -142,17 +141,3 @@ def _list(text: str, kind: Callable[[str], int], name: str, wanted: str) -> tupl
         return tuple(kind(part) for part in text.split(","))
     except ValueError as error:
         raise InputError(f"{name} {text!r}: give {wanted}, separated by commas.") from error
-
-
-def text_lines(path: Path) -> tuple[str, ...]:
-    """The lines of a text file that hold anything; raises InputError when it cannot be read."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 at byte {error.start}; convert it.") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    kept = tuple(line for line in lines if line.strip())
-    if not kept:
-        raise InputError(f"{path} holds no text; give one text a line.")
-    return kept

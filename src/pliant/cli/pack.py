@@ -19,7 +19,7 @@ from pliant.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
 from pliant.models.spec import ModelSpec
-from pliant.models.tokenizer import open_tokenizer
+from pliant.models.tokenizer import encode_example, open_tokenizer
 from pliant.quantities import format_bytes
 from pliant.run.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
@@ -204,7 +204,7 @@ def _engine(store: Path) -> Iterator[Engine]:
 
 def _labelled(engine: Engine, given: _HeldOut) -> tuple[Labelled, ...]:
     tokenizer = open_tokenizer(engine.store.path, engine.spec)
-    return tuple(Labelled(tokenizer.encode(e.text, e.pair), e.label) for e in given.examples)
+    return tuple(Labelled(encode_example(tokenizer, e), e.label) for e in given.examples)
 
 
 def _join(values: tuple[int, ...]) -> str:

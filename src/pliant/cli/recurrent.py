@@ -10,7 +10,8 @@ import numpy as np
 import typer
 
 from pliant.cli.options import Asked
-from pliant.cli.show import print_json
+from pliant.cli.show import print_json, show_truncation
+from pliant.cli.texts import Reading, Text, readable
 from pliant.errors import InputError
 from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import read_examples
@@ -28,24 +29,27 @@ class _Timed:
     seconds: float
 
 
-def run_recurrent(asked: Asked, texts: Sequence[str], *, is_json: bool) -> None:
+def run_recurrent(asked: Asked, texts: Sequence[Text], *, is_truncating: bool, is_json: bool) -> None:
     """Answer each text, and say how long it took."""
     model, target_s = _open(asked), asked.options.latency_s
-    for text in texts:
-        timed = _timed(model, text)
+    for text in readable(texts, _reading(model), is_truncating):
+        timed = _timed(model, text.text)
         if is_json:
-            print_json(_values(model, timed, target_s))
+            print_json(_values(model, timed, target_s) | {"truncated": text.is_truncated})
         else:
-            _show(model, timed, target_s, text)
+            _show(model, timed, target_s, text.text)
+            show_truncation(int(text.is_truncated))
 
 
-def evaluate_recurrent(asked: Asked, data: Path, limit: int | None) -> dict[str, Any]:
+def evaluate_recurrent(asked: Asked, data: Path, limit: int | None, *, is_truncating: bool) -> dict[str, Any]:
     """The report of `pliant eval`, of each example of `data` answered once."""
     model, target_s = _open(asked), asked.options.latency_s
     examples = read_examples(data, model.spec.labels or ())[:limit]
     if any(e.pair is not None for e in examples):
         raise InputError(f"{data} holds pairs; a recurrent model reads one text.")
-    timed = [_timed(model, e.text) for e in examples]
+    given = (Text(e.text, where=e.where) for e in examples)
+    texts = readable(given, _reading(model), is_truncating)
+    timed = [_timed(model, text.text) for text in texts]
     labels = model.spec.labels or ()
     right = np.array([labels[e.label] == t.answer.label for e, t in zip(examples, timed, strict=True)])
     seconds = np.array([t.seconds for t in timed])
@@ -59,6 +63,7 @@ def evaluate_recurrent(asked: Asked, data: Path, limit: int | None) -> dict[str,
         "met_fraction": float(np.mean(seconds <= target_s)),
         "resident_weight_bytes": model.weight_bytes,
         "peak_rss_bytes": peak_rss_bytes(),
+        "n_truncated": sum(text.is_truncated for text in texts),
     }
 
 
@@ -68,6 +73,7 @@ def show_evaluation(values: dict[str, Any]) -> None:
     seconds = values["seconds"]
     right = 100 * values["accuracy"]
     typer.echo(f"accuracy {right:.2f} % [{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples")
+    show_truncation(values["n_truncated"])
     typer.echo(
         f"latency: median {format_seconds(seconds['median'])}, 95th percentile "
         f"{format_seconds(seconds['p95'])}, target {format_seconds(values['target_s'])}, met by "
@@ -87,6 +93,16 @@ def _open(asked: Asked) -> RecurrentModel:
     model = open_recurrent(asked.source, threads=asked.threads)
     model.answer(np.zeros(8, np.int32))  # the first run touches all weights
     return model
+
+
+def _reading(model: RecurrentModel) -> Reading:
+    def check(text: str, pair: str | None) -> None:
+        model.source.read(text)
+
+    def truncate(text: str, pair: str | None) -> tuple[str, str | None]:
+        return model.source.truncate(text), pair
+
+    return Reading(check, truncate)
 
 
 def _timed(model: RecurrentModel, text: str) -> _Timed:

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.options import Asked, Json, asking, text_lines
+from pliant.cli.options import Asked, Json, asking
 from pliant.cli.recurrent import run_recurrent
-from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
+from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps, show_truncation
+from pliant.cli.texts import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.trace import Trace, kept
 from pliant.errors import InputError
+from pliant.models.tokenizer import open_tokenizer
 from pliant.recurrent import names_recurrent
 from pliant.run.trace import write_trace
 
@@ -19,28 +21,33 @@ def run(
     asked: Asked,
     text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
-    input: Annotated[Path | None, typer.Option(help="A file with one text a line.")] = None,
+    input: Annotated[
+        Path | None, typer.Option(help="A file with one text a line; none may be empty.")
+    ] = None,
+    truncate: Truncate = False,
     trace: Trace = None,
     json: Json = False,
 ) -> None:
     """Answer text within the target; with --json, one line of JSON a text."""
     if (text is None) == (input is None) or (pair is not None and text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
-    texts = (text,) if text is not None else text_lines(input or Path())
+    texts = (Text(text, pair),) if text is not None else text_lines(input or Path())
     if names_recurrent(asked.source):
         if pair is not None or trace is not None:
             raise InputError("a recurrent model reads one text at a time, and has no steps to trace.")
-        run_recurrent(asked, texts, is_json=json)
+        run_recurrent(asked, texts, is_truncating=truncate, is_json=json)
         return
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:
-        for line in texts:
-            reply = session(line, pair)
+        tokenizer = open_tokenizer(session.store.path, session.store.spec)
+        for line in readable(texts, Reading(tokenizer.encode, tokenizer.truncate), truncate):
+            reply = session(line.text, line.pair)
             if json:
-                print_json(reply_values(reply))
+                print_json(reply_values(reply) | {"truncated": line.is_truncated})
             else:
-                show_reply(reply, line)
+                show_reply(reply, line.text)
+                show_truncation(int(line.is_truncated))
     if not json and len(texts) == 1:
         show_steps(reply)
     if trace is not None:

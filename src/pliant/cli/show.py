@@ -88,6 +88,12 @@ def show_reply(reply: Reply, text: str) -> None:
     )
 
 
+def show_truncation(n_texts: int) -> None:
+    """How many texts were cut, where any were."""
+    if n_texts:
+        typer.echo(f"  {n_texts} {'text was' if n_texts == 1 else 'texts were'} cut to what the model reads")
+
+
 def show_steps(reply: Reply) -> None:
     """Predicted beside measured: the timelines and one row a step."""
     typer.echo("measured timeline:")

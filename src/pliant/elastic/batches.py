@@ -8,7 +8,7 @@ import torch
 
 from pliant.elastic.network import Batch
 from pliant.models.examples import Example
-from pliant.models.tokenizer import Encoded, Tokenizer
+from pliant.models.tokenizer import Encoded, Tokenizer, encode_example
 
 # Batches are cut from pools of so many, sorted by length: padding nearly vanishes, order stays random.
 _POOL = 50
@@ -23,9 +23,9 @@ class Sample:
 
 
 def tokenise(tokenizer: Tokenizer, examples: Sequence[Example], max_tokens: int | None) -> tuple[Sample, ...]:
-    """Token ids of every example; with `max_tokens`, words of the longer text are dropped until it fits.
+    """Token ids of every example; with `max_tokens`, the end of the longer text is cut off until it fits.
 
-    Without it nothing is cut, and a text beyond the model's positions raises InputError.
+    Without it nothing is cut, and a text beyond the model's positions raises InputError naming its line.
     """
     return tuple(Sample(_encode(tokenizer, e, max_tokens), e.label) for e in examples)
 
@@ -65,22 +65,5 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 def _encode(tokenizer: Tokenizer, example: Example, max_tokens: int | None) -> Encoded:
     if max_tokens is None:
-        return tokenizer.encode(example.text, example.pair)
-    limit = min(max_tokens, tokenizer.spec.max_tokens)
-    text, pair = example.text, example.pair
-    while (n_tokens := len(tokenizer.inner.encode(text, pair).ids)) > limit:
-        # A word is at least one token but may be many: drop a share of what is over, then look again.
-        n_drop = max(1, (n_tokens - limit) // 2)
-        if pair is None or len(text.split()) >= len(pair.split()):
-            text = _shortened(text, n_drop)
-        else:
-            pair = _shortened(pair, n_drop)
-    return tokenizer.encode(text, pair)
-
-
-def _shortened(text: str, n_words: int) -> str:
-    """`text` without its last words; a single word is halved, so that shortening always ends."""
-    words = text.split()
-    if len(words) == 1:
-        return text[: max(1, len(text) // 2)]
-    return " ".join(words[: max(1, len(words) - n_words)])
+        return encode_example(tokenizer, example)
+    return tokenizer.encode(*tokenizer.truncate(example.text, example.pair, max_tokens))

@@ -3,7 +3,7 @@
 import gzip
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.errors import InputError
@@ -16,11 +16,12 @@ _LABEL = ("label", "Quality", "is_duplicate", "gold_label")
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One labelled input; `label` indexes the label names it was read with."""
+    """One labelled input; `label` indexes the label names it was read with, `where` names file and line."""
 
     text: str
     pair: str | None
     label: int
+    where: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
 
     Columns are found by their GLUE or MRPC names. A label is one of `labels` (compared without
     case), or its number. Raises InputError naming file and line for a short or long row, a label
-    that is none of `labels`, an empty text, bad UTF-8, an unknown header, or no rows at all.
+    that is none of `labels`, an empty text, a blank line between others, bad UTF-8, an unknown header, or
+    no rows at all.
     """
     if not labels:
         raise InputError(
@@ -46,7 +48,8 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
         )
     examples = []
     for at, text, pair, label in _rows(path):
-        examples.append(Example(text, pair, _label_index(f"{path}, line {at}", label, labels)))
+        where = f"{path}, line {at}"
+        examples.append(Example(text, pair, _label_index(where, label, labels), where))
     if not examples:
         raise InputError(f"{path} has a header but no rows; give at least one example.")
     return tuple(examples)
@@ -66,8 +69,8 @@ def label_names(path: Path) -> tuple[str, ...]:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
-    """(line number, text, pair, label) of every row that is not blank."""
-    lines = _lines(path)
+    """(line number, text, pair, label) of every row."""
+    lines = numbered_lines(path)
     first = next(lines, None)
     if first is None:
         raise InputError(f"{path} is empty; give a header line and at least one example.")
@@ -85,14 +88,23 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
         yield at, text, pair, cells[layout.label].strip()
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines without their ends; only a line feed ends a line, and blank lines are left out."""
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines without their ends; only a line feed ends a line. Blank lines may end the file.
+
+    A file whose name ends in .gz is decompressed. Raises InputError naming file and line for a blank line
+    before others, which would shift what is answered against what was asked, and for bad UTF-8.
+    """
+    blank: int | None = None
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             for at, raw in enumerate(file, 1):
                 line = raw.decode("utf-8-sig" if at == 1 else "utf-8").rstrip("\r\n")
-                if line.strip():
-                    yield at, line
+                if not line.strip():
+                    blank = blank or at
+                    continue
+                if blank is not None:
+                    raise InputError(f"{path}, line {blank}: the line is empty; remove it.")
+                yield at, line
     except UnicodeDecodeError as e:
         raise InputError(
             f"{path}, line {at}: byte {e.start + 1} is not UTF-8; convert the file to UTF-8."

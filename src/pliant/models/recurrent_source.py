@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import final
 from zlib import crc32
@@ -20,7 +21,7 @@ from pliant.errors import InputError, ModelError
 from pliant.models.encoder_random import uniform
 from pliant.models.recurrent_names import match_tensors
 from pliant.models.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
-from pliant.models.tokenizer import open_tokenizer
+from pliant.models.tokenizer import open_tokenizer, require_content
 from pliant.models.weights import StoredTensor, index_weights, read_float
 
 RANDOM = "random"
@@ -46,10 +47,17 @@ class RecurrentSource:
     identity: str
     is_random: bool
     _read: Callable[[str], np.ndarray] = field(repr=False)
+    _truncate: Callable[[str], str] = field(repr=False)
 
     def read(self, text: str) -> Int32[np.ndarray, " tokens"]:
         """Numbers of a text's words. Raises InputError where it has none, or too many."""
+        require_content(text, "the text")
         return self._read(text)
+
+    def truncate(self, text: str) -> str:
+        """The beginning of a text that the model reads: all of it, where it is not too long."""
+        require_content(text, "the text")
+        return self._truncate(text)
 
     def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
         """The words' vectors. Raises InputError for no or too many words, and for one that does not exist."""
@@ -103,6 +111,7 @@ def _directory(directory: Path) -> RecurrentSource:
         identity=digest.hexdigest(),
         is_random=False,
         _read=lambda text: tokenizer.encode(text).ids,
+        _truncate=lambda text: tokenizer.truncate(text)[0],
     )
 
 
@@ -135,7 +144,13 @@ def _random(source: str, config: str, seed: int) -> RecurrentSource:
         words = _WORDS.findall(text.lower())
         if not words:
             raise InputError("the text holds no word; give at least one.")
+        if len(words) > MAX_TOKENS:
+            raise InputError(f"the text has {len(words)} words, but the model reads at most {MAX_TOKENS}.")
         return np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
+
+    def truncate(text: str) -> str:
+        last = next(islice(_WORDS.finditer(text), MAX_TOKENS - 1, None), None)
+        return text if last is None else text[: last.end()]
 
     return RecurrentSource(
         name=source,
@@ -145,4 +160,5 @@ def _random(source: str, config: str, seed: int) -> RecurrentSource:
         identity=sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest(),
         is_random=True,
         _read=read,
+        _truncate=truncate,
     )

@@ -9,6 +9,7 @@ import tokenizers
 
 from pliant.arrays import Int32
 from pliant.errors import InputError, ModelError
+from pliant.models.examples import Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,44 @@ class Tokenizer:
         without content or of more tokens than the model has positions (nothing is ever cut off), and
         ModelError when the tokenizer yields an id the model has no embedding for.
         """
-        _require_content(text, "the text")
-        if pair is not None:
-            _require_content(pair, "the second text of the pair")
-        try:
-            encoding = self.inner.encode(text, pair)
-        except (TypeError, ValueError) as e:
-            raise InputError(f"the text {text[:40]!r} is not valid Unicode: {e}") from e
+        encoding = self._encoding(text, pair)
         ids = np.array(encoding.ids, np.int32)
         types = np.array(encoding.type_ids, np.int32)
         self._check(ids, encoding)
         has_types = self.spec.n_types > 1 and self.spec.family != "roberta"
         return Encoded(ids, types if has_types else np.zeros_like(types))
+
+    def truncate(
+        self, text: str, pair: str | None = None, max_tokens: int | None = None
+    ) -> tuple[str, str | None]:
+        """The beginnings of `text` and `pair` that fit into `max_tokens`, or else all that the model reads.
+
+        What fits is returned as it is. Of a pair the longer text is cut, down to the other's length, then
+        both. Raises InputError for a text without content.
+        """
+        most = min(max_tokens or self.spec.max_tokens, self.spec.max_tokens)
+        texts = [text] if pair is None else [text, pair]
+        while True:
+            encoding = self._encoding(texts[0], texts[1] if pair is not None else None)
+            excess = len(encoding.ids) - most
+            if excess <= 0:
+                return texts[0], None if pair is None else texts[1]
+            tokens = list(zip(encoding.sequence_ids, encoding.offsets, strict=True))
+            ends = [[end for number, (_, end) in tokens if number == i] for i in range(len(texts))]
+            lengths = _shortened([len(e) for e in ends], excess)
+            # A beginning may be split into more tokens than it had as part of the whole: look again.
+            before, texts = texts, [t[: e[n - 1]] for t, e, n in zip(texts, ends, lengths, strict=True)]
+            if texts == before:
+                raise InputError(f"no part of the text {text[:40]!r} fits into {most} tokens; allow more.")
+
+    def _encoding(self, text: str, pair: str | None) -> tokenizers.Encoding:
+        require_content(text, "the text")
+        if pair is not None:
+            require_content(pair, "the second text of the pair")
+        try:
+            return self.inner.encode(text, pair)
+        except (TypeError, ValueError) as e:
+            raise InputError(f"the text {text[:40]!r} is not valid Unicode: {e}") from e
 
     def _check(self, ids: np.ndarray, encoding: tokenizers.Encoding) -> None:
         if sum(encoding.special_tokens_mask) == len(ids):
@@ -106,6 +133,31 @@ def open_tokenizer(directory: Path, spec: Limits) -> Tokenizer:
     return Tokenizer(inner, spec, path)
 
 
-def _require_content(text: str, what: str) -> None:
+def encode_example(tokenizer: Tokenizer, example: Example) -> Encoded:
+    """As `Tokenizer.encode`, but an error names the example's file and line."""
+    try:
+        return tokenizer.encode(example.text, example.pair)
+    except InputError as error:
+        raise InputError(str(error) if example.where is None else f"{example.where}: {error}") from error
+
+
+def require_content(text: object, what: str) -> None:
+    """Raise InputError unless `text`, called `what` in the message, is one text that is not blank."""
+    if isinstance(text, list | tuple):
+        raise InputError(
+            f"{what} is a {type(text).__name__} of {len(text)}, but a call answers one text: answer them in "
+            "turn, [model(text) for text in texts]."
+        )
+    if not isinstance(text, str):
+        raise InputError(f"{what} is of type {type(text).__name__}; give a str.")
     if not text.strip():
         raise InputError(f"{what} is empty; give at least one word.")
+
+
+def _shortened(lengths: list[int], excess: int) -> list[int]:
+    """One or two lengths, less `excess` in all, the longer first; none below 1."""
+    if len(lengths) == 1:
+        return [max(1, lengths[0] - excess)]
+    room = max(2, sum(lengths) - excess)
+    short = min(*lengths, room // 2)
+    return [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]

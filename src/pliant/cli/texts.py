@@ -1,0 +1,68 @@
+"""Texts as verbs are given them: lines of a file, checked as a whole before the first is answered."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pliant.errors import InputError
+from pliant.models.examples import numbered_lines
+
+Truncate = Annotated[
+    bool, typer.Option("--truncate", help="Cut off what is longer than the model reads; else it is an error.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text, or a pair of texts; `where` names file and line, and None a text of the command line."""
+
+    text: str
+    pair: str | None = None
+    where: str | None = None
+    is_truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a model reads a text or a pair: `check` raises InputError, `truncate` returns what can be read."""
+
+    check: Callable[[str, str | None], object]
+    truncate: Callable[[str, str | None], tuple[str, str | None]]
+
+
+def text_lines(path: Path) -> tuple[Text, ...]:
+    """One text a line, so that the n-th answer is that of line n; empty lines may only end the file.
+
+    Raises InputError naming file and line for an empty line before others and for bad UTF-8, and for a file
+    that cannot be read or holds no text.
+    """
+    lines = tuple(Text(line, where=f"{path}, line {at}") for at, line in numbered_lines(path))
+    if not lines:
+        raise InputError(f"{path} holds no text; give one text a line.")
+    return lines
+
+
+def readable(texts: Iterable[Text], reading: Reading, is_truncating: bool) -> tuple[Text, ...]:
+    """The texts as the model can read them, those too long cut if `is_truncating`.
+
+    Raises InputError naming file and line of the first that it cannot read.
+    """
+    return tuple(_readable(text, reading, is_truncating) for text in texts)
+
+
+def _readable(text: Text, reading: Reading, is_truncating: bool) -> Text:
+    where = "" if text.where is None else f"{text.where}: "
+    is_longer = False
+    try:
+        kept, pair = reading.truncate(text.text, text.pair)
+        is_longer = (kept, pair) != (text.text, text.pair)
+        if is_longer and is_truncating:
+            text = replace(text, text=kept, pair=pair, is_truncated=True)
+        reading.check(text.text, text.pair)
+    except InputError as error:
+        next_move = " --truncate cuts it." if is_longer and not is_truncating else ""
+        raise InputError(f"{where}{error}{next_move}") from error
+    return text
