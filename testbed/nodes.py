@@ -56,7 +56,7 @@ class NodeBed:
         """Start a node, for the first time or after its device was killed; `wait` until it answers."""
         device = self.network[name]
         words = ["node", self.model, "--listen", f"{device.address}:{PORT}", "--name", name, "--verbose"]
-        words += ["--token-file", str(self.folder / "token"), "--threads", "1"]
+        words += ["--peer-token-file", str(self.folder / "token"), "--threads", "1"]
         words += ["--dilate", str(device.spec.slower)]
         for upstream in self.upstreams.get(name, ()):
             words += ["--upstream", self.url(upstream)]

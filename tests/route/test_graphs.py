@@ -36,7 +36,7 @@ class World:
                 elif isinstance(due, Broadcast):
                     for predecessor in due.predecessors:
                         if predecessor not in self.dead:
-                            self.routers[predecessor].told(name, due.told, self.now_s)
+                            self.routers[predecessor].gossip(name, due.told, self.now_s)
 
     def _ping(self, node: Router, name: str) -> None:
         if name in self.dead:

@@ -1,5 +1,7 @@
 """A router told of events: propagation, failures, pings, probes."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.errors import RouteError
@@ -113,14 +115,46 @@ def test_what_stays_under_the_threshold_is_not_broadcast() -> None:
     assert node.due(1.0) == ()
 
 
-def test_an_older_broadcast_of_the_same_start_is_dropped() -> None:
-    """Messages overtake each other; a node that was restarted counts from the start."""
+@pytest.mark.parametrize("stamp", [(0, 0), (2**53, 2**53)])
+def test_a_broadcast_changes_no_choice_and_makes_for_one_ping(stamp: tuple[int, int]) -> None:
+    """Anybody can send one in an upstream's name: only the upstream's own answer counts."""
     node = router("a")
-    node.told("a", word("a", line(1.0, 0.0, MAX_N), stamp=(5, 9)), 1.0)
-    node.told("a", word("a", FAST, stamp=(5, 8)), 1.1)
-    assert node.choose(90, 1.1).target == LOCAL
-    node.told("a", word("a", FAST, stamp=(4, 1)), 1.2)
-    assert node.choose(90, 1.2).target == "a"
+    assert node.choose(90, 1.0).target == "a"
+    for i in range(100):
+        node.gossip("a", word("a", line(1e3, 0.0, MAX_N), stamp=stamp), 1.0 + i / 1000)
+        assert node.choose(90, 1.0 + i / 1000).target == "a"
+    assert node.due(1.1) == (Ping("a"),)
+    node.pinged("a", 0.1, 0.0, word("a", line(1e3, 0.0, MAX_N)), 1.2)
+    assert node.choose(90, 1.2).target == LOCAL
+    node.pinged("a", 0.1, 0.0, word("a"), 1.3)
+    assert node.choose(90, 1.3).target == "a"
+
+
+def test_hints_make_for_one_ping_in_retry_s_however_many_come() -> None:
+    """Otherwise a stranger could make a node flood its own upstream."""
+    node, pings = router("a"), 0
+    for i in range(1000):
+        node.gossip("a", word("a"), i / 100)
+        pings += len(node.due(i / 100))
+    assert pings == 10.0 / SETTINGS.retry_s
+
+
+def test_a_hint_outlives_an_answer_that_was_under_way() -> None:
+    """That answer may tell of the time before the change."""
+    node = router("a")
+    node.gossip("a", word("a"), 1.0)
+    assert node.due(1.0) == (Ping("a"),)
+    node.gossip("a", word("a"), 1.1)
+    node.pinged("a", 0.2, 0.0, word("a"), 1.2)
+    assert node.due(1.9) == ()
+    assert node.due(2.0) == (Ping("a"),)
+
+
+def test_a_broadcast_is_believed_where_the_papers_rules_are_asked_for() -> None:
+    """CRIME 4.3.3 (ii), for its evaluation."""
+    node = router("a", settings=replace(SETTINGS, trusts_broadcasts=True))
+    node.gossip("a", word("a", line(1e3, 0.0, MAX_N)), 1.0)
+    assert node.choose(90, 1.0).target == LOCAL
 
 
 def test_predecessors_expire() -> None:

@@ -385,9 +385,9 @@ def test_where_the_queue_is_full_others_are_asked() -> None:
 
 def test_nodes_show_each_other_the_token() -> None:
     """Requests, pings and broadcasts alike; without it nothing is passed on."""
-    with running(Upper(mark="@up"), name="up", tokens=(TOKEN,), **fixed(*HONEST)) as up:
+    with running(Upper(mark="@up"), name="up", peer_tokens=(TOKEN,), **fixed(*HONEST)) as up:
         options = {"name": "end", "upstreams": (up.url,), **fixed(*LATE)}
-        with running(Upper(mark="@end"), tokens=(TOKEN,), **options) as end:
+        with running(Upper(mark="@end"), peer_tokens=(TOKEN,), **options) as end:
             good = {"authorization": f"Bearer {TOKEN}"}
             explain = f"{end.url}/v2/pliant/route?length=50"
             until(lambda: httpx.get(explain, headers=good, timeout=PATIENCE_S).json()["target"] == up.url)

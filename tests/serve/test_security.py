@@ -36,7 +36,9 @@ def test_any_of_the_tokens_opens_and_nothing_else() -> None:
 
 def test_it_is_known_which_token_was_shown() -> None:
     """A node below that still has the old one is told of changes with that."""
-    tokens = Tokens([TOKEN, "fedcba9876543210"])
+    tokens = Tokens(["client-token-0123"], [TOKEN, "fedcba9876543210"])
+    assert tokens.shown("Bearer client-token-0123") is None
+    assert tokens.admit("Bearer client-token-0123")
     assert tokens.shown("Bearer  fedcba9876543210") == "fedcba9876543210"
     assert tokens.shown(f"Basic {TOKEN}") is None
     assert Tokens().shown(f"Bearer {TOKEN}") is None
@@ -45,6 +47,7 @@ def test_it_is_known_which_token_was_shown() -> None:
 def test_without_tokens_everybody_is_let_in() -> None:
     """That is what loopback is for."""
     assert Tokens().admit(None)
+    assert Tokens().is_peer(None)
 
 
 def test_a_token_file_has_a_token_a_line(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_node_below_is_shown_the_token_that_it_showed() -> None:
     tokens = ("first-token-0123", "second-token-0123")
     options = fixed((0, 900.0), refit_every=2)
     shown = {"authorization": f"bearer  {tokens[1]}"}
-    with Liar() as below, running(Upper(), tokens=tokens, **options) as node:
+    with Liar() as below, running(Upper(), peer_tokens=tokens, **options) as node:
         headers = shown | route(sender="below", address=below.url)
         assert node.post("x", headers=headers).status_code == 200
         assert node.post("x", headers=shown).status_code == 200

@@ -39,7 +39,18 @@ def node(
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Bearer tokens, one a line: requests must bring one; the first is shown upstream."),
+        typer.Option(help="Bearer tokens, one a line: requests of clients must bring one."),
+    ] = None,
+    peer_token_file: Annotated[
+        Path | None,
+        typer.Option(help="Bearer tokens of other nodes, one a line; the first is shown to upstreams."),
+    ] = None,
+    peer_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where nodes may be told of changes, besides the address they call from: a network such as "
+            "10.0.0.0/8, or a host's name; repeatable."
+        ),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
@@ -106,6 +117,7 @@ def node(
     json: Json = False,
 ) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
+    from pliant.serve.callback import parse_callbacks
     from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
     from pliant.serve.power import read_objective, read_power, read_radio
 
@@ -119,6 +131,8 @@ def node(
         version=__version__,
         name=name,
         tokens=() if token_file is None else read_tokens(token_file),
+        peer_tokens=() if peer_token_file is None else read_tokens(peer_token_file),
+        callbacks=parse_callbacks(peer_network or ()),
         tls=Tls(tls_cert, tls_key, ca),
         is_insecure=insecure,
         upstreams=tuple(upstream or ()),

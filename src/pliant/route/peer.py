@@ -49,7 +49,10 @@ class Successor:
         self.name = name
         self.transfer = TransferTimes(prior, settings.transfer)
         self.told: Told | None = None
-        self.ping_at_s = float("-inf")
+        self._due_s = float("-inf")
+        self._hint_due_s = float("inf")
+        self._hinted_ping_s = float("-inf")
+        """When a ping was sent last because of a hint."""
         self.contact_s: float | None = None
         self.n_inputs = 0
         """How many inputs its router had seen when a ping was due last."""
@@ -89,6 +92,11 @@ class Successor:
         return is_moved and self.is_ready
 
     @property
+    def ping_at_s(self) -> float:
+        """When it is to be pinged: as scheduled, or sooner after a hint."""
+        return min(self._due_s, self._hint_due_s)
+
+    @property
     def is_ready(self) -> bool:
         """Whether requests may go there."""
         return self.told is not None and not self._failures and self._me not in self.told.through
@@ -111,7 +119,7 @@ class Successor:
         is_believed = self._judge(n, away_s, spent_s, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
         if is_believed and told is not None:
-            self.tell(told, now_s, in_order=True)
+            self.tell(told, now_s)
         is_moved = was != (link.fixed_s, link.per_item_s)
         if is_moved:
             self._candidate = None
@@ -120,22 +128,22 @@ class Successor:
     def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
         self._heard(is_surprise, now_s, is_ping=True)
-        self.tell(told, now_s, in_order=True)
+        self.tell(told, now_s)
         self._candidate = None
 
-    def tell(self, told: Told, now_s: float, in_order: bool = False) -> bool:
-        """Its word came; not `in_order` (a broadcast), an older word than the present one is dropped.
-
-        Whether that changes anything. Who is down and sends a broadcast is pinged now.
-        """
+    def tell(self, told: Told, now_s: float) -> bool:
+        """Its word came, from itself and in the order of arrival; whether that changes anything."""
         if now_s < self._aside_until_s or told is self.told or told == self.told:
-            return False
-        if self.told is not None and not in_order and told.is_older_than(self.told):
             return False
         self.told, self._candidate = told, None
         if self._failures:
-            self.ping_at_s = min(self.ping_at_s, now_s)
+            self._due_s = min(self._due_s, now_s)
         return True
+
+    def hinted(self, now_s: float) -> None:
+        """Someone says that its word has changed: it is pinged, for a hint at most once in `retry_s`."""
+        soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
+        self._hint_due_s = min(self._hint_due_s, soonest_s)
 
     def failed(self, now_s: float) -> None:
         """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later.
@@ -148,7 +156,7 @@ class Successor:
         self._is_asked = False
         self._failures += 1
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
-        self.ping_at_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
+        self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
 
     def mismatched(self, now_s: float) -> None:
         """It holds another model, or speaks another protocol: it is down until a ping shows a fit."""
@@ -163,7 +171,7 @@ class Successor:
             self._interval_s = min(_CONFIRM_S, self._settings.ping_after_s)
         if self.contact_s is not None:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
-        self.ping_at_s = min(self.ping_at_s, max(now_s, self._aside_until_s))
+        self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
     def set_aside(self, now_s: float) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
@@ -173,20 +181,24 @@ class Successor:
         wait_s = min(self._settings.aside_s * 2.0 ** min(self._asides, 16), self._settings.aside_limit_s)
         self._asides += 1
         self._strikes = self._honest = 0
-        self._aside_until_s = self.ping_at_s = now_s + wait_s
+        self._aside_until_s = self._due_s = now_s + wait_s
         self.told = None
 
     def asked(self, now_s: float) -> None:
         """A ping is on its way; the next one is due an interval later, whatever comes of it."""
-        self.ping_at_s = now_s + max(self._interval_s, self._settings.retry_s)
+        self._due_s = now_s + max(self._interval_s, self._settings.retry_s)
+        if now_s >= self._hint_due_s:
+            self._hint_due_s, self._hinted_ping_s = float("inf"), now_s
         self._is_asked = True
 
     def postpone(self, now_s: float) -> None:
         """No ping now, as nothing depends on it."""
-        self.ping_at_s = now_s + self._settings.ping_after_s
+        self._due_s = now_s + self._settings.ping_after_s
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether it is pinged even if nothing seems to depend on it."""
+        if now_s >= self._hint_due_s:
+            return True
         if not self.is_ready or self.contact_s is None or self._interval_s < self._settings.ping_after_s:
             return True
         return now_s - self.contact_s >= _RARELY * self._settings.ping_after_s
@@ -230,7 +242,7 @@ class Successor:
             elif is_ping:
                 self._interval_s = min(2.0 * self._interval_s, _CALM * usual_s)
         is_aside = now_s < self._aside_until_s
-        self.ping_at_s = self._aside_until_s if is_aside else now_s + self._interval_s
+        self._due_s = self._aside_until_s if is_aside else now_s + self._interval_s
 
     def _judge(
         self, n: int, away_s: float, spent_s: float, otherwise_s: Callable[[int], float], now_s: float

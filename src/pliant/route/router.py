@@ -171,10 +171,25 @@ class Router:
             self._changed()
 
     def told(self, successor: str, told: Told, now_s: float) -> None:
-        """A broadcast of `successor` came in. It says nothing about the way there."""
+        """`successor` itself told its word, with an answer that says nothing of the way there."""
         peer = self._successors.get(successor)
         if peer is not None and peer.tell(told, now_s):
             self._changed()
+
+    def gossip(self, successor: str, told: Told, now_s: float) -> None:
+        """A broadcast in the name of `successor` came in (CRIME 4.3.3 ii).
+
+        Anybody may have sent it, so that it is a hint to ping `successor`, and its curve changes no choice.
+        With `trusts_broadcasts`, as in the paper, it is taken for the word of `successor`.
+        """
+        peer = self._successors.get(successor)
+        if peer is None:
+            return
+        if self.settings.trusts_broadcasts:
+            self.told(successor, told, now_s)
+            return
+        peer.hinted(now_s)
+        self._is_checked = False
 
     def failed(self, successor: str, now_s: float) -> None:
         """`successor` could not be reached, or answered with an error of its own."""

@@ -17,6 +17,8 @@ class RouterSettings:
     `threshold_ratio` of it. A successor that was not asked for `ping_after_s` (T_ping) is pinged; with
     `adapts_pings` at once where a round trip was a surprise, after up to four times as long where none was,
     and eight times later where all it could save is less than the ping takes.
+    A broadcast makes for a ping of the node that it speaks of, at most one in `retry_s`; with
+    `trusts_broadcasts` its curve is taken as it comes.
     Where this device looks slower than it was, and nothing came here for `probe_after_s`, it is probed.
     """
 
@@ -29,6 +31,7 @@ class RouterSettings:
     threshold_ratio: float = 0.05
     ping_after_s: float = 60.0
     adapts_pings: bool = True
+    trusts_broadcasts: bool = False
     probe_after_s: float | None = 30.0
     expire_after_s: float = 1500.0
     rtt_fresh_s: float = 10.0
@@ -72,7 +75,10 @@ def paper(
     power: PowerModel | None = None,
     radio: RadioModel | None = None,
 ) -> RouterSettings:
-    """CRIME as published: plain least squares, the last round trip, fixed thresholds and pings, no probes."""
+    """CRIME as published: plain least squares, the last round trip, fixed thresholds and pings, no probes.
+
+    Broadcasts are believed.
+    """
     return RouterSettings(
         max_n,
         window,
@@ -82,6 +88,7 @@ def paper(
         threshold_ratio=0.0,
         ping_after_s=ping_after_s,
         adapts_pings=False,
+        trusts_broadcasts=True,
         probe_after_s=None,
         power=power,
         radio=radio,

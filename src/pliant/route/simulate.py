@@ -226,7 +226,7 @@ class _Simulation:
                 continue
             size = _LINE_BYTES + self._world.sizes.point_bytes * len(told.curve.points)
             here_s = now_s + link.rtt_s / 2.0 + size / link.bandwidth_Bps
-            peer.router.told(node.name, told, here_s)
+            peer.router.gossip(node.name, told, here_s)
             slowest_s = max(slowest_s, here_s)
         return slowest_s
 

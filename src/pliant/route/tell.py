@@ -26,16 +26,14 @@ class Told:
     """A node's word: its curve, and `through`, the nodes that this curve depends on, itself among them.
 
     `stamp` is (when this node started, how many times it has changed its mind since): of two words of one
-    start the later counts, and a word of another start replaces both.
+    start the later counts, and a word of another start replaces both. Only nodes of protocol 1 compare them:
+    later ones take words in the order in which they come from the node itself.
     """
 
     node: str
     curve: TimeCurve
     through: frozenset[str]
     stamp: tuple[int, int] = (0, 0)
-
-    def is_older_than(self, other: "Told") -> bool:
-        return self.stamp[0] == other.stamp[0] and self.stamp[1] < other.stamp[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pliant.route.wire import (
     encode_told,
 )
 from pliant.serve.ask import EXPLAIN_PATH
-from pliant.serve.client import reachable
+from pliant.serve.callback import Callbacks
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
 from pliant.serve.limits import Limits
 from pliant.serve.metrics import TEXT
@@ -36,14 +36,23 @@ from pliant.serve.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER, TELL_PA
 
 EXTENSIONS = ("binary_tensor_data", "pliant_route")
 _HEALTH = "/v2/health/"
+_OF_NODES = (CURVE_PATH, TELL_PATH)
 _ROUTE = ROUTE_HEADER.lower().encode()
 _LONGEST_ID = 64
 _Answer = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(node: Node, tokens: Tokens, version: str) -> ASGIApp:
-    """The ASGI application of `node`; everything but its health asks for a token, where there are any."""
-    paths = _Paths(node, version, tokens)
+def make_app(
+    node: Node,
+    tokens: Tokens,
+    version: str,
+    callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
+) -> ASGIApp:
+    """The ASGI application of `node`; everything but its health asks for a token, where there are any.
+
+    What nodes say to each other asks for a peer's. `callbacks` say where these may be told of changes.
+    """
+    paths = _Paths(node, version, tokens, callbacks)
     name = node.served.signature.name
     routes = [
         Route("/v2/health/live", paths.live, methods=["GET"]),
@@ -82,16 +91,26 @@ class _Guard:
             await self._app(scope, receive, send)
             return
         sent = self._leaving(send)
-        if self._tokens and not scope["path"].startswith(_HEALTH):
-            given = [value for name, value in scope["headers"] if name == b"authorization"]
-            if len(given) != 1 or not self._tokens.admit(given[0].decode("latin-1")):
-                why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
-                no = _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
-                await no(scope, receive, sent)
-                return
-        names = {name for name, _ in scope["headers"]}
-        is_node = _ROUTE in names or scope["path"] == CURVE_PATH
+        is_node = scope["path"] in _OF_NODES or any(name == _ROUTE for name, _ in scope["headers"])
+        no = self._refusal(scope, is_node)
+        if no is not None:
+            await no(scope, receive, sent)
+            return
         await self._app(scope, receive, self._leaving(send, self._identity) if is_node else sent)
+
+    def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
+        """What a request is told that may not be made; None for one that may."""
+        if not self._tokens or scope["path"].startswith(_HEALTH):
+            return None
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+        shown = given[0] if len(given) == 1 else None
+        if not self._tokens.admit(shown):
+            why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
+            return _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
+        if is_node and not self._tokens.is_peer(shown):
+            why = f"{scope['path']} and {ROUTE_HEADER} are for nodes: show a token of --peer-token-file."
+            return _error(403, why, {"connection": "close"})
+        return None
 
     def _leaving(self, send: Send, identity: Sequence[tuple[bytes, bytes]] = ()) -> Send:
         async def closing(message: Any) -> None:
@@ -106,8 +125,8 @@ class _Guard:
 class _Paths:
     """One method a path."""
 
-    def __init__(self, node: Node, version: str, tokens: Tokens) -> None:
-        self._node, self._version, self._tokens = node, version, tokens
+    def __init__(self, node: Node, version: str, tokens: Tokens, callbacks: Callbacks) -> None:
+        self._node, self._version, self._tokens, self._callbacks = node, version, tokens, callbacks
         served = node.served
         about = document(served.signature, served.max_length, served.endpoint.best, version, bool(tokens))
         self._openapi = _json(about).body
@@ -195,9 +214,9 @@ class _Paths:
             raise NodeError(
                 f"{route.sender or 'the sender'} does not fit {self._node.name}: {reason}.", status=MISMATCH
             )
-        address, listener = route.address, None
-        if address is not None and request.client is not None:
-            address = reachable(address, request.client.host, bool(self._tokens))
+        address, listener = None, None
+        if route.address is not None and request.client is not None:
+            address = self._callbacks.url(route.address, request.client.host)
         if address is not None:
             listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
         self._node.heard_of(route, listener)

@@ -13,7 +13,7 @@ import httpx
 
 from pliant.errors import NodeError
 from pliant.serve.limits import Limits
-from pliant.serve.security import bearer, is_any
+from pliant.serve.security import bearer
 
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
@@ -44,21 +44,6 @@ def checked_url(url: str) -> str:
     if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
         raise NodeError(f"{url!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
     return url.rstrip("/")
-
-
-def reachable(address: str, caller: str, is_trusted: bool) -> str:
-    """Where a caller that says it listens at `address` is called back. Raises NodeError for no address.
-
-    Its own host stands in for one that means "all of mine"; and for any other where callers show no token,
-    or a stranger could have this node call whom it likes.
-    """
-    url = checked_url(address)
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if is_trusted and not is_any(host):
-        return url
-    at = f"[{caller}]" if ":" in caller else caller
-    return f"{parts.scheme}://{at}" + (f":{parts.port}" if parts.port else "")
 
 
 @final

@@ -27,6 +27,7 @@ from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router
 from pliant.route.settings import RouterSettings
 from pliant.serve.admission import Admission
+from pliant.serve.callback import Callbacks
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.served import Served
@@ -42,9 +43,10 @@ class NodeOptions:
 
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
     answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
-    is what is known of this device without that. `terms` are of requests that start here and bring none,
-    before the model's own. `objective` says where requests that start here go; joules count by `power`
-    and `radio` (eq. 8 and 9).
+    is what is known of this device without that. `tokens` are clients', `peer_tokens` other nodes', of which
+    the first is shown upstream; `callbacks` say where nodes below may be told of changes. `terms` are of
+    requests that start here and bring none, before the model's own. `objective` says where requests that
+    start here go; joules count by `power` and `radio` (eq. 8 and 9).
     """
 
     listen: Address
@@ -53,6 +55,8 @@ class NodeOptions:
     upstreams: tuple[str, ...] = ()
     address: str | None = None
     tokens: tuple[str, ...] = ()
+    peer_tokens: tuple[str, ...] = ()
+    callbacks: Callbacks = field(default_factory=Callbacks)
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
     queue: int = 64
@@ -79,8 +83,8 @@ class OnStart(Protocol):
 
 async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
-    tokens = Tokens(options.tokens)
     try:
+        tokens = Tokens(options.tokens, options.peer_tokens)
         check_exposure(options.listen, tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
@@ -101,7 +105,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
             options.upstreams,
             served.signature.name,
             options.address or url,
-            options.tokens[0] if options.tokens else None,
+            options.peer_tokens[0] if options.peer_tokens else None,
             node.probe,
             node.metrics,
             options.limits,
@@ -109,7 +113,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         )
         if options.learn_s:
             node.learn(LENGTHS, options.learn_s)
-        app = make_app(node, tokens, options.version)
+        app = make_app(node, tokens, options.version, options.callbacks)
         server = NodeServer(app, options.limits, tls, node.drain, options.settle_s)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         tasks = [

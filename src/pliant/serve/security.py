@@ -16,29 +16,45 @@ _SHORTEST = 16
 
 @final
 class Tokens:
-    """Tokens of which any one opens the node; none at all leaves it open."""
+    """Tokens of clients and of other nodes (`peers`); none at all leaves the node open.
 
-    def __init__(self, tokens: Sequence[str] = ()) -> None:
-        self._tokens = tuple(token.encode() for token in tokens)
+    Any of them opens the node. Only a peer's lets its bearer ping, broadcast, pass requests on and be told of
+    changes. Raises NodeError for a token that is both: every client could speak as a node then.
+    """
+
+    def __init__(self, clients: Sequence[str] = (), peers: Sequence[str] = ()) -> None:
+        if set(clients) & set(peers):
+            raise NodeError(
+                "a token is both a client's and a node's, so that every client could speak as a node; give "
+                "--token-file and --peer-token-file different tokens."
+            )
+        self._clients = tuple(token.encode() for token in clients)
+        self._peers = tuple(token.encode() for token in peers)
 
     def __bool__(self) -> bool:
-        return bool(self._tokens)
+        return bool(self._clients or self._peers)
 
     def admit(self, authorization: str | None) -> bool:
         """Whether an `Authorization` header opens the node."""
-        return not self._tokens or self.shown(authorization) is not None
+        return not self or _shown(authorization, (*self._clients, *self._peers)) is not None
+
+    def is_peer(self, authorization: str | None) -> bool:
+        """Whether an `Authorization` header is another node's; anybody's is, where there are no tokens."""
+        return not self or self.shown(authorization) is not None
 
     def shown(self, authorization: str | None) -> str | None:
-        """Which of the tokens an `Authorization` header carries, None if it carries none of them.
+        """Which of the peers' tokens an `Authorization` header carries, None if it carries none of them."""
+        return _shown(authorization, self._peers)
 
-        Takes as long for any wrong token of a length: every token is compared, each in constant time.
-        """
-        scheme, _, given = (authorization or "").partition(" ")
-        found = None
-        for token in self._tokens:
-            if hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape")):
-                found = token
-        return found.decode() if found is not None and scheme.lower() == "bearer" else None
+
+def _shown(authorization: str | None, tokens: Sequence[bytes]) -> str | None:
+    """Takes as long for any wrong token of a length: every token is compared, each in constant time."""
+    scheme, _, given = (authorization or "").partition(" ")
+    found = None
+    for token in tokens:
+        if hmac.compare_digest(token, given.strip().encode("utf-8", "surrogateescape")):
+            found = token
+    return found.decode() if found is not None and scheme.lower() == "bearer" else None
 
 
 def bearer(token: str | None) -> dict[str, str]:
@@ -49,8 +65,8 @@ def bearer(token: str | None) -> dict[str, str]:
 def read_tokens(path: Path) -> tuple[str, ...]:
     """The tokens in a file, one a line; empty lines and those that begin with # are not.
 
-    The first is what the node shows to others. Raises NodeError if there is none, if one is too short to be
-    safe, or if others than the file's owner can read it.
+    A node shows the first of its peers' tokens to others. Raises NodeError if there is none, if one is too
+    short to be safe, or if others than the file's owner can read it.
     """
     try:
         with path.open("rb") as file:
@@ -128,14 +144,6 @@ class Address:
             return ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost"
-
-
-def is_any(host: str) -> bool:
-    """Whether `host` stands for all of a machine's addresses."""
-    try:
-        return ip_address(host).is_unspecified
-    except ValueError:
-        return False
 
 
 def parse_address(text: str) -> Address:

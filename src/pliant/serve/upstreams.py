@@ -167,14 +167,17 @@ class Upstreams:
         self._changed.set()
 
     def told(self, body: bytes) -> None:
-        """A broadcast came in. Raises RouteError for one that cannot be, NodeError (404) for a stranger's."""
+        """A broadcast came in, a hint to ping the upstream that it speaks of.
+
+        Raises RouteError for one that cannot be, NodeError (404) where it speaks of no upstream.
+        """
         told, _ = decode_told(body)
         now_s = self._clock()
         names = [state.name for state in self._router.states(now_s) if state.node == told.node]
         if not names:
             raise NodeError(f"{told.node} is no upstream of {self._router.name}.", status=404)
         for name in names:
-            self._router.told(name, told, now_s)
+            self._router.gossip(name, told, now_s)
         self.changed()
 
     async def run(self) -> None:
