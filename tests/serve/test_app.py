@@ -12,6 +12,7 @@ from pliant.serve.limits import Limits
 from pliant.serve.security import Address
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, running
+from tests.serve.test_routing import route
 
 TOKEN = "0123456789abcdef"
 INFER = "/v2/models/upper/infer"
@@ -48,8 +49,14 @@ def tensor(**changes: Any) -> dict[str, Any]:
 
 def test_health_metadata_and_readiness_are_as_the_protocol_says(client: httpx.Client) -> None:
     """Public clients ask these before they ask anything else."""
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/upper/ready"):
-        assert client.get(path).status_code == 200
+    states = {
+        "/v2/health/live": {"live": True},
+        "/v2/health/ready": {"ready": True},
+        "/v2/models/upper/ready": {"name": "upper", "ready": True},
+        "/v2/models/upper/versions/1/ready": {"name": "upper", "ready": True},
+    }
+    for path, state in states.items():  # KServe's client reads the bodies
+        assert (client.get(path).status_code, client.get(path).json()) == (200, state)
     assert client.get("/v2").json()["name"] == "here"
     about = client.get("/v2/models/upper").json()
     assert about["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [1]}]
@@ -196,6 +203,49 @@ def test_other_paths_and_methods_are_refused(client: httpx.Client) -> None:
     response = client.get(INFER)
     refused(response, 405)
     assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("where", ["name", "datatype", "data", "id", "parameters", "outputs"])
+def test_bytes_that_are_not_utf_8_are_refused(client: httpx.Client, where: str) -> None:
+    """Wherever they stand: they were a 500 with a traceback in the log."""
+    words = {name: f"?{name}" for name in ("name", "datatype", "data", "id", "parameters", "outputs")}
+    given = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [words["data"]]}
+    request = {
+        "id": words["id"],
+        "parameters": {"x": words["parameters"]},
+        "inputs": [given | ({where: words[where]} if where in ("name", "datatype") else {})],
+        "outputs": [{"name": words["outputs"] if where == "outputs" else "upper"}],
+    }
+    text = json.dumps(request)
+    assert f"?{where}" in text
+    body = text.encode().replace(f"?{where}".encode(), b"\xff")
+    refused(client.post(INFER, content=body), 400)
+
+
+def test_answers_are_counted_by_status() -> None:
+    """Failures too, which no metric showed: whoever operates the node looks there first."""
+    with (
+        running(Upper(), tokens=(TOKEN,), limits=Limits(body_bytes=4096)) as node,
+        httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client,
+    ):
+        good = {"authorization": f"Bearer {TOKEN}"}
+        asked = [
+            (200, asking("a"), {}),
+            (400, b"{", {}),
+            (401, asking("a"), {"authorization": "Bearer x"}),
+            (403, asking("a"), route(sender="x")),
+            (413, b"x" * 5000, {}),
+            (415, b"x", {"content-encoding": "gzip"}),
+            (422, asking("a", parameters={"accuracy_floor": 0.9}), {}),
+            (500, asking("bug"), {}),
+        ]
+        for status, body, headers in asked:
+            assert client.post(INFER, content=body, headers=good | headers).status_code == status
+        assert client.get("/nowhere", headers=good).status_code == 404
+        text = client.get("/metrics", headers=good).text
+        for status, *_ in asked:
+            assert f'pliant_responses_total{{path="{INFER}",status="{status}"}} 1.0' in text
+        assert 'pliant_responses_total{path="other",status="404"} 1.0' in text
 
 
 def test_a_bug_answers_500_and_the_node_goes_on(client: httpx.Client) -> None:

@@ -3,7 +3,8 @@
 Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
 ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
 `Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's word
-and how long it spent on the request. Decoders accept nothing else, and raise RouteError or PeerCurveError.
+and how long it spent on the request. Decoders ignore fields that they do not know, which later versions may
+add, and raise RouteError or PeerCurveError for anything else.
 """
 
 import struct
@@ -29,7 +30,7 @@ Weight = Annotated[float, msgspec.Meta(ge=0)]
 M = TypeVar("M")
 
 
-class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
 
     `deadline_s` is what is left of the source's deadline, the way back taken off. The sender waits for
@@ -54,7 +55,7 @@ class RouteMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         return None if self.objective is None else Objective(*self.objective)
 
 
-class CurveMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's word on the wire; `spent_s`, by the node's clock, is what of a request its curve tells of."""
 
     node: Name
@@ -95,7 +96,7 @@ def decode_told(text: str | bytes) -> tuple[Told, float | None]:
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
         points = msgspec.json.decode(message.points)
-    except (RouteError, msgspec.DecodeError) as error:
+    except (RouteError, msgspec.DecodeError, UnicodeError) as error:
         raise PeerCurveError(str(error)) from error
     curve = validated(points, MAX_POINTS)
     through = frozenset((*message.through, message.node))

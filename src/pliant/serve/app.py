@@ -67,36 +67,33 @@ def make_app(
     for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
         routes += [
             Route(base, paths.model, methods=["GET"]),
-            Route(f"{base}/ready", paths.ready, methods=["GET"]),
+            Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
             Route(f"{base}/infer", paths.infer, methods=["POST"]),
         ]
     handlers: Any = {PliantError: _failed, HTTPException: _http, Exception: _broken}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _Guard(app, node, tokens)
+    return _Guard(app, node, tokens, frozenset(route.path for route in routes))
 
 
 class _Guard:
     """Before everything else: a token, and a `Connection: close` from a node that is about to leave.
 
-    Answers to other nodes, errors too, carry this node's identity.
+    Every answer is counted by its status; those to other nodes, errors too, carry this node's identity.
     """
 
-    def __init__(self, app: ASGIApp, node: Node, tokens: Tokens) -> None:
-        self._app, self._node, self._tokens = app, node, tokens
+    def __init__(self, app: ASGIApp, node: Node, tokens: Tokens, paths: frozenset[str]) -> None:
+        self._app, self._node, self._tokens, self._paths = app, node, tokens, paths
         self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        sent = self._leaving(send)
         is_node = scope["path"] in _OF_NODES or any(name == _ROUTE for name, _ in scope["headers"])
         no = self._refusal(scope, is_node)
-        if no is not None:
-            await no(scope, receive, sent)
-            return
-        await self._app(scope, receive, self._leaving(send, self._identity) if is_node else sent)
+        identity = self._identity if is_node and no is None else ()
+        await (no or self._app)(scope, receive, self._sending(scope["path"], send, identity))
 
     def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
         """What a request is told that may not be made; None for one that may."""
@@ -112,14 +109,18 @@ class _Guard:
             return _error(403, why, {"connection": "close"})
         return None
 
-    def _leaving(self, send: Send, identity: Sequence[tuple[bytes, bytes]] = ()) -> Send:
-        async def closing(message: Any) -> None:
+    def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
+        """`send`, with what every answer carries; its status is counted."""
+        label = path if path in self._paths else "other"
+
+        async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
+                self._node.metrics.responses.labels(label, message["status"]).inc()
                 close = [(b"connection", b"close")] if self._node.is_draining else []
                 message = {**message, "headers": [*message["headers"], *identity, *close]}
             await send(message)
 
-        return closing
+        return sending
 
 
 class _Paths:
@@ -132,10 +133,16 @@ class _Paths:
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
-        return Response()
+        return _json({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        return Response(status_code=503 if self._node.is_draining else 200)
+        is_ready = not self._node.is_draining
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def model_ready(self, request: Request) -> Response:
+        is_ready = not self._node.is_draining
+        about = {"name": self._node.served.signature.name, "ready": is_ready}
+        return _json(about, 200 if is_ready else 503)
 
     async def server(self, request: Request) -> Response:
         return _json({"name": self._node.name, "version": self._version, "extensions": EXTENSIONS})
@@ -281,5 +288,5 @@ def _error(status: int, why: str, headers: dict[str, str]) -> Response:
     return Response(msgspec.json.encode({"error": why}), status, headers, JSON)
 
 
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type=JSON)
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type=JSON)

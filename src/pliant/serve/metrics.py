@@ -40,6 +40,12 @@ class Metrics:
             ("target", "outcome"),
             registry=here,
         )
+        self.responses = Counter(
+            "pliant_responses",
+            "HTTP responses, those that refuse a request too, by path and status.",
+            ("path", "status"),
+            registry=here,
+        )
         self.request_seconds = Histogram(
             "pliant_request_seconds",
             "From a request read to its answer.",

@@ -22,18 +22,11 @@ def document(model: Signature, max_length: int, best: float | None, version: str
     """
     base = f"/v2/models/{model.name}"
     paths: _Json = {
-        "/v2/health/live": _get("Whether the node runs.", _empty("It runs."), is_open=True),
-        "/v2/health/ready": _get(
-            "Whether the node takes requests.",
-            {**_empty("It takes requests."), "503": {"description": "It does not, or no longer."}},
-            is_open=True,
-        ),
+        "/v2/health/live": _get("Whether the node runs.", _json("Live"), is_open=True),
+        "/v2/health/ready": _get("Whether the node takes requests.", _states("Ready"), is_open=True),
         "/v2": _get("The node and its extensions.", _json("Server")),
         base: _get("The model's inputs and outputs.", _json("Model")),
-        f"{base}/ready": _get(
-            "Whether the model takes requests.",
-            {**_empty("It does."), "503": {"description": "It does not."}},
-        ),
+        f"{base}/ready": _get("Whether the model takes requests.", _states("ModelReady")),
         f"{base}/infer": {"post": _infer()},
         "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
         "/v2/pliant/route": {"get": _explain(max_length)},
@@ -56,7 +49,7 @@ def document(model: Signature, max_length: int, best: float | None, version: str
         for path in paths.values():
             for operation in path.values():
                 if "security" not in operation:
-                    operation["responses"]["401"] = _ERROR
+                    operation["responses"] |= {"401": _ERROR, "403": _ERROR}
     return about
 
 
@@ -65,13 +58,15 @@ def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
     return {"get": {**operation, "security": []} if is_open else operation}
 
 
-def _empty(description: str) -> _Json:
-    return {"200": {"description": description}}
-
-
 def _json(schema: str) -> _Json:
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
     return {"200": {"description": "As it is.", "content": content}}
+
+
+def _states(schema: str) -> _Json:
+    """200 where it is ready, 503 where it is not or no longer, with the same form of body."""
+    ready = _json(schema)
+    return {**ready, "503": {**ready["200"], "description": "It does not, or no longer."}}
 
 
 def _explain(max_length: int) -> _Json:
@@ -97,7 +92,7 @@ def _tell() -> _Json:
 
 def _infer() -> _Json:
     body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
-    no = {str(status): _ERROR for status in (400, 408, 413, 415, 422, 431, 500, 503, 508)}
+    no = {str(status): _ERROR for status in (400, 408, 409, 413, 415, 422, 431, 500, 503, 508)}
     yes = _json("InferResponse")
     yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
     return {
@@ -113,6 +108,9 @@ def _schemas(model: Signature, best: float) -> _Json:
     return {
         "Any": {"type": "object"},
         "Error": _object({"error": {"type": "string"}}),
+        "Live": _object({"live": {"type": "boolean"}}),
+        "Ready": _object({"ready": {"type": "boolean"}}),
+        "ModelReady": _object({"name": {"const": model.name}, "ready": {"type": "boolean"}}),
         "Server": _object(
             {
                 "name": {"type": "string"},
@@ -173,7 +171,6 @@ def _schemas(model: Signature, best: float) -> _Json:
                 "through": {"type": "array", "items": _NAME, "maxItems": 128},
                 "spent_s": _SECONDS,
             },
-            "additionalProperties": False,
         },
         "InferResponse": {
             "type": "object",

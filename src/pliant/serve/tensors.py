@@ -39,6 +39,8 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
     wanted = _LISTS["f" if kind == "V" else kind]
     try:
         flat = msgspec.json.decode(data, type=wanted)
+    except UnicodeDecodeError as error:
+        raise InputError(f"`data` is not UTF-8: {error}.") from error
     except msgspec.DecodeError:
         flat = _flattened(data, shape, wanted)
     _check_count(len(flat), shape)
@@ -97,7 +99,7 @@ def _flattened(data: msgspec.Raw, shape: tuple[int, ...], wanted: Any) -> list[A
         nested = list[nested]
     try:
         level = msgspec.json.decode(data, type=nested)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InputError(f"`data` does not fit its datatype and shape: {error}.") from error
     rows: list[Any] = [level]
     for n in shape:
