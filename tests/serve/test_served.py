@@ -9,10 +9,14 @@ import pytest
 
 import pliant
 from pliant.errors import InputError
+from pliant.models.checkpoint import open_checkpoint
 from pliant.models.recurrent_source import RecurrentSource, open_recurrent_source
+from pliant.models.spec import tensor_shapes
+from pliant.models.tokenizer import open_tokenizer
 from pliant.route.endpoint import Request
 from pliant.serve.served import Served, open_served
 from pliant.serve.texts import Tensors
+from tests.reference_model import run_model
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
 
@@ -69,16 +73,22 @@ def test_an_encoder_without_labels_answers_with_its_vector() -> None:
 
 
 def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
-    """Logits are logarithms of the probabilities that the session tells."""
+    """With the model's own logits, as a cluster and an ONNX file of it give them: not their log-softmax."""
     directory = tiny_model("bert", widths=(2, 4))
     served = opened(str(directory))
     with pliant.open(directory, latency="10s", preload="100MB", threads=1) as session:
         expected = session("good film")
-    assert expected.scores is not None
+    assert expected.logits is not None
     request = served.read({"text": texts("good film")})
     assert request.length == expected.n_tokens
     answer = served.endpoint.run(request).outputs
-    np.testing.assert_allclose(np.exp(answer["logits"][0]), expected.scores, rtol=1e-5)
+    np.testing.assert_allclose(answer["logits"][0], expected.logits, rtol=1e-5)
+    checkpoint = open_checkpoint(directory)
+    tensors = {name: checkpoint.tensor(name) for name, _ in tensor_shapes(checkpoint.spec)}
+    encoded = open_tokenizer(directory, checkpoint.spec).encode("good film")
+    reference = run_model(checkpoint.spec, tensors, encoded.ids, encoded.types)
+    np.testing.assert_allclose(answer["logits"][0], reference, atol=1e-4)  # float32 over two layers
+    assert abs(np.exp(reference).sum() - 1.0) > 0.01  # or it could not be told from a log-softmax
     assert answer["label"].tolist() == [str(expected.label).encode()]
     for wrong in (texts(b"\xff"), texts("good " * 16 * served.max_length)):
         with pytest.raises(InputError, match="`text`"):

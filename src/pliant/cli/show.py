@@ -117,6 +117,7 @@ def reply_values(reply: Reply) -> dict[str, Any]:
         "label": reply.label,
         "score": reply.score,
         "scores": reply.scores,
+        "logits": None if reply.logits is None else reply.logits.tolist(),
         "vector": None if reply.vector is None else reply.vector.tolist(),
         "seconds": reply.seconds,
         "predicted_s": reply.predicted_s,

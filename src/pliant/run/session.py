@@ -38,16 +38,17 @@ from pliant.store.read import Store
 class Reply:
     """One answer, what it took, and what had been predicted.
 
-    `scores` are the softmax of the logits in label order, `score` that of `label`; an embedding model
-    answers with `vector` instead. `seconds` run from text to answer. `bits[k][s]` is what shard s of the
-    submodel's k-th layer really ran with, `planned_bits` what the plan wanted. `resident_weight_bytes`
-    are preload buffer and working buffer; `peak_rss_bytes` is the whole process. `cut` tells why the
-    submodel may leave layers or slices out (see `Plan`).
+    `logits` float32 [labels] are the model's own and `scores` their softmax, in label order, `score` that
+    of `label`; an embedding model answers with `vector` instead. `seconds` run from text to answer.
+    `bits[k][s]` is what shard s of the submodel's k-th layer really ran with, `planned_bits` what the
+    plan wanted. `resident_weight_bytes` are preload buffer and working buffer; `peak_rss_bytes` is the
+    whole process. `cut` tells why the submodel may leave layers or slices out (see `Plan`).
     """
 
     label: str | None
     score: float | None
     scores: tuple[float, ...] | None
+    logits: np.ndarray | None
     vector: np.ndarray | None
     seconds: float
     target_s: float
@@ -340,6 +341,7 @@ class Session:
             label=None if labels is None or best is None else labels[best],
             score=None if scores is None or best is None else scores[best],
             scores=scores,
+            logits=None if labels is None else answer,
             vector=answer if labels is None else None,
             seconds=seconds,
             target_s=target_s,

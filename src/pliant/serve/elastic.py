@@ -59,13 +59,13 @@ class ElasticSession:
             text = text_of(request.tensors, self.session.store.spec.max_tokens)
         reply = self.session(text, latency=target_s)
         self.trade.took(pick.level, n, reply.seconds)
-        assert reply.scores is not None
+        assert reply.logits is not None
         assert reply.label is not None
         expected_s = pick.level.at(n)
         whole_s = self.trade.fullest(n).level.at(n) * (reply.seconds / expected_s) if expected_s else None
         # memory may have run short since, and another submodel have run
         accuracy = self.session.plan_at(n, target_s).expected_accuracy
-        outputs = classified(reply.scores, reply.label)
+        outputs = classified(reply.logits, reply.label)
         return Reply(outputs, self.name, reply.seconds, accuracy, whole_s, reply.cut)
 
     def close(self) -> None:

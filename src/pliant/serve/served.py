@@ -62,10 +62,7 @@ class Served(Protocol):
 
 @final
 class TextClassifier:
-    """A session that answers text: `text` BYTES [1] -> `logits` FP32 [1, labels], `label` BYTES [1].
-
-    The logits are normalised: logarithms of the probabilities, which is all that a session tells.
-    """
+    """A session that answers text: `text` BYTES [1] -> `logits` FP32 [1, labels], `label` BYTES [1]."""
 
     degree: Literal[1, 2] = 2
     terms = Terms(deadline_s=SOON_S)

@@ -1,9 +1,10 @@
 """Text and labels as tensors of requests and answers. Knows no model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
+from pliant.arrays import Float32
 from pliant.errors import InputError
 
 Tensors = Mapping[str, np.ndarray]
@@ -35,8 +36,6 @@ def as_bytes(text: str) -> np.ndarray:
     return array
 
 
-def classified(scores: Sequence[float], label: str) -> Tensors:
-    """`logits` FP32 [1, labels], logarithms of the probabilities `scores`, and `label` BYTES [1]."""
-    floor = float(np.finfo(np.float32).tiny)
-    logits = np.log(np.maximum(np.array([scores]), floor)).astype(np.float32)
-    return {"logits": logits, "label": as_bytes(label)}
+def classified(logits: Float32[np.ndarray, " labels"], label: str) -> Tensors:
+    """`logits` FP32 [1, labels], the model's own, and `label` BYTES [1]."""
+    return {"logits": logits[None], "label": as_bytes(label)}
