@@ -21,7 +21,7 @@ from pliant.route.pieces import Quadratic, piecewise
 from pliant.route.router import Router
 from pliant.route.settings import RouterSettings, paper
 from pliant.route.tell import Told
-from pliant.route.wire import decode_told, encode_told
+from pliant.route.wire import Spent, decode_told, encode_told
 from report import Report, options
 
 MAX_N = 512
@@ -91,7 +91,7 @@ def _events() -> Iterator[Calls]:
     router = _router(MOST, RouterSettings(MAX_N))
     plain = _router(MOST, paper(MAX_N, window=64, refit_every=16))
     word = router.tell(1.0)
-    text = encode_told(word, 0.01)
+    text = encode_told(word, Spent(0.01))
     rng = np.random.default_rng(1)
     lengths, noise = rng.integers(1, 60, 1 << 12).tolist(), rng.normal(1, 0.03, 1 << 12).tolist()
 
@@ -110,7 +110,7 @@ def _events() -> Iterator[Calls]:
         "minimum of 9 curves, 6 to 30 points", lambda _: minimum([_curve(i) for i in range(9)], MAX_N)
     )
     yield Calls("due, nothing to do", lambda _: plain.due(1.0))
-    yield Calls("encode a word", lambda _: encode_told(word, 0.01))
+    yield Calls("encode a word", lambda _: encode_told(word, Spent(0.01)))
     yield Calls("decode and check a word", lambda _: decode_told(text))
 
 

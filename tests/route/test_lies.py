@@ -9,8 +9,8 @@ from pliant.route.router import Router
 from tests.route.routers import MAX_N, router, word
 
 
-def lying(node: Router, n_answers: int, now_s: float, spent_s: float = 5.0) -> None:
-    """`a` tells FAST, and takes `spent_s`."""
+def lying(node: Router, n_answers: int, now_s: float, spent_s: float = 0.9) -> None:
+    """`a` tells FAST, and takes `spent_s`, one answer after another."""
     for i in range(n_answers):
         node.answered_by("a", 90, 500, 10, spent_s + 0.1, spent_s, word("a"), now_s + i)
 

@@ -285,23 +285,24 @@ def test_waiting_counts_at_once_here_and_on_average_for_others() -> None:
     assert Router("x", SETTINGS, SLOW).curve(0.0).at(5) == pytest.approx(0.05)
     alone = Router("x", SETTINGS, SLOW)
     alone.waits(1.0, 0.0)
-    alone.waits(1.0, 2.0)
-    assert alone.curve(2.0).at(5) == pytest.approx(0.55)
+    assert alone.tell(2.0).wait_s == pytest.approx(0.5)
     alone.waits(0.0, 3.0)
-    alone.waits(0.0, 300.0)
-    assert alone.curve(300.0).at(5) == pytest.approx(0.05)
+    assert alone.tell(300.0).wait_s == 0.0
 
 
-def test_a_wait_that_fades_is_told_now_and_then_and_ends() -> None:
-    """A gateway waited once; each of a thousand answers since would bring another curve."""
+def test_a_wait_is_told_beside_the_curve_and_broadcast_when_it_has_doubled_or_halved() -> None:
+    """Queues change with every request: another curve each time would be another message to everyone."""
     alone = Router("x", SETTINGS, SLOW)
-    alone.waits(0.1, 0.0)
+    alone.heard_of("p", Listener("http://p"), 0.0)
+    alone.tell(0.0, "p")
     told = []
     for tick in range(1, 1000):
-        alone.waits(0.0, 0.1 * tick)
-        told.append(alone.tell(0.1 * tick))
-    assert len({word.stamp for word in told}) < 200
-    assert told[-1].curve.at(5) == SLOW.at(5)
+        alone.waits(0.1 if tick < 500 else 0.0, 0.1 * tick)
+        told += [due.told for due in alone.due(0.1 * tick) if isinstance(due, Broadcast)]
+    assert 4 < len(told) < 20
+    assert max(word.wait_s for word in told) == pytest.approx(0.1, rel=0.5)
+    assert {word.curve for word in told} == {SLOW}
+    assert told[-1].wait_s < 2e-3
 
 
 def test_nothing_known_means_answering_here_first() -> None:

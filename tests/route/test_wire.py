@@ -14,6 +14,7 @@ from pliant.route.tell import Told, Trail
 from pliant.route.wire import (
     LIMIT_BYTES,
     RouteMessage,
+    Spent,
     decode_packet,
     decode_route,
     decode_told,
@@ -34,11 +35,19 @@ def changed(**changes: object) -> str:
 def test_a_word_comes_back_to_seven_digits(curve: TimeCurve, spent_s: float) -> None:
     """A float of Figure 7 has no more."""
     told = Told("gw:8080", curve, frozenset({"gw:8080", "cloud"}), (3, 4))
-    back, spent = decode_told(encode_told(told, spent_s))
+    back, spent = decode_told(encode_told(told, Spent(spent_s, spent_s / 2.0)))
     assert (back.node, back.through, back.stamp) == (told.node, told.through, told.stamp)
     assert [n for n, _ in back.curve.points] == [n for n, _ in curve.points]
     assert [t for _, t in back.curve.points] == pytest.approx([t for _, t in curve.points], rel=1e-6)
-    assert spent == pytest.approx(spent_s, rel=1e-8)
+    assert spent is not None
+    assert (spent.seconds, spent.waited_s) == pytest.approx((spent_s, spent_s / 2.0), rel=1e-8)
+
+
+def test_a_wait_comes_back_and_is_no_longer_than_the_time_spent() -> None:
+    """More would make work of less than no time."""
+    told = Told("a", TimeCurve(((0, 1.0),)), frozenset({"a"}), wait_s=0.25)
+    back, spent = decode_told(encode_told(told, Spent(1.0, 3.0)))
+    assert (back.wait_s, spent) == (0.25, Spent(1.0, 1.0))
 
 
 def test_a_word_without_a_request_says_no_time_spent() -> None:
@@ -54,7 +63,9 @@ def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
 def test_the_longest_word_fits_a_header() -> None:
     """64 points, 8 names."""
     curve = TimeCurve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
-    text = encode_told(Told("n" * 64, curve, frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)), 1 / 3)
+    text = encode_told(
+        Told("n" * 64, curve, frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)), Spent(1 / 3)
+    )
     assert len(text) < LIMIT_BYTES / 2
     assert text.isascii()
 

@@ -1,19 +1,20 @@
 """What a router knows of one successor: its link, its word, and whether to believe it. Chooses nothing."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pliant.ir.cost import Link
 from pliant.route.choose import Candidate
 from pliant.route.curve import TimeCurve
 from pliant.route.energy import remote_candidate
+from pliant.route.queue import Passage, UpstreamQueue
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told
 from pliant.route.transfer import TransferTimes
 
 _LIE = 3.0
-"""A peer that takes so many times what it told, and a millisecond more, has told something else."""
+"""A peer that works for so many times what it told, and a millisecond more, has told something else."""
 _LIE_S = 1e-3
 _STRIKES = 3
 _HONEST = 16
@@ -27,7 +28,11 @@ State = Literal["ready", "unknown", "down", "aside", "circle", "mismatch"]
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """A successor as it stands: `ready` ones are candidates; the others say why they are none."""
+    """A successor as it stands: `ready` ones are candidates; the others have a `reason` why they are none.
+
+    `wait_s` is what an input would wait there; `n_in_flight` of at most `limit` requests of this node are at
+    it, and `n_waiting` wait here for their turn.
+    """
 
     name: str
     node: str | None
@@ -36,6 +41,11 @@ class PeerState:
     bandwidth_Bps: float
     curve: TimeCurve | None
     contact_s: float | None
+    reason: str | None = None
+    wait_s: float = 0.0
+    n_in_flight: int = 0
+    n_waiting: int = 0
+    limit: int = 0
 
 
 class Successor:
@@ -48,6 +58,9 @@ class Successor:
     def __init__(self, name: str, prior: Link, settings: RouterSettings, me: str) -> None:
         self.name = name
         self.transfer = TransferTimes(prior, settings.transfer)
+        self.queue = UpstreamQueue(settings.wait_memory_s)
+        self.reason: str | None = None
+        """Why it is no candidate; None while it is one, and before it was first heard of."""
         self.told: Told | None = None
         self._due_s = float("-inf")
         self._hint_due_s = float("inf")
@@ -67,10 +80,17 @@ class Successor:
         self._aside_until_s = float("-inf")
         self._asides = 0
         self._strikes = 0
+        self._struck_at_s = float("-inf")
         self._honest = 0
 
-    def candidate(self) -> Candidate:
-        """This successor by eq. 4 (and eq. 9 where a radio is in the settings), while it `is_ready`."""
+    def candidate(self, now_s: float) -> Candidate:
+        """This successor as it is at `now_s`, while it `is_ready`: its `way`, and the wait there."""
+        way = self.way()
+        wait_s = self.queue.wait_s(way.fixed_s, now_s)
+        return replace(way, fixed_s=way.fixed_s + wait_s) if wait_s else way
+
+    def way(self) -> Candidate:
+        """This successor by eq. 4 (and eq. 9 where a radio is in the settings), without any queue."""
         assert self.told is not None
         if self._candidate is None:
             link = self.transfer
@@ -111,12 +131,19 @@ class Successor:
         told: Told | None,
         now_s: float,
         otherwise_s: Callable[[int], float],
+        waited_s: float = 0.0,
+        passage: Passage | None = None,
     ) -> bool:
-        """An answer, which the next best would have given in `otherwise_s`; whether it changes any choice."""
+        """An answer, which the next best would have given in `otherwise_s`; whether it changes any choice.
+
+        Of the `spent_s` there, the request waited for `waited_s`.
+        """
         link, was_ready, before = self.transfer, self.is_ready, self.told
         was = link.fixed_s, link.per_item_s
         is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
-        is_believed = self._judge(n, away_s, spent_s, otherwise_s, now_s)
+        floor_s = max(link.fixed_s - link.rtt_s, 0.0) + link.floor_s + link.per_item_s * n
+        self.queue.answered(passage, away_s, spent_s, waited_s, floor_s, now_s)
+        is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
         if is_believed and told is not None:
             self.tell(told, now_s)
@@ -133,9 +160,17 @@ class Successor:
 
     def tell(self, told: Told, now_s: float) -> bool:
         """Its word came, from itself and in the order of arrival; whether that changes anything."""
-        if now_s < self._aside_until_s or told is self.told or told == self.told:
+        if now_s < self._aside_until_s:
             return False
-        self.told, self._candidate = told, None
+        self.queue.told(told.wait_s, now_s)
+        before, self.told = self.told, told
+        if before is not None and (told.curve, told.through) == (before.curve, before.through):
+            return False
+        self._candidate = None
+        if self._me in told.through:
+            self.reason = "its answers would come back through this node"
+        elif not self._failures:
+            self.reason = None
         if self._failures:
             self._due_s = min(self._due_s, now_s)
         return True
@@ -145,7 +180,7 @@ class Successor:
         soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
         self._hint_due_s = min(self._hint_due_s, soonest_s)
 
-    def failed(self, now_s: float) -> None:
+    def failed(self, now_s: float, reason: str) -> None:
         """It did not answer: down until a ping comes back, the first after `retry_s`, then ever later.
 
         What was asked of it before it was down, and fails after, says nothing new.
@@ -155,12 +190,13 @@ class Successor:
             return
         self._is_asked = False
         self._failures += 1
+        self.reason = reason
         wait_s = self._settings.retry_s * 2.0 ** min(self._failures - 1, 16)
         self._due_s = max(now_s + min(wait_s, self._settings.retry_limit_s), self._aside_until_s)
 
-    def mismatched(self, now_s: float) -> None:
+    def mismatched(self, now_s: float, reason: str) -> None:
         """It holds another model, or speaks another protocol: it is down until a ping shows a fit."""
-        self.failed(now_s)
+        self.failed(now_s, reason)
         self._is_mismatched = True
 
     def doubted(self, now_s: float) -> None:
@@ -173,7 +209,7 @@ class Successor:
             now_s = max(now_s, self.contact_s + self._settings.retry_s)
         self._due_s = min(self._due_s, max(now_s, self._aside_until_s))
 
-    def set_aside(self, now_s: float) -> None:
+    def set_aside(self, now_s: float, reason: str) -> None:
         """It sent what cannot be, or takes far longer than it tells: out, for twice as long each time."""
         self._is_asked = False
         if now_s < self._aside_until_s:
@@ -182,7 +218,7 @@ class Successor:
         self._asides += 1
         self._strikes = self._honest = 0
         self._aside_until_s = self._due_s = now_s + wait_s
-        self.told = None
+        self.told, self.reason = None, f"{reason}; set aside for {wait_s:g} s"
 
     def asked(self, now_s: float) -> None:
         """A ping is on its way; the next one is due an interval later, whatever comes of it."""
@@ -216,7 +252,7 @@ class Successor:
             state = "unknown"
         elif not self.is_ready:
             state = "circle"
-        told, link = self.told, self.transfer
+        told, link, queue = self.told, self.transfer, self.queue
         return PeerState(
             self.name,
             told.node if told else None,
@@ -225,6 +261,11 @@ class Successor:
             link.bandwidth_Bps,
             told.curve if told else None,
             self.contact_s,
+            self.reason,
+            queue.wait_s(link.fixed_s, now_s),
+            queue.n_in_flight,
+            queue.n_waiting,
+            queue.limit,
         )
 
     def _heard(self, is_surprise: bool, now_s: float, is_ping: bool = False) -> None:
@@ -245,24 +286,41 @@ class Successor:
         self._due_s = self._aside_until_s if is_aside else now_s + self._interval_s
 
     def _judge(
-        self, n: int, away_s: float, spent_s: float, otherwise_s: Callable[[int], float], now_s: float
+        self,
+        n: int,
+        away_s: float,
+        times_s: tuple[float, float],
+        told: Told | None,
+        otherwise_s: Callable[[int], float],
+        now_s: float,
     ) -> bool:
         """Whether it keeps its word about as well as can be asked, or was the right choice all the same.
 
-        A busy interpreter adds milliseconds to a model that takes less than one.
+        `times_s` are what it spent, and what of that the request waited in a queue. Its curve is without
+        waiting, so the rest is held against that; and against the wait that it tells besides, as an upstream
+        may pass a request on where that takes longer than its own work, but no longer than its queue.
+
+        A busy interpreter adds milliseconds to a model that takes less than one. Answers that were under way
+        together may have met the same disturbance, and count as one.
         """
         if self.told is None:
             return now_s >= self._aside_until_s
-        is_kept = spent_s <= _LIE * self.told.curve.at(n) + _LIE_S
+        spent_s, waited_s = times_s
+        wait_s = max(self.told.wait_s, told.wait_s if told is not None else 0.0)
+        told_s = self.told.curve.at(n) + wait_s
+        is_kept = spent_s - waited_s <= _LIE * told_s + _LIE_S
         if is_kept or (spent_s <= away_s and away_s <= otherwise_s(n)):
             self._strikes = 0
             self._honest += 1
             if self._honest >= _HONEST:
                 self._asides = 0
             return True
+        if now_s - away_s < self._struck_at_s:
+            return True
         self._strikes += 1
-        self._honest = 0
+        self._honest, self._struck_at_s = 0, now_s
         if self._strikes >= (_STRIKES if not self._asides else 1):
-            self.set_aside(now_s)
+            took = f"{(spent_s - waited_s) * 1e3:.3g} ms, {told_s * 1e3:.3g} ms were told"
+            self.set_aside(now_s, f"takes longer than it tells (length {n}: {took})")
             return False
         return True

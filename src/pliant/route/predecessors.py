@@ -83,14 +83,22 @@ class Predecessors:
 
         They count as told. One that was never told has an answer coming with its first word.
         """
-        groups: dict[int, tuple[Told, list[str]]] = {}
+        groups: dict[Told, list[str]] = {}
         for name, known in self._known.items():
             if known.listener is None or known.told is None:
                 continue
             word = word_for(name)
             if known.told is word:
                 continue
-            if exceeds_by(known.told.curve, word.curve, max_n, ratio) > threshold_s:
-                groups.setdefault(id(word), (word, []))[1].append(name)
+            if _is_other_wait(known.told.wait_s, word.wait_s, threshold_s) or (
+                known.told.curve is not word.curve
+                and exceeds_by(known.told.curve, word.curve, max_n, ratio) > threshold_s
+            ):
+                groups.setdefault(word, []).append(name)
                 known.told = word
-        return tuple((word, tuple(names)) for word, names in groups.values())
+        return tuple((word, tuple(names)) for word, names in groups.items())
+
+
+def _is_other_wait(before_s: float, now_s: float, threshold_s: float) -> bool:
+    """Queues change all the time: predecessors are told when one has doubled, or is half of what it was."""
+    return abs(now_s - before_s) > threshold_s + 0.5 * max(now_s, before_s)

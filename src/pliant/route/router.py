@@ -13,29 +13,30 @@ limit as well (`Trail`), which holds while words are under way.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose import LOCAL, TIME, Candidate, Choice, Objective, choose
-from pliant.route.curve import MAX_POINTS, TimeCurve, minimum, thinned
+from pliant.route.curve import TimeCurve
 from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
 from pliant.route.fit import Confidence, LocalTimes
 from pliant.route.peer import PeerState, Successor
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.probes import Probes
+from pliant.route.queue import Passage, RecentAverage
 from pliant.route.settings import RouterSettings
 from pliant.route.tell import Told, Trail, checked_name
+from pliant.route.words import wait_beyond, word_of
 
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
 _OPTIMISM = 0.8
 _NEVER = float("inf")
 _LATELY = 64
-_SAME_WAIT, _SAME_WAIT_S = 0.02, 1e-4
-"""A wait that moves by less, relative and in seconds, is told as it was."""
 
 
 class Router:
@@ -53,11 +54,11 @@ class Router:
         self._local = LocalTimes(settings.fit, settings.max_n, prior)
         self._successors: dict[str, Successor] = {}
         self._predecessors = Predecessors(settings.expire_after_s)
-        self._candidates: list[Candidate] = []
-        self._here: Candidate | None = None
+        self._ways: list[Candidate] = []
+        """This device and every successor that is ready, without the queues there."""
         self._started, self._n_words = started, 0
-        self._wait_s = self._usual_wait_s = self._told_wait_s = 0.0
-        self._wait_at_s = float("-inf")
+        self._wait_s = 0.0
+        self._usual_wait = RecentAverage(settings.wait_memory_s)
         self._lengths: deque[int] = deque(maxlen=_LATELY)
         self._n_inputs = 0
         self._last_n = 1
@@ -85,31 +86,27 @@ class Router:
         `exclude` names what has been tried (`LOCAL` too); a `trail` leaves out the nodes it has passed, and
         all of them once it may make no further hop. Raises RouteError if nothing is left.
         """
-        if now_s >= self._expects_until_s:
-            self._expect(now_s)
-        if self._is_stale:
-            self._refresh()
+        self._expect(now_s)
         if is_coming:
             self._lengths.append(n)
             self._n_inputs += 1
             self._last_n = n
-        candidates = self._candidates
+        candidates = self._candidates(now_s)
         if exclude or trail is not None:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
         return choose(n, candidates, objective)
 
     def tell(self, now_s: float, predecessor: str | None = None) -> Told:
         """This node's word, and for a `predecessor` (a node's name) that it has been told."""
-        if now_s >= self._expects_until_s:
-            self._expect(now_s)
-        word = self._word(predecessor)
+        self._expect(now_s)
+        word = self._word(predecessor, now_s)
         if predecessor is not None:
             self._predecessors.told(predecessor, word)
         return word
 
     def curve(self, now_s: float) -> TimeCurve:
-        """The least of local and remote times at every length (CRIME 4.2)."""
-        return self._word(None).curve
+        """The least of local and remote times at every length, without queues (CRIME 4.2)."""
+        return self._word(None, now_s).curve
 
     def due(self, now_s: float) -> tuple[Due, ...]:
         """What is to be done now; each thing is said once."""
@@ -119,7 +116,7 @@ class Router:
         found: list[Due] = [
             Ping(s.name) for s in self._successors.values() if now_s >= s.ping_at_s and self._asks(s, now_s)
         ]
-        found += self._broadcasts()
+        found += self._broadcasts(now_s)
         if now_s >= self._probes.at_s:
             found += self._probe(now_s)
         self._is_checked = True
@@ -154,14 +151,39 @@ class Router:
         spent_s: float,
         told: Told | None,
         now_s: float,
+        waited_s: float = 0.0,
+        passage: Passage | None = None,
     ) -> None:
-        """`successor` answered an input: away for `away_s`, of which it spent `spent_s` by its own clock."""
+        """`successor` answered an input: away for `away_s`, of which it spent `spent_s` by its own clock.
+
+        Of that, the input waited for `waited_s`; `passage` is what `enter` gave for it.
+        """
         peer = self._successors.get(successor)
         if peer is None:
             return
-        otherwise_s = partial(self._least_s, without=successor)
-        if peer.answered(n, sent_bytes, received_bytes, away_s, spent_s, told, now_s, otherwise_s):
+        otherwise_s = partial(self._least_s, without=successor, now_s=now_s)
+        sizes = (sent_bytes, received_bytes)
+        if peer.answered(n, *sizes, away_s, spent_s, told, now_s, otherwise_s, waited_s, passage):
             self._changed()
+
+    def enter(self, successor: str, n: int, now_s: float) -> Passage:
+        """An input of length n is to go to `successor`: it counts as work there until it has left."""
+        peer = self._successors[successor]
+        return peer.queue.enter(peer.told.curve.at(n) if peer.told is not None else 0.0, now_s)
+
+    def has_room(self, successor: str) -> bool:
+        """Whether one more input may be sent to `successor` now; more than that would only queue there."""
+        return self._successors[successor].queue.has_room
+
+    def send(self, successor: str, passage: Passage, now_s: float) -> None:
+        """The input of `passage` is sent now."""
+        self._successors[successor].queue.send(passage, now_s)
+
+    def leave(self, successor: str, passage: Passage, now_s: float) -> None:
+        """The input of `passage` was answered, or failed, or is not sent after all."""
+        peer = self._successors.get(successor)
+        if peer is not None:
+            peer.queue.leave(passage, now_s)
 
     def pinged(self, successor: str, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
         """A ping came back from `successor`."""
@@ -191,18 +213,18 @@ class Router:
         peer.hinted(now_s)
         self._is_checked = False
 
-    def failed(self, successor: str, now_s: float) -> None:
-        """`successor` could not be reached, or answered with an error of its own."""
+    def failed(self, successor: str, now_s: float, reason: str = "no answer") -> None:
+        """`successor` could not be reached, or answered with an error of its own; `reason` is for people."""
         peer = self._successors.get(successor)
         if peer is not None:
-            peer.failed(now_s)
+            peer.failed(now_s, reason)
             self._changed()
 
-    def mismatched(self, successor: str, now_s: float) -> None:
+    def mismatched(self, successor: str, now_s: float, reason: str = "does not fit") -> None:
         """`successor` holds another model, or speaks another protocol: nothing goes there."""
         peer = self._successors.get(successor)
         if peer is not None:
-            peer.mismatched(now_s)
+            peer.mismatched(now_s, reason)
             self._changed()
 
     def doubted(self, successor: str, now_s: float) -> None:
@@ -212,11 +234,11 @@ class Router:
             peer.doubted(now_s)
             self._is_checked = False
 
-    def misbehaved(self, successor: str, now_s: float) -> None:
+    def misbehaved(self, successor: str, now_s: float, reason: str = "sent what cannot be") -> None:
         """`successor` sent what cannot be (PeerCurveError): it is set aside for a while."""
         peer = self._successors.get(successor)
         if peer is not None:
-            peer.set_aside(now_s)
+            peer.set_aside(now_s, reason)
             self._changed()
 
     # -- this device
@@ -237,18 +259,12 @@ class Router:
         The next choice here takes that as it is; predecessors are told the average of the last
         `wait_memory_s`: all of them following one moment's queue would fill and empty it in turns.
         """
-        if wait_s == self._wait_s == self._usual_wait_s:
+        if wait_s != self._wait_s:
+            self._usual_wait.set(wait_s, now_s)
+            self._wait_s = wait_s
+        elif abs(self._usual_wait.at(now_s) - wait_s) <= self.settings.threshold_s:
             return
-        halvings = (now_s - self._wait_at_s) / self.settings.wait_memory_s
-        kept_s = (self._usual_wait_s - self._wait_s) * 2.0**-halvings if halvings < 64.0 else 0.0
-        usual_s = self._usual_wait_s = self._wait_s + kept_s
-        is_moved = abs(usual_s - self._told_wait_s) > _SAME_WAIT * usual_s + _SAME_WAIT_S
-        if is_moved:
-            self._told_wait_s = usual_s if usual_s > _SAME_WAIT_S else 0.0
-        is_moved = is_moved or wait_s != self._wait_s
-        self._wait_s, self._wait_at_s = wait_s, now_s
-        if is_moved:
-            self._changed()
+        self._is_checked = False
 
     # -- predecessors
 
@@ -280,6 +296,10 @@ class Router:
     def confidence(self) -> Confidence:
         return self._local.confidence
 
+    def state(self, successor: str, now_s: float) -> PeerState:
+        """A successor as it stands."""
+        return self._successors[successor].state(now_s)
+
     def states(self, now_s: float) -> tuple[PeerState, ...]:
         """Every successor as it stands."""
         return tuple(s.state(now_s) for s in self._successors.values())
@@ -292,6 +312,8 @@ class Router:
 
     def _expect(self, now_s: float) -> None:
         """Ways up as they are to be expected now: what was last seen of them says less with time."""
+        if now_s < self._expects_until_s:
+            return
         for peer in self._successors.values():
             if now_s >= peer.transfer.changes_at_s and peer.expect(now_s):
                 self._is_stale = True
@@ -299,17 +321,25 @@ class Router:
             (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
         )
 
-    def _refresh(self) -> None:
-        """Candidates and words from what is known now."""
-        here, curve = self._here, self._local.curve or _UNKNOWN
-        if here is None or here.curve is not curve or here.fixed_s != self._wait_s:
-            here = self._here = local_candidate(curve, self._wait_s, self.settings.power)
-        self._candidates = [here, *[s.candidate() for s in self._successors.values() if s.is_ready]]
+    def _refreshed(self) -> list[Candidate]:
+        """This device and what is above it, as they are known now, without the queues there."""
+        if not self._is_stale:
+            return self._ways
+        here = local_candidate(self._local.curve or _UNKNOWN, 0.0, self.settings.power)
+        self._ways = [here, *[s.way() for s in self._successors.values() if s.is_ready]]
         self._words = {}
         self._expects_until_s = min(
             (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
         )
         self._is_stale = False
+        return self._ways
+
+    def _candidates(self, now_s: float) -> list[Candidate]:
+        """The same with what an input that came now would wait for."""
+        here, *above = self._refreshed()
+        if self._wait_s:
+            here = local_candidate(here.curve, self._wait_s, self.settings.power)
+        return [here, *[self._successors[way.name].candidate(now_s) for way in above]]
 
     def _is_allowed(self, name: str, exclude: Collection[str], trail: Trail | None) -> bool:
         if name in exclude:
@@ -321,70 +351,63 @@ class Router:
             trail.hops_left > 0 and name not in trail.path and (told is None or told.node not in trail.path)
         )
 
-    def _word(self, predecessor: str | None) -> Told:
-        if self._is_stale:
-            self._refresh()
-        word = self._words.get(None)
-        if word is None:
-            word = self._words[None] = self._made(self._candidates)
-        if predecessor is None or predecessor not in word.through:
-            return word
-        special = self._words.get(predecessor)
-        if special is None:
-            apart = [c for c in self._candidates if not self._depends(c.name, predecessor)]
-            special = self._words[predecessor] = self._made(apart)
-        return special
+    def _word(self, predecessor: str | None, now_s: float) -> Told:
+        """What `predecessor` is told: nothing that depends on it. None: what there is to tell."""
+        ways = self._refreshed()
+        word = self._words.get(None) or self._made(None, ways)
+        if predecessor is not None and predecessor in word.through:
+            ways = [way for way in ways if predecessor not in self._behind(way.name)]
+            word = self._words.get(predecessor) or self._made(predecessor, ways)
+        waits_s = [self._usual_wait_s(way, now_s) for way in ways]
+        wait_s = wait_beyond(word, self._last_n, ways, waits_s) if any(waits_s) else 0.0
+        return replace(word, wait_s=wait_s) if wait_s else word
 
-    def _depends(self, name: str, node: str) -> bool:
-        if name == LOCAL:
-            return False
-        told = self._successors[name].told
-        return told is not None and node in told.through
+    def _behind(self, name: str) -> frozenset[str]:
+        """The nodes that the curve of a candidate depends on."""
+        told = None if name == LOCAL else self._successors[name].told
+        return frozenset() if told is None else told.through
 
-    def _made(self, candidates: Iterable[Candidate]) -> Told:
-        """A word from `candidates`: their minimum, and the nodes behind those that are least anywhere."""
-        curves = {
-            c.name: c.curve.plus(self._told_wait_s if c.name == LOCAL else c.fixed_s, c.per_item_s)
-            for c in candidates
-        }
-        least = minimum(tuple(curves.values()), self.settings.max_n)
-        through = {self.name}
-        for name, curve in curves.items():
-            if name != LOCAL and any(curve.at(n) <= t * (1.0 + 1e-9) for n, t in least.points):
-                told = self._successors[name].told
-                assert told is not None
-                through |= told.through
+    def _made(self, predecessor: str | None, ways: list[Candidate]) -> Told:
         self._n_words += 1
-        curve = thinned(least, MAX_POINTS)
-        return Told(self.name, curve, frozenset(through), (self._started, self._n_words))
+        stamp = (self._started, self._n_words)
+        made = word_of(self.name, ways, self._behind, self.settings.max_n, stamp)
+        self._words[predecessor] = made
+        return made
 
-    def _broadcasts(self) -> list[Broadcast]:
+    def _usual_wait_s(self, way: Candidate, now_s: float) -> float:
+        if way.name == LOCAL:
+            return self._usual_wait.at(now_s)
+        return self._successors[way.name].queue.usual_wait_s(way.fixed_s, now_s)
+
+    def _broadcasts(self, now_s: float) -> list[Broadcast]:
         if not self._predecessors:
             return []
         settings = self.settings
         behind = self._predecessors.behind(
-            self._word, settings.max_n, settings.threshold_s, settings.threshold_ratio
+            partial(self._word, now_s=now_s), settings.max_n, settings.threshold_s, settings.threshold_ratio
         )
         return [Broadcast(names, word) for word, names in behind]
 
     def _asks(self, peer: Successor, now_s: float) -> bool:
         """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
         n_inputs, peer.n_inputs = self._n_inputs - peer.n_inputs, self._n_inputs
-        if self.settings.adapts_pings and not peer.is_overdue(now_s) and not self._is_worth(peer, n_inputs):
+        if (
+            self.settings.adapts_pings
+            and not peer.is_overdue(now_s)
+            and not self._is_worth(peer, n_inputs, now_s)
+        ):
             peer.postpone(now_s)
             return False
         peer.asked(now_s)
         return True
 
-    def _is_worth(self, peer: Successor, n_inputs: int) -> bool:
+    def _is_worth(self, peer: Successor, n_inputs: int, now_s: float) -> bool:
         """Whether `peer`, by the best way there of the last half hour, would save as much as a ping takes.
 
         As many inputs as since the last ping was due, of lengths as they were lately; if none came, whether
         it would be least for some length.
         """
-        if self._is_stale:
-            self._refresh()
-        others = [c for c in self._candidates if c.name != peer.name]
+        others = [c for c in self._candidates(now_s) if c.name != peer.name]
         if peer.told is None or not others:
             return True
         link, curve = peer.transfer, peer.told.curve
@@ -399,15 +422,13 @@ class Router:
         return any(saved_s(n) > 0.0 for n in range(self.settings.max_n + 1))
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
-        others_s = partial(self._least_s, without=LOCAL)
+        others_s = partial(self._least_s, without=LOCAL, now_s=now_s)
         n = self._probes.length(self._local, self._last_n, others_s, now_s)
         return (Probe(n),) if n else ()
 
-    def _least_s(self, n: int, without: str) -> float:
+    def _least_s(self, n: int, without: str, now_s: float) -> float:
         """What length n takes at the best candidate but one; 0 if there is no other."""
-        if self._is_stale:
-            self._refresh()
-        return min((c.seconds(n) for c in self._candidates if c.name != without), default=0.0)
+        return min((c.seconds(n) for c in self._candidates(now_s) if c.name != without), default=0.0)
 
     def _earliest(self) -> float:
         first_s = min(self._probes.at_s, self._predecessors.expires_at_s)

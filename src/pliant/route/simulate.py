@@ -100,7 +100,7 @@ class _Simulation:
                 changes.pop()[1]()
             now_s = self._upkeep(now_s)
             starts_s[i] = now_s
-            now_s, targets[i] = self._answer(0, i, n, now_s)
+            now_s, targets[i], _ = self._answer(0, i, n, now_s)
         return Run(
             now_s,
             self._joules,
@@ -117,8 +117,8 @@ class _Simulation:
 
     # -- an input
 
-    def _answer(self, k: int, i: int, n: int, now_s: float) -> tuple[float, int]:
-        """(when device k has the answer, who gave it)."""
+    def _answer(self, k: int, i: int, n: int, now_s: float) -> tuple[float, int, float]:
+        """(when device k has the answer, who gave it, what it waited for a busy device)."""
         node, world = self._nodes[k], self._world
         failed: tuple[str, ...] = ()
         objective = TIME if k else world.objective
@@ -127,11 +127,12 @@ class _Simulation:
             target = node.router.choose(n, now_s, objective, failed).target
             if target == LOCAL:
                 seconds = node.seconds[i] * node.slower
-                now_s = max(now_s, node.busy_until_s)
+                waited_s = max(node.busy_until_s - now_s, 0.0)
+                now_s += waited_s
                 node.router.answered_here(n, seconds, now_s + seconds)
                 if k == 0 and world.power is not None:
                     self._joules += world.power.compute_W * seconds
-                return now_s + seconds, k
+                return now_s + seconds, k, waited_s
             series, up = node.ups[target]
             link, peer = series.at(now_s, self._part), self._nodes[up]
             if link is not None and peer.is_up:
@@ -141,22 +142,23 @@ class _Simulation:
 
     def _away(
         self, node: _Node, peer: _Node, up: int, link: Link, i: int, n: int, now_s: float
-    ) -> tuple[float, int]:
+    ) -> tuple[float, int, float]:
         """Equation 2, and what the device above makes of it."""
         sizes, is_source = self._world.sizes, node is self._nodes[0]
         sent = sizes.request_bytes + sizes.per_item_bytes * n
         there_s = now_s + link.rtt_s / 2.0 + sent / link.bandwidth_Bps
         peer.router.heard_of(node.name, node.listener, there_s)
-        done_s, who = self._answer(up, i, n, there_s)
+        done_s, who, waited_s = self._answer(up, i, n, there_s)
         told = peer.router.tell(done_s, node.name)
         received = sizes.response_bytes + sizes.point_bytes * len(told.curve.points)
         back_s = done_s + link.rtt_s / 2.0 + received / link.bandwidth_Bps
         away_s = back_s - now_s
-        node.router.answered_by(peer.name, n, sent, received, away_s, done_s - there_s, told, back_s)
+        times_s = (away_s, done_s - there_s, told, back_s, waited_s)
+        node.router.answered_by(peer.name, n, sent, received, *times_s)
         radio = self._world.radio
         if is_source and radio is not None:
             self._joules += radio.transfer_j(sent, received) + radio.waiting_W * away_s
-        return back_s, who
+        return back_s, who, waited_s
 
     def _fail(self, node: _Node, target: str, now_s: float) -> float:
         now_s += self._world.failure_s

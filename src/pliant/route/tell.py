@@ -28,12 +28,16 @@ class Told:
     `stamp` is (when this node started, how many times it has changed its mind since): of two words of one
     start the later counts, and a word of another start replaces both. Only nodes of protocol 1 compare them:
     later ones take words in the order in which they come from the node itself.
+
+    `curve` is what an input takes once its turn has come; `wait_s` is what it would wait until then, at
+    lengths as they came lately and averaged over the last seconds.
     """
 
     node: str
     curve: TimeCurve
     through: frozenset[str]
     stamp: tuple[int, int] = (0, 0)
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

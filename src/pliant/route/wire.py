@@ -8,6 +8,7 @@ add, and raise RouteError or PeerCurveError for anything else.
 """
 
 import struct
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -56,13 +57,19 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node's word on the wire; `spent_s`, by the node's clock, is what of a request its curve tells of."""
+    """A node's word on the wire, with the times of the request that it answers, by the node's clock.
+
+    `spent_s` is all that the request spent there, apart from being read and written; `waited_s` is what of
+    that it waited for its turn, there or further up. `wait_s` is the queue (`Told`).
+    """
 
     node: Name
     points: msgspec.Raw
     through: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_THROUGH)]
     stamp: tuple[Count, Count] = (0, 0)
+    wait_s: Weight = 0.0
     spent_s: Weight | None = None
+    waited_s: Weight = 0.0
 
 
 def encode_route(message: RouteMessage) -> str:
@@ -78,7 +85,15 @@ def decode_route(text: str | bytes) -> RouteMessage:
     return message
 
 
-def encode_told(told: Told, spent_s: float | None = None) -> str:
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a request spent at a node, by that node's clock: `seconds` in all, `waited_s` of these queued."""
+
+    seconds: float
+    waited_s: float = 0.0
+
+
+def encode_told(told: Told, spent: Spent | None = None) -> str:
     """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
     points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
     message = CurveMessage(
@@ -86,13 +101,15 @@ def encode_told(told: Told, spent_s: float | None = None) -> str:
         msgspec.Raw(msgspec.json.encode(points)),
         tuple(sorted(told.through)),
         told.stamp,
-        None if spent_s is None else float(f"{spent_s:.9g}"),
+        float(f"{told.wait_s:.7g}"),
+        None if spent is None else float(f"{spent.seconds:.9g}"),
+        0.0 if spent is None else float(f"{spent.waited_s:.9g}"),
     )
     return msgspec.json.encode(message).decode("ascii")
 
 
-def decode_told(text: str | bytes) -> tuple[Told, float | None]:
-    """(the sender's word, the seconds it spent). Raises PeerCurveError if either cannot be."""
+def decode_told(text: str | bytes) -> tuple[Told, Spent | None]:
+    """(the sender's word, what it spent on the request). Raises PeerCurveError if either cannot be."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
         points = msgspec.json.decode(message.points)
@@ -100,7 +117,9 @@ def decode_told(text: str | bytes) -> tuple[Told, float | None]:
         raise PeerCurveError(str(error)) from error
     curve = validated(points, MAX_POINTS)
     through = frozenset((*message.through, message.node))
-    return Told(message.node, curve, through, message.stamp), message.spent_s
+    seconds = message.spent_s
+    spent = None if seconds is None else Spent(seconds, min(message.waited_s, seconds))
+    return Told(message.node, curve, through, message.stamp, message.wait_s), spent
 
 
 def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:

@@ -20,6 +20,7 @@ from pliant.route.wire import (
     LIMIT_BYTES,
     ROUTE_HEADER,
     RouteMessage,
+    Spent,
     decode_route,
     encode_told,
 )
@@ -173,7 +174,7 @@ class _Paths:
                 f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to "
                 f"{_LONGEST_ID} of ASCII."
             )
-        spent_s: float | None = None
+        spent: Spent | None = None
         answering = node.name
         try:
             answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
@@ -181,10 +182,11 @@ class _Paths:
             response = await _failed(request, error)
         else:
             response, answering = _answered(answer.body), answer.node
-            spent_s = min(answer.spent_s, node.clock() - start_s)  # what was kept was answered before
+            here_s = node.clock() - start_s  # what was kept was answered before
+            spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         response.headers[NODE_HEADER] = answering
         if route is not None:
-            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent_s)
+            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent)
         return response
 
     async def curve(self, request: Request) -> Response:
@@ -195,7 +197,7 @@ class _Paths:
             raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
         route = self._route(request)
         told = self._node.tell(None if route is None else route.sender)
-        return Response(encode_told(told, self._node.clock() - start_s), media_type=JSON)
+        return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:

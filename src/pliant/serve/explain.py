@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pliant.errors import RouteError
 from pliant.route.choose import LOCAL, Choice, Objective, Option
-from pliant.route.peer import State
+from pliant.route.peer import PeerState
 from pliant.route.router import Router
 from pliant.serve.metrics import HERE
 
@@ -56,10 +56,9 @@ def explain(
     objective: Objective,
     waiting_s: float,
     now_s: float,
-    error: Callable[[str], str | None],
     is_asked: Callable[[Choice], bool],
 ) -> Explanation:
-    """Every candidate and every upstream that is none, this device first, with its `error`.
+    """Every candidate and every upstream that is none, this device first.
 
     `is_asked` says whether a node above that was chosen is asked, by the terms that requests have.
     """
@@ -103,13 +102,13 @@ def explain(
                 age_s=None if peer.contact_s is None else now_s - peer.contact_s,
                 rtt_s=peer.rtt_s,
                 bandwidth_Bps=peer.bandwidth_Bps,
-                reason=_LATE if peer.name == late else _reason(peer.state, error(peer.name)),
+                reason=_LATE if peer.name == late else _reason(peer),
             )
         )
     chosen = HERE if target == LOCAL else target
     return Explanation(router.name, n, chosen, tuple(rows))
 
 
-def _reason(state: State, error: str | None) -> str | None:
-    reason = _REASONS.get(state)
-    return reason if reason is None or error is None else f"{reason} ({error})"
+def _reason(peer: PeerState) -> str | None:
+    reason = _REASONS.get(peer.state)
+    return reason if reason is None or peer.reason is None else f"{reason} ({peer.reason})"

@@ -109,6 +109,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
             node.probe,
             node.metrics,
             options.limits,
+            options.queue,
             identity=node.identity,
         )
         if options.learn_s:

@@ -68,6 +68,12 @@ class Metrics:
             ("upstream",),
             registry=here,
         )
+        self.exclusions = Counter(
+            "pliant_exclusions",
+            "Times an upstream ceased to be used, by upstream and state (the log has the reason).",
+            ("upstream", "state"),
+            registry=here,
+        )
         self.refits = Counter("pliant_refits", "Times the local curve was fitted anew.", registry=here)
         self.broadcasts = Counter(
             "pliant_broadcasts", "Curves told to predecessors, by outcome.", ("outcome",), registry=here

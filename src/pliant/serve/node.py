@@ -18,7 +18,7 @@ from pliant.route.identity import Identity
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.tell import Told, Trail
-from pliant.route.wire import RouteMessage
+from pliant.route.wire import RouteMessage, Spent
 from pliant.serve.admission import Admission, Done
 from pliant.serve.explain import Explanation, explain
 from pliant.serve.inference import Body, InferRequest, check_reply, read_request, with_parameter, write_reply
@@ -46,16 +46,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, whose it is (an upstream's, or HERE), and the seconds of it that this node's curve tells of.
+    """An answer, whose it is (an upstream's, or HERE), and what was spent on it.
 
-    `node` is the name of the node that made it, however many hops away. The seconds are the wait and the
+    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
     work, or the time away; not what reading the request took, which whoever asks counts as the way.
     """
 
     body: Body
     target: str
     node: str
-    spent_s: float
+    spent: Spent
 
 
 @final
@@ -138,14 +138,13 @@ class Node:
         """What would be chosen now for an input of length n on the terms of this node, and why."""
         now_s, backlog_s = self.clock(), self._admission.backlog_s
         self.router.waits(backlog_s, now_s)
-        error = self.upstreams.error if self.upstreams is not None else lambda upstream: None
         due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
         wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor)
 
         def is_asked(choice: Choice) -> bool:
             return self._patience_s(choice, wish) > 0.0
 
-        return explain(self.router, n, self.objective, backlog_s, now_s, error, is_asked)
+        return explain(self.router, n, self.objective, backlog_s, now_s, is_asked)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.
@@ -199,7 +198,8 @@ class Node:
             try:
                 answer = await self._there(choice, call, request, wish, trail, id, patience_s)
                 self._disprove(blaming)
-                return Answer(answer.body, choice.target, answer.node, self.clock() - start_s)
+                spent = Spent(self.clock() - start_s, answer.waited_s)
+                return Answer(answer.body, choice.target, answer.node, spent)
             except NodeError as error:
                 _LOG.info("%s: %s", id, error)
                 failed = (*failed, choice.target)
@@ -209,19 +209,21 @@ class Node:
         tried_s = self.clock() - start_s
         body, done = await self._here(request, wish, id)
         self._disprove(blaming)
-        return Answer(body, HERE, self.name, tried_s + done.waited_s + done.spent_s)
+        spent = Spent(tried_s + done.waited_s + done.spent_s, done.waited_s)
+        return Answer(body, HERE, self.name, spent)
 
     def _disprove(self, blaming: Iterable[str]) -> None:
         """There is an answer: upstreams that said there can be none have failed."""
         for upstream in blaming:
             assert self.upstreams is not None
-            self.upstreams.failed(upstream)
+            self.upstreams.failed(upstream, "blamed an input that others answer")
 
     def _choose(self, n: int, objective: Objective, failed: tuple[str, ...], trail: Trail) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""
         now_s = self.clock()
         self.router.waits(self._admission.backlog_s, now_s)
-        exclude = (*failed, LOCAL) if self._admission.is_full else failed
+        full = self.upstreams.slots.full if self.upstreams is not None else ()
+        exclude = (*failed, *full, LOCAL) if self._admission.is_full else (*failed, *full)
         with suppress(RouteError):
             return self.router.choose(n, now_s, objective, exclude, trail)
         return None
@@ -245,9 +247,9 @@ class Node:
         return max(left_s - fastest_s, 1.5 * choice.seconds)
 
     def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
-        """What of `choice` is spent on the way."""
-        curves = [peer.curve for peer in self.router.states(now_s) if peer.name == choice.target]
-        return max(0.0, choice.seconds - curves[0].at(n)) if curves and curves[0] is not None else 0.0
+        """What of `choice` is spent on the way, neither waiting there nor answering."""
+        peer = self.router.state(choice.target, now_s)
+        return 0.0 if peer.curve is None else max(0.0, choice.seconds - peer.wait_s - peer.curve.at(n))
 
     async def _there(
         self,
@@ -261,22 +263,25 @@ class Node:
     ) -> UpstreamAnswer:
         assert self.upstreams is not None
         _LOG.info("%s: length %d, to %s, %.6f s expected", id, wish.length, choice.target, choice.seconds)
-        body, n, now_s = Body(call.body, call.header_bytes), wish.length, self.clock()
+        n, target = wish.length, choice.target
         if call.route is not None and call.route.patience_s is not None:
             patience_s = min(patience_s, call.route.patience_s / 2.0)  # the rest is for another try
-        terms = Terms() if wish.is_free else wish.passed_on(now_s, self._way_s(choice, n, now_s))
-        answer = await self.upstreams.ask(
-            choice.target, n, choice.seconds, trail, id, body, terms, patience_s
-        )
+        way_s = 0.0 if wish.is_free else self._way_s(choice, n, self.clock())
+        async with self.upstreams.slots.take(target, n, patience_s) as slot:
+            terms = Terms() if wish.is_free else wish.passed_on(self.clock(), way_s)
+            left_s = patience_s - slot.waited_s
+            answer = await self.upstreams.ask(
+                target, n, choice.seconds, trail, id, Body(call.body, call.header_bytes), slot, terms, left_s
+            )
         try:
             check_reply(answer.body, request, self.served.signature)
         except InputError as error:
-            self.upstreams.misbehaved(choice.target)
-            raise NodeError(f"{choice.target} answered what was not asked: {error}", status=502) from error
+            self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
+            raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
+        body = answer.body
         if wish.due_s is not None:
             body = with_parameter(answer.body, "met", self.clock() <= wish.due_s)
-            return replace(answer, body=body)
-        return answer
+        return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
         expected_s = self.served.endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
@@ -358,6 +363,10 @@ class Node:
                 ("pliant_upstream_rtt_seconds", "Round trip.", peer.rtt_s),
                 ("pliant_upstream_bandwidth_bytes", "Bytes a second.", peer.bandwidth_Bps),
                 ("pliant_upstream_ready", "Whether requests may go there.", float(peer.state == "ready")),
+                ("pliant_upstream_wait_seconds", "What a request would wait there.", peer.wait_s),
+                ("pliant_upstream_in_flight", "Requests of this node there.", float(peer.n_in_flight)),
+                ("pliant_upstream_limit", "Requests that may be there at once.", float(peer.limit)),
+                ("pliant_upstream_waiting", "Requests here that wait for a turn.", float(peer.n_waiting)),
             ]
             for name, about, number in rows:
                 yield State(name, about, "upstream", peer.name, number)

@@ -18,11 +18,20 @@ from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.identity import NODE_HEADER, Identity, mismatch, read_identity
 from pliant.route.router import Router
 from pliant.route.tell import NAME, Trail
-from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route, encode_told
+from pliant.route.wire import (
+    CURVE_HEADER,
+    ROUTE_HEADER,
+    RouteMessage,
+    Spent,
+    decode_told,
+    encode_route,
+    encode_told,
+)
 from pliant.serve.client import Client, Response, checked_url
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes
 from pliant.serve.limits import Limits
 from pliant.serve.metrics import Metrics
+from pliant.serve.slots import Slot, Slots
 from pliant.serve.terms import Terms
 
 _LOG = logging.getLogger("pliant.serve")
@@ -50,10 +59,14 @@ not failed by that. Nodes below that have half of each other's patience are thre
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswer:
-    """What came back for a request that was passed on, and the name of the node that made it."""
+    """What came back for a request that was passed on, and the name of the node that made it.
+
+    Of the time it took, the request waited `waited_s` in queues there.
+    """
 
     body: Body
     node: str
+    waited_s: float
 
 
 @final
@@ -62,8 +75,8 @@ class Upstreams:
 
     `address` is where this node can be told of changes, None if nobody can reach it. `token` is shown to
     upstreams; a node below is shown its own, as anybody may stand behind its address. `probe` answers an
-    input of some length here, when the device is idle. An upstream whose identity does not fit `identity`,
-    this node's, is never asked.
+    input of some length here, when the device is idle. `queue` requests may wait for each upstream. One
+    whose identity does not fit `identity`, this node's, is never asked.
     """
 
     def __init__(
@@ -77,17 +90,19 @@ class Upstreams:
         probe: Callable[[int], None],
         metrics: Metrics,
         limits: Limits,
+        queue: int,
         clock: Callable[[], float] = time.monotonic,
         identity: Identity = Identity(),  # noqa: B008 - frozen
     ) -> None:
         self._identity = identity
+        self.slots = Slots(router, clock, queue)
         self._router, self._client, self._clock = router, client, clock
         self._address, self._token, self._probe = address, token, probe
         self._model, self._metrics, self._limits = model, metrics, limits
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._warm: set[str] = set()
-        self._errors: dict[str, str] = {}
+        self._states: dict[str, tuple[str, str | None]] = {}
         self._unidentified: set[str] = set()
         for url in dict.fromkeys(checked_url(url) for url in urls):
             router.successor(url, FIRST_GUESS)
@@ -100,10 +115,11 @@ class Upstreams:
         trail: Trail,
         id: str,
         body: Body,
+        slot: Slot,
         terms: Terms = Terms(),  # noqa: B008 - frozen
         patience_s: float = inf,
     ) -> UpstreamAnswer:
-        """The answer of `upstream` to an input of length n; the router is told what it took.
+        """The answer of `upstream` to an input of length n, which has a `slot` there.
 
         Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
         elsewhere. With a status of BLAMES_INPUT the upstream has `failed` if it is.
@@ -127,7 +143,7 @@ class Upstreams:
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
             self._check_identity(upstream, response)
-            self._heard(upstream, n, response, now_s - start_s, now_s)
+            spent = self._heard(upstream, n, response, slot, now_s - start_s, now_s)
         except NodeError as error:
             if error.status == MISMATCH:
                 pass  # `_check_identity` has taken it out
@@ -135,32 +151,51 @@ class Upstreams:
                 self._router.doubted(upstream, self._clock())
                 self.changed()
             else:
-                self.failed(upstream)
+                self.failed(upstream, str(error))
             raise
         except RouteError as error:
-            self.misbehaved(upstream)
+            self.misbehaved(upstream, str(error))
             raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
         if response.status == 200:
-            return UpstreamAnswer(self._body(upstream, response), self._answering(upstream, response))
+            waited_s = 0.0 if spent is None else spent.waited_s
+            return UpstreamAnswer(
+                self._body(upstream, response), self._answering(upstream, response), waited_s
+            )
         if response.status not in (*_OWN_ERRORS, *BLAMES_INPUT):
-            self.failed(upstream)
+            self.failed(upstream, f"answered with status {response.status}")
         status = response.status if response.status in BLAMES_INPUT else 502
         raise NodeError(f"{upstream} answered with status {response.status}.", status=status)
 
-    def failed(self, upstream: str) -> None:
+    def failed(self, upstream: str, reason: str) -> None:
         """No answer came, or none of use: others are chosen until it answers a ping."""
         self._warm.discard(upstream)
-        self._router.failed(upstream, self._clock())
-        self.changed()
+        self._router.failed(upstream, self._clock(), reason)
+        self._note(upstream)
 
-    def misbehaved(self, upstream: str) -> None:
+    def misbehaved(self, upstream: str, reason: str) -> None:
         """What came cannot be: the node is set aside for a while."""
-        self._router.misbehaved(upstream, self._clock())
-        self.changed()
+        self._router.misbehaved(upstream, self._clock(), reason)
+        self._note(upstream)
 
-    def error(self, upstream: str) -> str | None:
-        """What went wrong with its last ping; None if nothing did."""
-        return self._errors.get(upstream)
+    def _note(self, upstream: str) -> None:
+        """After an event of `upstream`: log and count where it ceased to be a candidate, or is one again.
+
+        Requests that wait for an upstream that is none any more go elsewhere.
+        """
+        self.changed()
+        peer = self._router.state(upstream, self._clock())
+        state = (peer.state, peer.reason)
+        before = self._states.get(upstream, ("unknown", None))
+        if state == before:
+            return
+        self._states[upstream] = state
+        if peer.state == "ready":
+            _LOG.info("upstream %s: used from now on", upstream)
+            return
+        self.slots.refuse(upstream)
+        if peer.reason is not None:
+            _LOG.warning("upstream %s is not used (%s): %s", upstream, *state)
+            self._metrics.exclusions.labels(upstream, peer.state).inc()
 
     def changed(self) -> None:
         """The router may have something due."""
@@ -238,18 +273,11 @@ class Upstreams:
                 await self._measure(upstream, url, headers)
         except NodeError as error:
             if error.status != MISMATCH:
-                self._erred(upstream, str(error))
-                self.failed(upstream)
+                self.failed(upstream, str(error))
             self._metrics.pings.labels(upstream, "mismatch" if error.status == MISMATCH else "failed").inc()
         except RouteError as error:
-            self._erred(upstream, str(error))
-            self.misbehaved(upstream)
+            self.misbehaved(upstream, str(error))
             self._metrics.pings.labels(upstream, "misbehaved").inc()
-
-    def _erred(self, upstream: str, error: str) -> None:
-        if self._errors.get(upstream) != error:
-            _LOG.warning("upstream %s: %s", upstream, error)
-        self._errors[upstream] = error
 
     async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
         start_s = self._clock()
@@ -258,13 +286,13 @@ class Upstreams:
         self._check_identity(upstream, response)
         if response.status != 200:
             raise NodeError(f"{upstream} answers pings with status {response.status}.", status=502)
-        told, spent_s = decode_told(response.content)
+        told, spent = decode_told(response.content)
         if upstream not in self._warm:
             return  # it failed a request meanwhile: a ping that is sent later says whether it is back
-        self._router.pinged(upstream, now_s - start_s, spent_s or 0.0, told, now_s)
-        self._errors.pop(upstream, None)
+        spent_s = 0.0 if spent is None else spent.seconds
+        self._router.pinged(upstream, now_s - start_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
-        self.changed()
+        self._note(upstream)
 
     def _headers(self, message: RouteMessage) -> dict[str, str]:
         return {ROUTE_HEADER: encode_route(message), **self._identity.headers()}
@@ -277,11 +305,10 @@ class Upstreams:
         other = read_identity(response.headers)
         reason = mismatch(self._identity, other)
         if reason is not None:
-            self._erred(upstream, reason)
             self._warm.discard(upstream)
-            self._router.mismatched(upstream, self._clock())
+            self._router.mismatched(upstream, self._clock(), reason)
             self._metrics.mismatches.labels(upstream).inc()
-            self.changed()
+            self._note(upstream)
             raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
         if other.model is None and response.status == 200 and upstream not in self._unidentified:
             self._unidentified.add(upstream)
@@ -318,25 +345,31 @@ class Upstreams:
         try:
             return Body(response.content, header_bytes(response.headers.get(HEADER_LENGTH)))
         except InputError as error:
-            self.misbehaved(upstream)
+            self.misbehaved(upstream, str(error))
             raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
 
-    def _heard(self, upstream: str, n: int, response: Response, away_s: float, now_s: float) -> None:
-        """Tell the router what came with an answer."""
+    def _heard(
+        self, upstream: str, n: int, response: Response, slot: Slot, away_s: float, now_s: float
+    ) -> Spent | None:
+        """Tell the router what came with an answer; what that says it spent."""
         text = response.headers.get(CURVE_HEADER)
         if text is None:
-            return
+            return None
         try:
-            told, spent_s = decode_told(text)
-        except PeerCurveError:
-            self.misbehaved(upstream)
-            return
+            told, spent = decode_told(text)
+        except PeerCurveError as error:
+            self.misbehaved(upstream, str(error))
+            return None
         if response.status == 200:
             sizes = (response.sent_bytes, response.received_bytes)
-            self._router.answered_by(upstream, n, *sizes, away_s, spent_s or 0.0, told, now_s)
+            seconds, waited_s = (0.0, 0.0) if spent is None else (spent.seconds, spent.waited_s)
+            self._router.answered_by(
+                upstream, n, *sizes, away_s, seconds, told, now_s, waited_s, slot.passage
+            )
         else:
             self._router.told(upstream, told, now_s)
-        self.changed()
+        self._note(upstream)
+        return spent
 
 
 def _as_wire(trail: Trail) -> tuple[tuple[str, ...], int]:
