@@ -164,13 +164,13 @@ class Successor:
             return False
         self.queue.told(told.wait_s, now_s)
         before, self.told = self.told, told
-        if before is not None and (told.curve, told.through) == (before.curve, before.through):
-            return False
-        self._candidate = None
         if self._me in told.through:
             self.reason = "its answers would come back through this node"
         elif not self._failures:
             self.reason = None
+        if before is not None and (told.curve, told.through) == (before.curve, before.through):
+            return False
+        self._candidate = None
         if self._failures:
             self._due_s = min(self._due_s, now_s)
         return True
