@@ -8,7 +8,7 @@ add, and raise RouteError or PeerCurveError for anything else.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,12 +16,15 @@ import msgspec
 from pliant.errors import PeerCurveError, RouteError
 from pliant.route.choose import Objective
 from pliant.route.curve import MAX_POINTS, TimeCurve, validated
+from pliant.route.identity import PROTOCOL
 from pliant.route.tell import NAME, Told, Trail
 
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"
 LIMIT_BYTES = 8192
 """The longest header or body; a curve of 64 points takes under 2,000."""
+_TELLS_WAITS = 2
+"""The first protocol that tells waits apart from curves."""
 _MAX_PATH = 64
 _MAX_THROUGH = 128
 
@@ -93,8 +96,14 @@ class Spent:
     waited_s: float = 0.0
 
 
-def encode_told(told: Told, spent: Spent | None = None) -> str:
-    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
+def encode_told(told: Told, spent: Spent | None = None, protocol: int = PROTOCOL) -> str:
+    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits.
+
+    A node of `protocol` 1 refuses fields that it does not know: it is told a curve that includes the wait.
+    """
+    if protocol < _TELLS_WAITS:
+        told = replace(told, curve=told.curve.plus(told.wait_s), wait_s=0.0)
+        spent = None if spent is None else Spent(spent.seconds)
     points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
     message = CurveMessage(
         told.node,

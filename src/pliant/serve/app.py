@@ -186,7 +186,8 @@ class _Paths:
             spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         response.headers[NODE_HEADER] = answering
         if route is not None:
-            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent)
+            protocol = read_identity(headers).protocol
+            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent, protocol)
         return response
 
     async def curve(self, request: Request) -> Response:
@@ -197,7 +198,8 @@ class _Paths:
             raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
         route = self._route(request)
         told = self._node.tell(None if route is None else route.sender)
-        return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
+        protocol = read_identity(request.headers).protocol
+        return Response(encode_told(told, Spent(self._node.clock() - start_s), protocol), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:

@@ -248,7 +248,7 @@ class Upstreams:
                     self._start(self._ping(upstream))
                 case Broadcast(predecessors, told):
                     for name in predecessors:
-                        self._start(self._tell(name, encode_told(told).encode()))
+                        self._start(self._tell(name, encode_told(told, protocol=1).encode()))
                 case Probe(length):
                     self._probe(length)
 
