@@ -70,9 +70,9 @@ class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     points: msgspec.Raw
     through: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_THROUGH)]
     stamp: tuple[Count, Count] = (0, 0)
-    wait_s: Weight = 0.0
+    wait_s: Weight | None = None
     spent_s: Weight | None = None
-    waited_s: Weight = 0.0
+    waited_s: Weight | None = None
 
 
 def encode_route(message: RouteMessage) -> str:
@@ -110,9 +110,9 @@ def encode_told(told: Told, spent: Spent | None = None, protocol: int = PROTOCOL
         msgspec.Raw(msgspec.json.encode(points)),
         tuple(sorted(told.through)),
         told.stamp,
-        float(f"{told.wait_s:.7g}"),
+        float(f"{told.wait_s:.7g}") or None,
         None if spent is None else float(f"{spent.seconds:.9g}"),
-        0.0 if spent is None else float(f"{spent.waited_s:.9g}"),
+        None if spent is None else float(f"{spent.waited_s:.9g}") or None,
     )
     return msgspec.json.encode(message).decode("ascii")
 
@@ -127,8 +127,8 @@ def decode_told(text: str | bytes) -> tuple[Told, Spent | None]:
     curve = validated(points, MAX_POINTS)
     through = frozenset((*message.through, message.node))
     seconds = message.spent_s
-    spent = None if seconds is None else Spent(seconds, min(message.waited_s, seconds))
-    return Told(message.node, curve, through, message.stamp, message.wait_s), spent
+    spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
+    return Told(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
 
 
 def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:
