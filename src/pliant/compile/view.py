@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from pliant.compile.call import Ref
+from pliant.errors import GraphError
 from pliant.ir.graph import Graph, TensorType
 
 
@@ -42,27 +43,31 @@ class View:
         return Ref(self.tensor, self.offset * itemsize)
 
     def broadcast(self, shape: Sequence[int]) -> "View":
-        """Seen in a shape it broadcasts to: stride 0 along what is repeated."""
+        """Seen in a shape it broadcasts to, with stride 0 along what is repeated; else GraphError."""
         lead = len(shape) - len(self.shape)
         own = (*(1,) * lead, *self.shape)
         strides = (*(0,) * lead, *self.strides)
-        assert lead >= 0, f"{self.shape} has more dimensions than {tuple(shape)}"
-        assert all(n in (1, m) for n, m in zip(own, shape, strict=True)), f"{self.shape} is no {tuple(shape)}"
+        if lead < 0 or not all(n in (1, m) for n, m in zip(own, shape, strict=True)):
+            raise GraphError(f"the shape {list(self.shape)} does not broadcast to {list(shape)}.")
         kept = tuple(s if n == m else 0 for s, n, m in zip(strides, own, shape, strict=True))
         return View(self.tensor, self.offset, tuple(shape), kept)
 
     def transposed(self, order: Sequence[int]) -> "View":
-        """Dimension i is dimension order[i] of this view."""
+        """Dimension i is dimension order[i] of this view. Raises GraphError for no permutation."""
+        if sorted(order) != list(range(len(self.shape))):
+            raise GraphError(f"{list(order)} is no order of the {len(self.shape)} dimensions there are.")
         return replace(
             self, shape=tuple(self.shape[i] for i in order), strides=tuple(self.strides[i] for i in order)
         )
 
     def sliced(self, axis: int, start: int, count: int, step: int = 1) -> "View":
-        """`count` positions of `axis`: `start`, `start + step`, ..."""
+        """`count` positions of `axis`: `start`, `start + step`, ... Raises GraphError for none it has."""
         last = start + (count - 1) * step
-        assert count == 0 or (0 <= start < self.shape[axis] and 0 <= last < self.shape[axis]), (
-            f"positions {start} to {last} of axis {axis} of {self.shape}"
-        )
+        is_axis = 0 <= axis < len(self.shape)
+        if not is_axis or (count and not (0 <= start < self.shape[axis] and 0 <= last < self.shape[axis])):
+            raise GraphError(
+                f"the shape {list(self.shape)} has no positions {start} to {last} of axis {axis}."
+            )
         return self.placed(axis, (count,), (step,), start if count else 0)
 
     def placed(self, axis: int, shape: Sequence[int], steps: Sequence[int], start: int) -> "View":
@@ -76,15 +81,19 @@ class View:
         )
 
     def split(self, axis: int, parts: Sequence[int]) -> "View":
-        """`axis` as several dimensions of lengths `parts`, whose product is its length."""
-        assert prod(parts) == self.shape[axis], f"axis {axis} of {self.shape} as {tuple(parts)}"
+        """`axis` as several dimensions of lengths `parts`, whose product is its length; else GraphError."""
+        if prod(parts) != self.shape[axis]:
+            raise GraphError(
+                f"axis {axis} of the shape {list(self.shape)} cannot be split into {list(parts)}."
+            )
         return self.placed(axis, parts, row_major(parts), 0)
 
 
 def whole(tensor: str, type_: TensorType, shape: Sequence[int] | None = None) -> View:
-    """A tensor as it is, or in another shape of as many elements."""
+    """A tensor as it is, or in another shape. Raises GraphError if that has another number of elements."""
     shape = type_.shape if shape is None else tuple(shape)
-    assert prod(shape) == type_.size, f"{type_} as {shape}"
+    if prod(shape) != type_.size:
+        raise GraphError(f"{tensor!r} is {type_}, which cannot be seen as {list(shape)}.")
     return View(tensor, 0, shape, row_major(shape))
 
 

@@ -37,8 +37,8 @@ def split(isa: Isa, n_blocks: int, pixels: int, panels: int, n_threads: int) -> 
     into no less than two tiles, then panels, until every thread has some units.
     """
     tile = tile_pixels(isa)
-    unit_pixels = min(-(-pixels // tile), 96 // tile) * tile
-    unit_panels = panels
+    unit_pixels = max(min(-(-pixels // tile), 96 // tile), 1) * tile
+    unit_panels = max(panels, 1)
     wanted = _UNITS_PER_THREAD * n_threads if n_threads > 1 else 1
 
     def units() -> int:

@@ -6,11 +6,14 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Int64
+from pliant.errors import KernelError
 from pliant.kernels.walker import UNIT_BITS, Entry
 
 ENTRY_DTYPE = np.dtype(
     [("kernel", np.uint64), ("args", np.uint64), ("n_units", np.int64), ("grain", np.int64)], align=True
 )
+MAX_UNITS = (1 << UNIT_BITS) - 1
+"""The most units and grain, together, of one entry: the native pool keeps them in a ticket."""
 assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
 
 
@@ -36,7 +39,10 @@ class Table:
         return self._address
 
     def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
-        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table."""
+        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table.
+
+        Raises KernelError for more than MAX_UNITS.
+        """
         self._args.append(args)
         return self.append(kernel, ctypes.addressof(args), n_units, grain)
 
@@ -64,4 +70,7 @@ class Table:
 def _check(n_units: int, grain: int) -> None:
     assert n_units >= 0, f"{n_units} units"
     assert grain >= 1, f"a grain of {grain} units"
-    assert n_units + grain < 1 << UNIT_BITS, f"{n_units} units exceed what a ticket counts"
+    if n_units + grain > MAX_UNITS:
+        raise KernelError(
+            f"{n_units} units of work are more than the {MAX_UNITS} that a call counts; feed smaller shapes."
+        )

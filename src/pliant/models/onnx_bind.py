@@ -21,6 +21,7 @@ from pliant.models.onnx_fold import fold, may_fold
 from pliant.models.onnx_known import Known
 from pliant.models.onnx_nodes import (
     attribute,
+    check_attributes,
     check_axes,
     check_types,
     function_of,
@@ -184,6 +185,7 @@ class _Walk:
         if schema is None or is_refused(key) or not _means_the_same(schema, node, scope.opsets):
             self._refused.refuse(node, key, where)
             return
+        check_attributes(schema, node, where)
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
         check_fit(node, known.types, where)

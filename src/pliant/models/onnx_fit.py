@@ -258,6 +258,8 @@ def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
     x, scale = given.of_rank(0, 0, 99), given.of_rank(1, 0, 99)
     block = given.attribute("block_size", 0)
     axis = given.attribute("axis", 1)
+    if block < 0 or (block and not -len(x) <= axis < len(x)):
+        raise given.refuse(f"block_size is {block} along axis {axis} of {len(x)}")
     if block and len(scale) == len(x):
         blocked = list(x)
         blocked[axis] = -(-x[axis] // block)

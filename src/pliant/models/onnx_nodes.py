@@ -64,6 +64,18 @@ def type_proto(type_: TensorType) -> Any:
     return onnx.helper.make_tensor_type_proto(ELEMENT_TYPES[type_.dtype], type_.shape)
 
 
+def check_attributes(schema: Any, node: Any, where: str) -> None:
+    """Raises GraphError naming node and attribute when a value's kind breaks the schema.
+
+    ONNX's checker does not see the values that callers of a function give to its body.
+    """
+    for a in node.attribute:
+        declared = schema.attributes.get(a.name)
+        if declared is not None and int(declared.type.value) != a.type:
+            kinds = [AttributeProto.AttributeType.Name(k).lower() for k in (a.type, int(declared.type.value))]
+            raise GraphError(f"{where}: attribute {a.name!r} is of kind {kinds[0]}, but must be {kinds[1]}.")
+
+
 def check_types(schema: Any, node: Any, types: Mapping[str, TensorType], where: str) -> None:
     """Raises GraphError naming node and tensor when an input's element type breaks the schema."""
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}

@@ -79,6 +79,11 @@ def _max_unpool(
     shape = values.get(node.input[2]) if len(node.input) > 2 else None
     if shape is None or np.any(shape < 0):
         return None
+    if shape.ndim != 1:
+        raise GraphError(
+            f"node {node.name or node.output[0]!r} (MaxUnpool): output_shape has {shape.ndim} dimensions; it "
+            "must be a vector."
+        )
     return TensorType(types[node.input[0]].dtype, tuple(int(d) for d in shape))
 
 
@@ -109,6 +114,8 @@ def _stft(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.nd
     length = values.get(given[1])
     if step is None or step.size != 1 or (given[1] and length is None) or len(signal.shape) < 2:
         return None
+    if given[0] and len(types[given[0]].shape) != 1:
+        raise GraphError(f"{where} has the window {given[0]!r}, {types[given[0]]}; it must be a vector.")
     n = types[given[0]].shape[0] if given[0] else signal.shape[1]
     n = int(length.ravel()[0]) if length is not None else n
     hop = int(step.ravel()[0])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pliant.compile.call import Target
+from pliant.compile.call import Lowered, Target
+from pliant.compile.lower import rules
 from pliant.compile.lower.rules import lower
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -20,8 +21,25 @@ def test_all_operators_without_a_kernel_are_named() -> None:
 
 
 def test_an_attribute_a_rule_cannot_use_names_the_node() -> None:
-    """ONNX's inference lets wild attributes pass; they must not come out as a bare assertion."""
+    """ONNX's inference lets wild attributes pass; the user has to find the node."""
     node = Node("Transpose", ("x",), ("y",), {"perm": (7, 0)}, "wild")
     graph = Graph((node,), ("x",), ("y",), dict.fromkeys("xy", FLOATS))
-    with pytest.raises(GraphError, match=r"node 'wild' \(Transpose\)"):
+    with pytest.raises(
+        GraphError, match=r"node 'wild' \(Transpose\).*\(x: float32\[4,6\]\): \[7, 0\] is no order"
+    ):
         lower(graph, Target(AVX2))
+
+
+@pytest.mark.parametrize("kind", [AssertionError, TypeError, KeyError, ValueError, ZeroDivisionError])
+def test_a_mistake_in_a_rule_stays_what_it_is(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told as an error of the user's model, a bug of ours would never be reported."""
+    mistake = kind("ours")
+
+    def rule(node: Node, graph: Graph, target: Target) -> Lowered:
+        raise mistake
+
+    monkeypatch.setattr(rules, "RULES", {"Relu": rule})
+    graph = Graph((Node("Relu", ("x",), ("y",)),), ("x",), ("y",), dict.fromkeys("xy", FLOATS))
+    with pytest.raises(kind) as caught:
+        lower(graph, Target(AVX2))
+    assert caught.value is mistake

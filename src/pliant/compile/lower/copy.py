@@ -34,9 +34,14 @@ class Dim:
 def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
     """Calls that write `source` into `target`, equal in shape and apart in memory; elements of `size` bytes.
 
-    Target strides are positive and no two elements of the target share a place.
+    Target strides are positive and no two elements of the target share a place. Raises GraphError for
+    different shapes, since the kernel would read or write outside.
     """
-    assert source.shape == target.shape, (source.shape, target.shape)
+    if source.shape != target.shape:
+        raise GraphError(
+            f"{source.tensor!r} seen as {list(source.shape)} cannot be copied into {target.tensor!r} seen as "
+            f"{list(target.shape)}."
+        )
     if source.count == 0:
         return ()
     dims = [

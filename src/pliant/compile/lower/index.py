@@ -9,6 +9,7 @@ from typing import Any
 from pliant.compile.call import Call, Kernel, Lowered, Ref, Target
 from pliant.compile.lower.copy import Dim, collapsed, copies, grain_of, nest_fields, two_inner
 from pliant.compile.lower.move import axis_of, moved, require
+from pliant.compile.lower.window import text
 from pliant.compile.view import View, regular, row_major, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -307,9 +308,13 @@ def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reduction(node: Node) -> str:
-    reduction = node.attributes.get("reduction", "none")
-    assert reduction in scatter.REDUCTIONS, reduction
-    return str(reduction)
+    reduction = text(node.attributes, "reduction", "none")
+    if reduction not in scatter.REDUCTIONS:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has the reduction {reduction!r}; there are "
+            f"{', '.join(scatter.REDUCTIONS)}."
+        )
+    return reduction
 
 
 RULES: Mapping[str, Any] = {

@@ -11,6 +11,7 @@ import numpy as np
 
 from pliant.compile.call import Alias, Call, Lowered, Target
 from pliant.compile.lower.copy import copies
+from pliant.compile.lower.window import integer, numbers
 from pliant.compile.view import View, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -53,6 +54,14 @@ def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
     return value
 
 
+def required(node: Node, graph: Graph, i: int) -> np.ndarray:
+    """As `static`, for an input that the operator cannot do without. Raises GraphError where it is absent."""
+    value = static(node, graph, i)
+    if value is None:
+        raise GraphError(f"node {node.name!r} ({node.op}) lacks input {i}.")
+    return value
+
+
 def require(is_fitting: bool, node: Node, graph: Graph) -> None:
     """Raise GraphError for shapes that do not fit each other: a kernel would read or write outside."""
     if not is_fitting:
@@ -61,29 +70,31 @@ def require(is_fitting: bool, node: Node, graph: Graph) -> None:
 
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
-    """An axis attribute, counted from the front."""
-    axis = node.attributes.get(name, default)
-    assert isinstance(axis, int), (node.op, axis)
-    return axis + rank if axis < 0 else axis
+    """An axis attribute, counted from the front. Raises GraphError for an axis outside of `rank`."""
+    axis = integer(node.attributes, name, default)
+    room = max(rank, 1)  # a scalar has the axes of a vector
+    if not -room <= axis < room:
+        raise GraphError(f"node {node.name!r} ({node.op}) has the {name} {axis}, but {rank} dimensions.")
+    return axis % room
 
 
 def _transpose(node: Node, graph: Graph, target: Target) -> Lowered:
     source = _input(node, graph)
-    order: Any = node.attributes.get("perm", tuple(reversed(range(len(source.shape)))))
+    order = numbers(node.attributes, "perm", tuple(reversed(range(len(source.shape)))))
     return moved(node, source.transposed(order), graph)
 
 
 def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
     view = _input(node, graph)
-    starts, ends, axes, steps = (static(node, graph, i) for i in (1, 2, 3, 4))
-    assert starts is not None, "Slice has starts"
-    assert ends is not None, "Slice has ends"
+    starts, ends = required(node, graph, 1), required(node, graph, 2)
+    axes, steps = static(node, graph, 3), static(node, graph, 4)
     chosen = range(starts.size) if axes is None else axes.ravel().tolist()
     strides = [1] * starts.size if steps is None else steps.ravel().tolist()
     for axis, start, end, step in zip(
         chosen, starts.ravel().tolist(), ends.ravel().tolist(), strides, strict=True
     ):
-        axis = axis + len(view.shape) if axis < 0 else axis
+        require(-len(view.shape) <= axis < len(view.shape), node, graph)
+        axis %= len(view.shape)
         taken = range(*slice(start, end, step).indices(view.shape[axis]))
         view = view.sliced(axis, taken.start, len(taken), step)
     return moved(node, view, graph)
@@ -112,7 +123,10 @@ def _split(node: Node, graph: Graph, target: Target) -> Lowered:
     axis = axis_of(node, len(view.shape))
     parts, at = [], 0
     for i, y in enumerate(node.outputs):
-        assert y, "every output of Split has a length"
+        if not y:
+            raise GraphError(
+                f"node {node.name!r} (Split) leaves out output {i}, whose length is unknown then."
+            )
         n = graph.types[y].shape[axis]
         parts.append(moved(node, view.sliced(axis, at, n), graph, i))
         at += n
@@ -124,9 +138,8 @@ def _expand(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
-    repeats = static(node, graph, 1)
-    assert repeats is not None, "Tile has repeats"
-    view = _input(node, graph)
+    repeats, view = required(node, graph, 1), _input(node, graph)
+    require(repeats.size == len(view.shape), node, graph)
     pairs = list(zip(repeats.ravel().tolist(), view.shape, strict=True))
     lifted = whole(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
     return moved(node, lifted.broadcast([k for r, n in pairs for k in (r, n)]), graph)
@@ -155,8 +168,9 @@ def _bit_cast(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _blocksize(node: Node) -> int:
-    size = node.attributes["blocksize"]
-    assert isinstance(size, int), size
+    size = integer(node.attributes, "blocksize", 0)
+    if size < 1:
+        raise GraphError(f"node {node.name!r} ({node.op}) has the blocksize {size}; give at least 1.")
     return size
 
 

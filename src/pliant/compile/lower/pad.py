@@ -7,10 +7,13 @@ import numpy as np
 
 from pliant.compile.call import Call, Lowered, Packed, Target
 from pliant.compile.lower.copy import copies
-from pliant.compile.lower.move import moved, require, static
+from pliant.compile.lower.move import moved, require, required, static
+from pliant.compile.lower.window import text
 from pliant.compile.view import View, whole
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
+
+_MODES = ("constant", "edge", "reflect", "wrap")
 
 
 def zero_for(node: Node, graph: Graph) -> tuple[View, dict[str, Packed]]:
@@ -64,7 +67,9 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
     if result.count == 0 or source.shape == result.shape:
         return moved(node, source, graph)
     at = [max(n, 0) for n in before]
-    mode = str(node.attributes.get("mode", "constant"))
+    mode = text(node.attributes, "mode", "constant")
+    if mode not in _MODES:
+        raise GraphError(f"node {node.name!r} (Pad) has the mode {mode!r}; there are {', '.join(_MODES)}.")
     if mode != "constant":
         return Lowered(calls=_mirrored(node, source, at, result, size, mode))
     if len(node.inputs) > 2 and node.inputs[2]:
@@ -77,8 +82,7 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
     """Elements before and after, of every axis; negative ones are taken away."""
-    pads, axes = static(node, graph, 1), static(node, graph, 3)
-    assert pads is not None, "Pad has pads"
+    pads, axes = required(node, graph, 1), static(node, graph, 3)
     chosen = range(rank) if axes is None else [int(a) % rank for a in axes.ravel()]
     before, after = [0] * rank, [0] * rank
     numbers = [int(n) for n in pads.ravel()]
@@ -112,12 +116,11 @@ def _mirrored(
 
 
 def _inside(p: int, n: int, mode: str) -> int:
-    """The position within 0..n-1 that a position outside repeats."""
+    """The position within 0..n-1 that a position outside repeats; `mode` is any but "constant"."""
     if mode == "edge":
         return min(max(p, 0), n - 1)
     if mode == "wrap":
         return p % n
-    assert mode == "reflect", mode
     period = max(2 * (n - 1), 1)
     return min(p % period, period - p % period) if n > 1 else 0
 

@@ -10,6 +10,7 @@ import numpy as np
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.planes import Planes, pack_table
 from pliant.compile.view import View, merge
+from pliant.errors import GraphError
 from pliant.kernels import contract, matmul
 from pliant.kernels.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
 from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs, blocking
@@ -54,7 +55,10 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         b_ref, b_batch = p.b.ref(4), p.b.strides[:-2]
     residual_batch = p.residual.strides[:-2] if p.residual else (0,) * len(batch)
     extents, strides = merge(batch, [p.a.strides[:-2], b_batch, p.out.strides[:-2], residual_batch])
-    assert len(extents) <= MAX_BATCH_DIMS, f"{p.label}: {len(extents)} batch dimensions"
+    if len(extents) > MAX_BATCH_DIMS:
+        raise GraphError(
+            f"node {p.label!r} has {len(extents)} separate batch dimensions; kernels walk {MAX_BATCH_DIMS}."
+        )
     n_batch = prod(extents)
     blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, tiling(target.isa).panel)
     a_row, a_column = p.a.strides[-2:]

@@ -13,7 +13,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.conv_call import Tensors, conv_call, matrix
-from pliant.compile.lower.window import integer, real, text
+from pliant.compile.lower.window import integer, real, reals, text, texts
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import conv_weights, recurrent
@@ -105,6 +105,10 @@ def _layer(node: Node, graph: Graph) -> _Layer:
         raise GraphError(f"node {node.name or node.op!r}: recurrent kernels are float32 only, not {x.dtype}.")
     is_batch_first = integer(node.attributes, "layout", 0) == 1
     steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
+    if 0 in x.shape:
+        raise GraphError(
+            f"node {node.name or node.op!r}: {node.inputs[0]!r} is {x}, which has nothing to read."
+        )
     hidden = graph.types[node.inputs[2]].shape[-1]
     resets_late = integer(node.attributes, "linear_before_reset", 0) != 0
     cells: dict[str, Cell] = {
@@ -297,11 +301,10 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
     take, in order. Raises GraphError for an unknown name.
     """
     attributes, default = layer.node.attributes, _DEFAULTS[layer.node.op]
-    given = attributes.get("activations", default * layer.directions)
-    alphas, betas = (list(_floats(attributes.get(f"activation_{n}", ()))) for n in ("alpha", "beta"))
+    given = texts(attributes, "activations", default * layer.directions)
+    alphas, betas = (list(reals(attributes, f"activation_{n}", ())) for n in ("alpha", "beta"))
     found = []
-    assert isinstance(given, tuple)
-    for name in (str(n).lower() for n in given):
+    for name in (n.lower() for n in given):
         if name not in ACTIVATIONS:
             raise GraphError(
                 f"node {layer.node.name or layer.node.op!r}: no activation {name!r}; "
@@ -322,11 +325,6 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
 
 _WITH_ALPHA = frozenset(["affine", "leakyrelu", "thresholdedrelu", "scaledtanh", "hardsigmoid", "elu"])
 _WITH_BETA = frozenset(["affine", "scaledtanh", "hardsigmoid"])
-
-
-def _floats(value: object) -> tuple[float, ...]:
-    assert isinstance(value, tuple)
-    return tuple(float(v) for v in value)
 
 
 RULES = dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent)

@@ -15,12 +15,18 @@ from pliant.arrays import Float32, Int32
 from pliant.compile.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import grain_of
 from pliant.compile.lower.index import gather, rows_along
-from pliant.compile.lower.move import static
+from pliant.compile.lower.move import required, static
+from pliant.compile.lower.window import numbers
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.resample import ResampleArgs, resample_ir
 
 _WIDE = 4
+_ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_COORDINATES = (
+    *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
+    *("align_corners", "asymmetric", "tf_crop_and_resize"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +226,15 @@ def _options(node: Node) -> Options:
         is_inside_only=bool(a.get("exclude_outside", 0)),
         outside=a.get("extrapolation_value", 0.0),
     )
-    if options.mode not in ("nearest", "linear", "cubic"):
-        raise GraphError(f"node {node.name!r} ({node.op}) has the unknown mode {options.mode!r}.")
+    for what, value, known in (
+        ("mode", options.mode, ("nearest", "linear", "cubic")),
+        ("nearest_mode", options.rounding, _ROUNDINGS),
+        ("coordinate_transformation_mode", options.coordinates, _COORDINATES),
+    ):
+        if value not in known:
+            raise GraphError(
+                f"node {node.name!r} ({node.op}) has the {what} {value!r}; there are {', '.join(known)}."
+            )
     return options
 
 
@@ -232,11 +245,12 @@ def _scales(node: Node, graph: Graph) -> list[float]:
     scales = [1.0] * len(shape)
     given = static(node, graph, 1 if node.op == "Upsample" else 2)
     if given is not None and given.size:
+        _check_size(node, "scales", given, len(axes))
         for axis, scale in zip(axes, given.ravel(), strict=True):
             scales[axis] = float(scale)
         return scales
-    sizes = static(node, graph, 3)
-    assert sizes is not None, "Resize has scales or sizes"
+    sizes = required(node, graph, 3)
+    _check_size(node, "sizes", sizes, len(axes))
     wanted = {axis: int(n) / shape[axis] for axis, n in zip(axes, sizes.ravel(), strict=True)}
     policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
     for axis in axes:
@@ -258,15 +272,20 @@ def _rois(node: Node, graph: Graph, rank: int, options: Options) -> list[tuple[f
     if roi is None or roi.size == 0:
         return rois
     axes = _axes(node, rank)
-    numbers = [float(v) for v in roi.ravel()]
+    _check_size(node, "roi", roi, 2 * len(axes))
+    corners = [float(v) for v in roi.ravel()]
     for i, axis in enumerate(axes):
-        rois[axis] = numbers[i], numbers[len(axes) + i]
+        rois[axis] = corners[i], corners[len(axes) + i]
     return rois
 
 
+def _check_size(node: Node, name: str, given: np.ndarray, n: int) -> None:
+    if given.size != n:
+        raise GraphError(f"node {node.name!r} ({node.op}) has {given.size} numbers as {name}; give {n}.")
+
+
 def _axes(node: Node, rank: int) -> list[int]:
-    axes: Any = node.attributes.get("axes", tuple(range(rank)))
-    return [axis % rank for axis in axes]
+    return [axis % rank for axis in numbers(node.attributes, "axes", tuple(range(rank)))]
 
 
 RULES: Mapping[str, Any] = {"Resize": _resize, "Upsample": _resize}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from pliant.compile.call import Lowered, Target
+from pliant.compile.call import Call, Lowered, Target
 from pliant.compile.lower import (
     alias,
     attention,
@@ -30,6 +30,7 @@ from pliant.compile.lower import (
 )
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
+from pliant.kernels.table import MAX_UNITS
 
 Rule = Callable[[Node, Graph, Target], Lowered]
 
@@ -62,7 +63,11 @@ RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in fa
 
 
 def lower(graph: Graph, target: Target) -> list[Lowered]:
-    """Every node lowered, in order. Raises GraphError naming all operators without a rule at once."""
+    """Every node lowered, in order.
+
+    Raises GraphError naming all operators without a rule at once, or the first node that has no kernel for
+    its attributes, types or shapes. Any other exception is a mistake in a rule.
+    """
     unknown = sorted({node.op for node in graph.nodes if node.op not in RULES})
     if unknown:
         first = next(node for node in graph.nodes if node.op in unknown)
@@ -71,12 +76,25 @@ def lower(graph: Graph, target: Target) -> list[Lowered]:
 
 
 def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
-    """One node's calls. ONNX's inference lets some wild attributes pass; a rule then trips over them."""
+    """One node's calls. A GraphError names the node; other exceptions are mistakes in a rule and pass."""
     try:
-        return RULES[node.op](node, graph, target)
-    except (AssertionError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        lowered = RULES[node.op](node, graph, target)
+        for call in lowered.calls:
+            _check_units(call)
+    except GraphError as error:
+        if repr(node.name) in str(error):
+            raise
         shown = ", ".join(f"{x}: {graph.types[x]}" for x in node.inputs if x)
         raise GraphError(
-            f"node {node.name!r} ({node.op}) cannot be compiled with ({shown}) and {dict(node.attributes)}: "
-            f"{type(error).__name__} {error}".rstrip()
+            f"node {node.name!r} ({node.op}) cannot be compiled with ({shown}): {error}"
         ) from error
+    return lowered
+
+
+def _check_units(call: Call) -> None:
+    """Raises GraphError for more units than the native pool counts; it would hand out others."""
+    if call.n_units + call.grain > MAX_UNITS:
+        raise GraphError(
+            f"its {call.n_units} units of work are more than the {MAX_UNITS} that a kernel is called for. "
+            "Split the tensor, or feed smaller shapes."
+        )

@@ -10,9 +10,11 @@ import numpy as np
 from pliant.compile.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import copies, grain_of
 from pliant.compile.lower.index import place
-from pliant.compile.lower.move import axis_of, require, static
+from pliant.compile.lower.move import axis_of, require, required
 from pliant.compile.lower.pad import filled, framed, zero_for
+from pliant.compile.lower.window import integer, numbers
 from pliant.compile.view import View, whole
+from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels import mark, topk, triangle
 
@@ -149,8 +151,7 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
 def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
     """Only under a condition known before the run: one slice for each run of kept positions."""
     x, y = node.inputs[0], node.outputs[0]
-    condition = static(node, graph, 1)
-    assert condition is not None, "Compress has a condition"
+    condition = required(node, graph, 1)
     type_ = graph.types[x]
     if "axis" in node.attributes:
         axis, source, result = axis_of(node, len(type_.shape)), whole(x, type_), whole(y, graph.types[y])
@@ -171,14 +172,18 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
     type_, result = graph.types[x], whole(y, graph.types[y])
     zero, packed = zero_for(node, graph)
-    kernel, strides, pads = (node.attributes.get(k) for k in ("kernel_shape", "strides", "pads"))
     rank = len(type_.shape) - 2
-    assert isinstance(kernel, tuple), "MaxUnpool has a kernel shape"
+    kernel = numbers(node.attributes, "kernel_shape", ())
+    steps = numbers(node.attributes, "strides", (1,) * rank)
+    cut = numbers(node.attributes, "pads", (0,) * (2 * rank))
     require(graph.types[indices].shape == type_.shape, node, graph)
-    steps: Any = strides or (1,) * rank
-    cut: Any = pads or (0,) * (2 * rank)
+    if (len(kernel), len(steps), len(cut)) != (rank, rank, 2 * rank):
+        raise GraphError(
+            f"node {node.name!r} (MaxUnpool): kernel_shape {kernel}, strides {steps} or pads {cut} do not "
+            f"fit {rank} dimensions."
+        )
     spatial = tuple(
-        (n - 1) * steps[i] + int(kernel[i]) - cut[i] - cut[i + rank] for i, n in enumerate(type_.shape[2:])
+        (n - 1) * steps[i] + kernel[i] - cut[i] - cut[i + rank] for i, n in enumerate(type_.shape[2:])
     )
     shape = (*type_.shape[:2], *spatial)
     is_framed = shape != result.shape
@@ -211,22 +216,23 @@ def _constant(node: Node, graph: Graph, value: np.ndarray) -> Lowered:
 
 
 def _eye_like(node: Node, graph: Graph, target: Target) -> Lowered:
-    k = node.attributes.get("k", 0)
-    assert isinstance(k, int), k
+    k = integer(node.attributes, "k", 0)
+    require(len(graph.types[node.outputs[0]].shape) == 2, node, graph)
     rows, columns = graph.types[node.outputs[0]].shape
     return _constant(node, graph, np.eye(rows, columns, k))
 
 
 def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
-    value = node.attributes.get("value", np.float32(0))
-    return _constant(node, graph, np.asarray(value).reshape(-1)[:1])
+    value = np.asarray(node.attributes.get("value", np.float32(0)))
+    if value.size != 1:
+        raise GraphError(f"node {node.name!r} (ConstantOfShape) has {value.size} values; give one.")
+    return _constant(node, graph, value.reshape(-1))
 
 
 def _shape(node: Node, graph: Graph, target: Target) -> Lowered:
     shape = graph.types[node.inputs[0]].shape
-    start, end = node.attributes.get("start", 0), node.attributes.get("end", len(shape))
-    assert isinstance(start, int), start
-    assert isinstance(end, int), end
+    start = integer(node.attributes, "start", 0)
+    end = integer(node.attributes, "end", len(shape))
     return _constant(node, graph, np.array(shape[start:end], np.int64))
 
 
@@ -235,9 +241,7 @@ def _size(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _range(node: Node, graph: Graph, target: Target) -> Lowered:
-    start, delta = static(node, graph, 0), static(node, graph, 2)
-    assert start is not None, "Range has a start"
-    assert delta is not None, "Range has a step"
+    start, delta = required(node, graph, 0), required(node, graph, 2)
     n = graph.types[node.outputs[0]].size
     return _constant(node, graph, start + np.arange(n).astype(start.dtype) * delta)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pliant.compile.call import Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.copy import grain_of
-from pliant.compile.lower.move import require, static
+from pliant.compile.lower.move import require, required, static
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels import cumulate, determinant, fourier
@@ -23,9 +23,7 @@ def _cumulate(operation: str) -> Any:
         type_ = graph.types[x]
         if type_.size == 0:
             return Lowered()
-        given = static(node, graph, 1)
-        assert given is not None, "CumSum has an axis"
-        axis = int(given.ravel()[0]) % len(type_.shape)
+        axis = _axis(node, required(node, graph, 1), len(type_.shape))
         inner = prod(type_.shape[axis + 1 :])
         n_units = prod(type_.shape[:axis]) * -(-inner // cumulate.UNIT_COLUMNS)
         name = f"cumulate_{operation}_{type_.dtype}"
@@ -57,7 +55,7 @@ def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
     source, result = graph.types[x], graph.types[y]
     given = static(node, graph, 2)
     rank = len(source.shape)
-    axis = rank - 2 if given is None else int(given.ravel()[0]) % rank
+    axis = rank - 2 if given is None else _axis(node, given, rank)
     is_inverse, is_onesided = (bool(node.attributes.get(k, 0)) for k in ("inverse", "onesided"))
     is_mirrored = is_inverse and is_onesided
     n_in, n_out = source.shape[axis], result.shape[axis]
@@ -89,9 +87,8 @@ def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _stft(node: Node, graph: Graph, target: Target) -> Lowered:
     source, result = graph.types[node.inputs[0]], graph.types[node.outputs[0]]
-    step, given = static(node, graph, 1), static(node, graph, 3)
+    step, given = required(node, graph, 1), static(node, graph, 3)
     window = node.inputs[2] if len(node.inputs) > 2 else ""
-    assert step is not None, "STFT has a step"
     if given is not None:
         length = int(given.ravel()[0])
     else:
@@ -185,6 +182,15 @@ def _det(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.name,
     )
     return Lowered(calls=(call,))
+
+
+def _axis(node: Node, given: np.ndarray, rank: int) -> int:
+    """An axis given as an input, counted from the front. Raises GraphError unless it is one of `rank`."""
+    if given.size != 1 or not -rank <= int(given.ravel()[0]) < rank:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has the axis {given.ravel().tolist()}, but {rank} dimensions."
+        )
+    return int(given.ravel()[0]) % rank
 
 
 def _check_float(node: Node, graph: Graph) -> None:

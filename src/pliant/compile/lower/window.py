@@ -74,30 +74,54 @@ def window(attributes: Mapping[str, Attribute], kernel: Sequence[int], extents: 
 
 
 def numbers(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
-    """An attribute that is a list of integers."""
+    """An attribute that is a list of integers. Raises GraphError for another kind."""
     value = attributes.get(name)
     if value is None:
         return otherwise
-    assert isinstance(value, tuple), f"{name} is no list"
+    if not isinstance(value, tuple) or not all(isinstance(n, int) for n in value):
+        raise _wrong(name, value, "a list of integers")
     return tuple(int(n) for n in value)
 
 
 def integer(attributes: Mapping[str, Attribute], name: str, otherwise: int) -> int:
-    """An attribute that is one integer."""
+    """An attribute that is one integer. Raises GraphError for another kind."""
     value = attributes.get(name, otherwise)
-    assert isinstance(value, int), f"{name} is no integer"
+    if not isinstance(value, int):
+        raise _wrong(name, value, "an integer")
     return value
 
 
 def real(attributes: Mapping[str, Attribute], name: str, otherwise: float) -> float:
-    """An attribute that is one number."""
+    """An attribute that is one number. Raises GraphError for another kind."""
     value = attributes.get(name, otherwise)
-    assert isinstance(value, int | float), f"{name} is no number"
+    if not isinstance(value, int | float):
+        raise _wrong(name, value, "a number")
     return float(value)
 
 
-def text(attributes: Mapping[str, Attribute], name: str, otherwise: str) -> str:
-    """An attribute that is a string."""
+def reals(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[float, ...]) -> tuple[float, ...]:
+    """An attribute that is a list of numbers. Raises GraphError for another kind."""
     value = attributes.get(name, otherwise)
-    assert isinstance(value, str), f"{name} is no string"
+    if not isinstance(value, tuple) or not all(isinstance(n, int | float) for n in value):
+        raise _wrong(name, value, "a list of numbers")
+    return tuple(float(n) for n in value)
+
+
+def texts(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+    """An attribute that is a list of strings. Raises GraphError for another kind."""
+    value = attributes.get(name, otherwise)
+    if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
+        raise _wrong(name, value, "a list of strings")
+    return tuple(str(n) for n in value)
+
+
+def text(attributes: Mapping[str, Attribute], name: str, otherwise: str) -> str:
+    """An attribute that is a string. Raises GraphError for another kind."""
+    value = attributes.get(name, otherwise)
+    if not isinstance(value, str):
+        raise _wrong(name, value, "text")
     return value
+
+
+def _wrong(name: str, value: object, wanted: str) -> GraphError:
+    return GraphError(f"its attribute {name!r} is {value!r}, but must be {wanted}.")

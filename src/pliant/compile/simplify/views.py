@@ -92,6 +92,8 @@ def _cut(seen: _Runs, shape: tuple[int, ...]) -> _Runs | None:
     if 0 in shape:
         return None
     left = [run for run in _joined([run for dim in seen.dims for run in dim]) if run[0] != 1]
+    if any(turns == 0 for turns, _ in left):
+        return None
     dims: list[tuple[_Run, ...]] = []
     for n in reversed(shape):
         dim: list[_Run] = []
