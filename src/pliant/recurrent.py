@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pliant.api import model_directory, shipped_models
 from pliant.loaded import shared_pool
-from pliant.models.recurrent_source import RANDOM, open_recurrent_source
+from pliant.models.recurrent_source import RANDOM, RecurrentSource, open_recurrent_source
 from pliant.models.recurrent_spec import is_recurrent
 from pliant.run.recurrent import RecurrentModel
 
@@ -19,9 +19,13 @@ def open_recurrent(
     safetensors and tokenizer.json, a hub id, or "random:CONFIG[:SEED]" ("random:cove-300"). Without
     `threads`, settings.thread_count decides; sessions of equal `threads` share them. Raises ModelError.
     """
+    return RecurrentModel(recurrent_source(source), *shared_pool(threads, cache))
+
+
+def recurrent_source(source: str | os.PathLike[str]) -> RecurrentSource:
+    """The model that `source` names, as `open_recurrent` takes it; nothing is compiled. Raises ModelError."""
     name = os.fspath(source)
-    found = open_recurrent_source(name if name.startswith(f"{RANDOM}:") else model_directory(name))
-    return RecurrentModel(found, *shared_pool(threads, cache))
+    return open_recurrent_source(name if name.startswith(f"{RANDOM}:") else model_directory(name))
 
 
 def names_recurrent(source: str | os.PathLike[str]) -> bool:

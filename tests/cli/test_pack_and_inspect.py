@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from tests.cli.conftest import Cli
+from tests.models.onnx_models import parse
 
 
 def test_a_packed_model_can_be_inspected_and_verified(
@@ -111,3 +114,35 @@ def test_a_table_of_accuracy_may_be_given(
     assert result.exit_code == 1
     assert "3x4 at 6 bits does not fit" in result.stderr
     assert not (tmp_path / "t").exists()
+
+
+def test_a_model_is_inspected_under_every_name_it_runs_by(
+    cli: Cli, as_json: Callable[..., Any], model: Path
+) -> None:
+    """A directory, and the store that it was packed into; `inspect sst2` failed."""
+    seen = as_json("inspect", model, "--verify")
+    assert (seen["n_layers"], seen["n_slices"], seen["verified"]) == (2, 4, True)
+    assert as_json("inspect", seen["store"])["identity"] == seen["identity"]
+    assert "relative to the weights' variance" in cli("inspect", model).stdout
+    words = as_json("inspect", "imdb-lstm")
+    assert (words["kind"], words["labels"]) == ("recurrent, lstm", ["negative", "positive"])
+    result = cli("inspect", "no-such-model")
+    assert result.exit_code == 1
+    assert "no-such-model" in result.stderr
+
+
+def test_onnx_files_and_compiled_ones_are_inspected(
+    cli: Cli, as_json: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Inputs and outputs are what somebody needs who got a file and no word with it."""
+    product = "g (float[n,3] x, float[3,2] w) => (float[n,2] y) { y = MatMul(x, w) }"
+    onnx.save(parse(product), tmp_path / "m.onnx")
+    seen = as_json("inspect", tmp_path / "m.onnx")
+    assert (list(seen["inputs"]), list(seen["outputs"])) == (["x", "w"], ["y"])
+    assert seen["operators"] == {"MatMul": 1}
+    assert "n" in seen["inputs"]["x"]
+    cli("compile", tmp_path / "m.onnx", "--dim", "n=4", "-o", tmp_path / "made")
+    made = as_json("inspect", tmp_path / "made")
+    assert list(made["outputs"]) == ["y"]
+    assert "kind: compiled" in cli("inspect", tmp_path / "made").stdout
+    assert "--verify checks the files of a store" in cli("inspect", tmp_path / "m.onnx", "--verify").stderr

@@ -1,40 +1,133 @@
-"""`pliant inspect`: what a store holds, and whether every byte of it is as it was written."""
+"""`pliant inspect`: what a model is, whatever form it has, and whether a store is as it was written."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
+from pliant import api
 from pliant.cli.options import Json
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.show import console, print_json, progress_bar
+from pliant.compile.saved import PROGRAM, open_saved
+from pliant.errors import InputError
+from pliant.models.onnx_file import open_onnx
+from pliant.quantities import format_bytes
+from pliant.recurrent import names_recurrent, recurrent_source
+from pliant.settings import cache_folder
 from pliant.store.files import verify as verify_files
 from pliant.store.manifest import Manifest
-from pliant.store.read import open_store
 
 
 def inspect(
-    store: Annotated[Path, typer.Argument(help="A store.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A store, a model that ships with pliant (sst2), a model directory, a hub id, an ONNX file, "
+            "or what pliant compile wrote."
+        ),
+    ],
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the SHA-256 of every file; fails naming what is damaged.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Print a store's shape, sizes, quantization error and importance."""
-    with open_store(store) as opened:
-        manifest = opened.manifest
+    """Print what a model is; of a store (packed first, where it is none) sizes, error and importance."""
+    values = _other_values(source)
+    if values is None:
+        _inspect_store(source, is_verifying=verify, is_json=json)
+        return
     if verify:
-        n_files = len(manifest.files)
-        with progress_bar() as on_progress:
-            verify_files(store, lambda name, i: on_progress(f"verifying: {name}", i, n_files))
+        raise InputError(f"--verify checks the files of a store, and {source} is none; see pliant pack.")
     if json:
-        print_json(store_values(store, manifest) | {"verified": verify})
+        print_json(values)
+        return
+    for name, value in values.items():
+        typer.echo(f"{name.removesuffix('_bytes')}: {_said(name, value)}")
+
+
+def _other_values(source: str) -> dict[str, Any] | None:
+    """What a model is that has no store, for machines; None of one that has, or can be packed into one."""
+    path = Path(source)
+    if names_recurrent(source):
+        return _recurrent_values(source)
+    if path.suffix == ".onnx":
+        return _onnx_values(path)
+    if (path / PROGRAM).is_file():
+        return _compiled_values(path)
+    return None
+
+
+def _recurrent_values(source: str) -> dict[str, Any]:
+    model = recurrent_source(source)
+    spec = model.spec
+    return {
+        "model": source,
+        "kind": f"recurrent, {spec.cell}",
+        "identity": model.identity,
+        "has_random_weights": model.is_random,
+        "n_layers": spec.n_layers,
+        "hidden": spec.hidden,
+        "vocab": spec.vocab,
+        "max_tokens": spec.max_tokens,
+        "labels": spec.labels,
+        "weights_bytes": sum(a.nbytes for a in (*model.weights.values(), model.table)),
+    }
+
+
+def _onnx_values(path: Path) -> dict[str, Any]:
+    model = open_onnx(path)
+    operators = Counter(node.op_type for node in model.proto.graph.node)
+    return {
+        "model": str(path),
+        "kind": "ONNX",
+        "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
+        "inputs": {port.name: str(port) for port in model.inputs},
+        "outputs": {port.name: str(port) for port in model.outputs},
+        "operators": dict(operators.most_common()),
+        "weights_bytes": sum(array.nbytes for array in model.constants.values()),
+    }
+
+
+def _compiled_values(directory: Path) -> dict[str, Any]:
+    saved = open_saved(directory)
+    program = saved.program
+    return {
+        "model": str(directory),
+        "kind": "compiled",
+        "inputs": {name: str(type_) for name, type_ in program.inputs.items()},
+        "outputs": {name: str(type_) for name, type_ in program.outputs.items()},
+        "operators": dict(Counter(row.op for row in program.rows).most_common()),
+        "n_threads": program.n_threads,
+        "weights_bytes": sum(array.nbytes for array in saved.weights.values()),
+        "arena_bytes": program.arena_bytes,
+    }
+
+
+def _said(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _inspect_store(source: str, *, is_verifying: bool, is_json: bool) -> None:
+    with progress_bar() as on_progress:
+        with api.open_source(source, cache_folder(), on_progress) as opened:
+            store, manifest = opened.path, opened.manifest
+        if is_verifying:
+            n_files = len(manifest.files)
+            verify_files(store, lambda name, i: on_progress(f"verifying: {name}", i, n_files))
+    if is_json:
+        print_json(store_values(store, manifest) | {"verified": is_verifying})
         return
     typer.echo(f"{store}: {store_line(manifest)}")
     typer.echo(f"made by {manifest.made_by} from {manifest.source}; identity {manifest.identity}")
     _show_layers(manifest)
-    if verify:
+    if is_verifying:
         typer.echo(f"all {len(manifest.files)} files are as they were written")
 
 
