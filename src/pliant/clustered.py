@@ -154,7 +154,7 @@ class Cluster:
             on_event=on_event,
         )
         is_measuring = shares != "equal" if measure is None else measure
-        self._opened = ExitStack()
+        self._opened, self._is_closed = ExitStack(), False
         leading = open_primary(
             options,
             listen,
@@ -179,7 +179,11 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Say goodbye to the workers and let go of everything; safe to call twice."""
+        """Say goodbye to the workers and let go of everything; safe to call twice.
+
+        Any other call raises InputError afterwards.
+        """
+        self._is_closed = True
         self._opened.close()
 
     def _announce(self, options: MemberOptions) -> None:
@@ -193,6 +197,7 @@ class Cluster:
 
     def wait(self, n_workers: int, timeout: str | float = 30.0) -> None:
         """Return once so many workers can be used. Raises ClusterError naming who came."""
+        self._check_open()
         if n_workers:
             noun = "worker" if n_workers == 1 else "workers"
             self._on_event(f"waiting for {n_workers} {noun} at {self.address.removeprefix('tcp://')}")
@@ -200,6 +205,7 @@ class Cluster:
 
     def status(self) -> tuple[MemberStatus, ...]:
         """Every worker that ever joined, by name."""
+        self._check_open()
         now_s = self._leader.primary.clock()
         found = []
         for member in self._leader.primary.monitor.members:
@@ -257,9 +263,13 @@ class Cluster:
         workers out. Raises InputError for feeds that do not fit, ModelError for a model that cannot be read.
         """
         source = self.open(model)
-        prepared = source.prepare(source.read(feeds, pair) if isinstance(feeds, str) else feeds)
+        prepared = source.prepare(feeds if isinstance(feeds, Mapping) else source.read(feeds, pair))
         led = self._leader.lead.run(source, prepared.rows, prepared.feeds, is_alone=is_alone)
         return self._reply(source, led, prepared.rows)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise InputError("this cluster is closed; open another one.")
 
     def _reply(self, source: Encoder, led: Led, n_tokens: int) -> ClusterReply:
         recorded = record(led)
@@ -287,6 +297,7 @@ class Cluster:
 
     def open(self, model: Model) -> Encoder:
         """The model that `model` names, opened once. Raises ModelError where it cannot be read."""
+        self._check_open()
         if isinstance(model, Encoder):
             return model
         name = os.fspath(model)

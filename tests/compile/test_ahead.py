@@ -77,6 +77,16 @@ def a_graph() -> Graph:
     return Graph(nodes, ("x",), ("y", "z"), types, constants)
 
 
+def a_look_up() -> Graph:
+    """Two of five numbers, by their indices."""
+    types = {
+        "x": TensorType("float32", (5,)),
+        "i": TensorType("int64", (2,)),
+        "y": TensorType("float32", (2,)),
+    }
+    return Graph((Node("Gather", ("x", "i"), ("y",), {"axis": 0}, "look up"),), ("x", "i"), ("y",), types)
+
+
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder of its own; libraries are loaded from it, so it outlives each test."""
@@ -240,6 +250,25 @@ def test_the_example_names_a_file_that_does_not_fit(built: Path) -> None:
         status, _, complaint = said(built, *words)
         assert status == 1
         assert named in complaint
+
+
+def test_an_index_outside_is_an_error_of_the_c_library(folder: Path) -> None:
+    """A C program that feeds a wrong token id must not print an answer to another one."""
+    if shutil.which("cc") is None:
+        pytest.skip("no cc here")
+    out = folder / "looked-up"
+    write_c(make_image(a_look_up(), Target(host_isa(), 2)), "small", out)
+    command = ["cc", "-std=gnu11", "example.c", "-L.", "-lsmall", "-Wl,-rpath,$ORIGIN", "-o", "example"]
+    subprocess.run(command, cwd=out, check=True)
+    (out / "x.bin").write_bytes(np.arange(5, dtype=np.float32).tobytes())
+    for places, answer in (([-5, 4], [0.0, 4.0]), ([0, 5], None), ([-6, 0], None)):
+        (out / "i.bin").write_bytes(np.array(places).tobytes())
+        status, printed, complaint = said(out, "small.safetensors", "x.bin", "i.bin")
+        if answer is None:
+            assert (status, printed) == (1, b"")
+            assert "outside its dimension" in complaint
+        else:
+            assert (status, np.frombuffer(printed, np.float32).tolist()) == (0, answer)
 
 
 TWICE = """

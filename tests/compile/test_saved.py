@@ -14,9 +14,10 @@ from pliant.errors import InputError, KernelError, PliantError, StoreError
 from pliant.kernels.isa import NEON, host_isa
 from pliant.kernels.jit import Library
 from pliant.kernels.pool import Pool
+from pliant.loaded import load
 from pliant.run.compiled import CompiledSession
 
-from .test_ahead import FEEDS, a_graph, expected
+from .test_ahead import FEEDS, a_graph, a_look_up, expected
 
 
 @pytest.fixture
@@ -33,6 +34,16 @@ def test_a_loaded_graph_answers_as_the_session_it_came_from(saved: Path) -> None
         session = CompiledSession(opened.program, opened.weights, opened.addresses, pool)
         answers = np.concatenate([a.ravel() for a in session.run(FEEDS).values()])
         np.testing.assert_array_equal(answers, expected())
+
+
+def test_a_loaded_graph_refuses_an_index_outside_its_dimension(tmp_path: Path) -> None:
+    """Where a kernel writes what it met travels with the directory; the next run starts clean."""
+    save(make_image(a_look_up(), Target(host_isa())), tmp_path / "graph")
+    x = np.arange(5, dtype=np.float32)
+    with load(tmp_path / "graph", threads=1) as session:
+        with pytest.raises(InputError, match=r"'look up' \(Gather\).* index -6, .* give -5 to 4"):
+            session.run({"x": x, "i": np.array([-6, 0])})
+        assert session.run({"x": x, "i": np.array([-5, 4])})["y"].tolist() == [0, 4]
 
 
 @pytest.mark.parametrize("where", [0, 100, -1])

@@ -101,6 +101,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
         f" /* {_comment(r.label)} */"
         for r in program.rows
     ]
+    faults = [f"{r.arguments + r.fault}u" for r in program.rows if r.fault is not None]
     copies = [f"{{{outputs.index(c.output)}, {where(c.space, c.offset)}}}" for c in program.copies]
     numbers = {
         "ARENA_BYTES": program.arena_bytes,
@@ -111,6 +112,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
         "N_ROWS": len(rows),
         "N_ADDRESSES": len(addresses),
         "N_COPIES": len(copies),
+        "N_FAULTS": len(faults),
     }
     lines = [f"#define {key} UINT64_C({number})" for key, number in numbers.items()]
     lines += [f"extern void {k}(void *, int64_t, int64_t, void *);" for k in kernels_used]
@@ -120,6 +122,7 @@ def _tables(program: Encoded, layout: Layout, name: str) -> str:
     lines.append(_array("struct address ADDRESSES", addresses, "{0, 0, 0, 0}"))
     lines.append(_array("struct row ROWS", rows, "{0, 0, 0, 0}"))
     lines.append(_array("struct copy COPIES", copies, "{0, 0, 0, 0}"))
+    lines.append(_array("uint32_t FAULTS", faults, "0"))
     for kind, tensors in (("inputs", program.inputs), ("outputs", program.outputs)):
         described = [_described(x, t) for x, t in tensors.items()] or ['{"", "", 0, {0}, 0}']
         lines.append(f"const struct {name}_tensor {name}_{kind}[] = {{{', '.join(described)}}};")

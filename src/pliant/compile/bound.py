@@ -8,6 +8,7 @@ import numpy as np
 
 from pliant.arrays import Int64
 from pliant.compile.encode import Encoded
+from pliant.errors import InputError
 from pliant.kernels.memory import aligned_bytes
 from pliant.kernels.table import Table
 
@@ -26,6 +27,8 @@ class Bound:
         self._arguments[:] = np.frombuffer(program.arguments, np.uint8)
         self._words = self._arguments[: len(self._arguments) // 8 * 8].view(np.uint64)
         self._extents = np.array(program.extents, np.intp) // 8
+        self._indexing = [row for row in program.rows if row.fault is not None]
+        self._faults = np.array([r.arguments + (r.fault or 0) for r in self._indexing], np.intp) // 8
         self._pointers: dict[str, list[tuple[int, int]]] = {}
         self._bases: dict[str, int] = {}
         for a in program.addresses:
@@ -49,6 +52,20 @@ class Bound:
         """From now on the extent is `n`, and the calls have these units and this grain."""
         self._words[self._extents] = n
         self.table.share(shares)
+
+    def check(self) -> None:
+        """After a walk: raise InputError if a kernel met an index outside its dimension."""
+        dims = self._words[self._faults]
+        if not dims.any():
+            return
+        first = int(np.flatnonzero(dims)[0])
+        at, row = int(self._faults[first]), self._indexing[first]
+        dim, index = self._words[at : at + 2].view(np.int64).tolist()
+        self._words[self._faults] = 0
+        raise InputError(
+            f"node {row.label!r} ({row.op}) was given the index {index}, but its dimension has {dim}: give "
+            f"{-dim} to {dim - 1}. Check the ids that are fed."
+        )
 
     def copy(self, outputs: Mapping[str, int]) -> None:
         """After a walk: fill the outputs, given by their addresses, that are copies of something else."""

@@ -12,6 +12,8 @@ from pliant.compile.call import Call, Kernel, Ref
 from pliant.ir.graph import TensorType
 
 _ALIGNMENT = 16
+FAULT = "fault"
+"""The field of a kernel's arguments where it writes an index outside its dimension, if it reads any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One entry of the native table; its arguments begin at byte `arguments`. The rest is a Call's."""
+    """One entry of the native table; its arguments begin at byte `arguments`. The rest is a Call's.
+
+    A kernel that reads indices writes one outside its dimension at byte `fault` of these (kernels/index.py).
+    """
 
     kernel: str
     arguments: int
@@ -35,6 +40,7 @@ class Row:
     op: str = ""
     flops: int = 0
     n_bytes: int = 0
+    fault: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,8 @@ def encode(image: Image) -> Encoded:
             addresses.append(Address(start + at, place.space, place.offset + ref.offset))
         extents += [start + at for at in _extents(call)]
         about = call.label, call.op, call.flops, call.n_bytes
-        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, *about))
+        fault = getattr(call.layout, FAULT).offset if hasattr(call.layout, FAULT) else None
+        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, *about, fault))
     copies = []
     for output, source in image.copies:
         place = image.places[source]

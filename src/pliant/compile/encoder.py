@@ -21,6 +21,7 @@ from pliant.kernels.jit import Library
 from pliant.kernels.memory import zeroed_bytes
 from pliant.kernels.pool import Pool
 from pliant.models.encoder_graph import Precise, TableFormat, embedding_graph, head_graph, layer_graph
+from pliant.models.ids import check_ids
 from pliant.models.slices import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.models.table import QuantizedTable
@@ -95,8 +96,13 @@ class Encoder:
         self._layers[layer].set_bits(bits)
 
     def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
-        """Fill the first n rows of `hidden`; ids and types int32 [n]. Raises StoreError for a damaged row."""
+        """Fill the first n rows of `hidden`; ids and types int32 [n].
+
+        Raises InputError for an id or type that the model does not have, StoreError for a damaged row.
+        """
         n = len(ids)
+        check_ids(ids, self.spec.vocab, "token id")
+        check_ids(types, max(self.spec.n_types, 1), "token type")
         self._embeddings.check(ids)
         self._ids[:n] = ids
         self._types[:n] = types

@@ -1,7 +1,8 @@
 """Kernels that read where integers say: rows by index tuples, elements by an index each. Know no operator.
 
-A negative index counts from the end; one outside the dimension is brought to its nearest end, so that
-nothing outside a tensor is ever read (ONNX calls such an index an error).
+A negative index counts from the end. One outside its dimension is an error, as ONNX says: the kernel writes
+it into its own arguments (`Fault`), and goes on with the nearest end, so that nothing outside a tensor is
+ever read or written.
 """
 
 import ctypes
@@ -17,6 +18,15 @@ INDEX_TYPES = {"int32": 4, "int64": 8}
 
 DEPTH = 8
 """Most dimensions that one index tuple names."""
+
+
+class Fault(ctypes.Structure):
+    """An index that a kernel met outside its dimension: all zero while there is none.
+
+    Which of several is kept is not defined.
+    """
+
+    _fields_ = (("dim", ctypes.c_int64), ("index", ctypes.c_int64))
 
 
 class GatherArgs(ctypes.Structure):
@@ -37,6 +47,7 @@ class GatherArgs(ctypes.Structure):
         ("depth", ctypes.c_int64),
         ("dims", ctypes.c_int64 * DEPTH),
         ("strides", ctypes.c_int64 * DEPTH),
+        ("fault", Fault),
     )
 
 
@@ -53,6 +64,7 @@ class PickArgs(ctypes.Structure):
         ("dim", ctypes.c_int64),
         ("axis_stride", ctypes.c_int64),
         ("nest", Nest),
+        ("fault", Fault),
     )
 
 
@@ -117,7 +129,8 @@ def pick_ir(isa: Isa, name: str, index: str, size: int) -> str:
                 x = f.at(source, source_at + i * source_m, "i8")
                 places, y = f.at(indices, row, _llvm(index)), f.at(target, row, element)
                 with f.each(0, n) as j:
-                    place = clamped(f, load_index(f, f.at(places, j, _llvm(index)), index), dim)
+                    found = load_index(f, f.at(places, j, _llvm(index)), index)
+                    place = checked(f, args, PickArgs, found, dim)
                     value = f.load(f.at(x, j * source_n + place * axis_stride, "i8"), element, 1)
                     f.store(value, f.at(y, j, element), 1)
     return module.text()
@@ -149,7 +162,7 @@ def tuple_offset(
     with f.loop(0, depth, carry=[f.const(0)]) as turn:
         d = turn.index
         found = load_index(f, f.at(indices, d, _llvm(index)), index)
-        place = clamped(f, found, f.load(f.at(dims, d, "i64"), "i64"))
+        place = checked(f, args, layout, found, f.load(f.at(dims, d, "i64"), "i64"))
         turn.carry([turn.carried[0] + place * f.load(f.at(strides, d, "i64"), "i64")])
     return turn.carried[0]
 
@@ -160,11 +173,16 @@ def load_index(f: Function, pointer: Value, index: str) -> Value:
     return value if index == "int64" else f.cast("sext", value, "i64")
 
 
-def clamped(f: Function, index: Value, dim: Value) -> Value:
-    """An index as a place within 0..dim-1."""
+def checked(f: Function, args: Value, layout: type[ctypes.Structure], index: Value, dim: Value) -> Value:
+    """An index as a place within 0..dim-1; one outside is written into the `fault` of `args`."""
     place = f.select(index < 0, index + dim, index)
-    place = f.select(place < dim, place, dim - 1)
-    return f.select(place < 0, f.const(0), place)
+    within = f.select(place < dim, place, dim - 1)
+    within = f.select(within < 0, f.const(0), within)
+    with f.when(within.compare("ne", place)):
+        fault = layout.fault.offset
+        f.store(index, f.at(args, fault + Fault.index.offset, "i8"))
+        f.store(dim, f.at(args, fault + Fault.dim.offset, "i8"))
+    return within
 
 
 def _llvm(index: str) -> str:

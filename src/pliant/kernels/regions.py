@@ -4,7 +4,7 @@ import ctypes
 
 from pliant.kernels import elementary
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.index import clamped
+from pliant.kernels.index import Fault, checked
 from pliant.kernels.isa import Isa
 from pliant.kernels.values import Value
 
@@ -34,6 +34,7 @@ class RegionArgs(ctypes.Structure):
         ("scale", ctypes.c_float),
         ("offset", ctypes.c_float),
         ("least", ctypes.c_float),
+        ("fault", Fault),
     )
 
 
@@ -50,7 +51,7 @@ def regions_ir(isa: Isa, name: str, is_max: bool) -> str:
             corners = f.at(regions, r * 4)
             top, cell_height, n_y = _side(f, args, corners, 1, sides[0])
             left, cell_width, n_x = _side(f, args, corners, 0, sides[1])
-            which = clamped(f, f.load(f.at(batch, r, "i64"), "i64"), images)
+            which = checked(f, args, RegionArgs, f.load(f.at(batch, r, "i64"), "i64"), images)
             image = f.at(source, (which * channels + u % channels) * height * width)
             out = f.at(target, u * sides[0] * sides[1])
             with f.each(0, sides[0]) as i, f.each(0, sides[1]) as j:

@@ -1,14 +1,14 @@
 """Kernels that write where integers say, alone or combined with what is there. Know no operator.
 
 Updates are applied in order, by one thread, so that repeated indices always give the same bits. An index
-outside its dimension is brought to the nearest end, as in `index`.
+outside its dimension is an error, as in `index`.
 """
 
 import ctypes
 
 from pliant.kernels.dtypes import DTYPES, Dtype, narrow, widen
 from pliant.kernels.emit import Function, Module
-from pliant.kernels.index import DEPTH, INDEX_TYPES, clamped, load_index, tuple_offset
+from pliant.kernels.index import DEPTH, INDEX_TYPES, Fault, checked, load_index, tuple_offset
 from pliant.kernels.isa import Isa
 from pliant.kernels.move import MoveArgs
 from pliant.kernels.nest import Nest, unit
@@ -32,6 +32,7 @@ class ScatterArgs(ctypes.Structure):
         ("depth", ctypes.c_int64),
         ("dims", ctypes.c_int64 * DEPTH),
         ("strides", ctypes.c_int64 * DEPTH),
+        ("fault", Fault),
     )
 
 
@@ -48,6 +49,7 @@ class PlaceArgs(ctypes.Structure):
         ("dim", ctypes.c_int64),
         ("axis_stride", ctypes.c_int64),
         ("nest", Nest),
+        ("fault", Fault),
     )
 
 
@@ -85,7 +87,7 @@ def place_ir(isa: Isa, name: str, index: str, dtype: str, reduction: str) -> str
             with f.each(0, stop - first) as i, f.each(0, n) as j:
                 at = source_at + i * source_m + j * row.itemsize
                 which = f.at(indices, at // row.itemsize * INDEX_TYPES[index], "i8")
-                place = clamped(f, load_index(f, which, index), dim)
+                place = checked(f, args, PlaceArgs, load_index(f, which, index), dim)
                 y = target_at + i * target_m + j * target_n + place * axis_stride
                 combine(f, row, reduction, f.at(updates, at, "i8"), f.at(target, y, "i8"))
     return module.text()

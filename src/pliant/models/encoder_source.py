@@ -116,7 +116,7 @@ class Encoder:
     def read(self, text: str, pair: str | None = None) -> Feeds:
         """The feeds of a text, or of a pair. Raises InputError where the model reads no text, or not this."""
         if self.tokenizer is None or not isinstance(self.family, (Text, MobileBert)):
-            raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays.")
+            raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays by name.")
         limits = self.family.model if isinstance(self.family, Text) else self.family
         encoded = open_tokenizer(self.tokenizer, limits).encode(text, pair)
         return {"ids": encoded.ids, "types": encoded.types}

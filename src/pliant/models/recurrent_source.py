@@ -19,6 +19,7 @@ import numpy as np
 from pliant.arrays import Float32, Int32, Integer
 from pliant.errors import InputError, ModelError
 from pliant.models.encoder_random import uniform
+from pliant.models.ids import check_ids
 from pliant.models.recurrent_names import match_tensors
 from pliant.models.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
 from pliant.models.tokenizer import open_tokenizer, require_content
@@ -65,10 +66,7 @@ class RecurrentSource:
             raise InputError(f"words are {ids.dtype}{list(ids.shape)}; give whole numbers in one row.")
         if not 1 <= len(ids) <= MAX_TOKENS:
             raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self.spec.vocab:
-            wrong = low if low < 0 else high
-            raise InputError(f"there is no word {wrong}: {self.name} has {self.spec.vocab}, from 0 on.")
+        check_ids(ids, self.spec.vocab, "word")
         vectors: np.ndarray = self.table[ids].astype(np.float32)
         return vectors
 

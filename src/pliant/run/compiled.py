@@ -80,6 +80,7 @@ class CompiledSession(Answering):
                 self._bound.point(y, results[y].ctypes.data)
         if len(self._table):
             self._pool.walk(self._table)
+            self._bound.check()
         self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
 

@@ -37,6 +37,7 @@ ScheduleKind = Literal["static", "none", "paper", "exact"]
 measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose none.
 """
 
+_INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
 _OWN_LAYOUTS = ("channels_last",)
 _IMPORTED_S = time.time()
 
@@ -211,8 +212,14 @@ class Planner:
             return _nothing
         session = open_image(image, pool, self._library)
         rng = np.random.default_rng(0)
+        # Divisors must not be 0, and indices must not be 1 in a dimension of length 1.
+        indices = {node.inputs[1] for node in sample.nodes if node.op in _INDEXING}
         feeds = {
-            x: (rng.standard_normal(t.shape) if t.numpy.kind == "f" else np.ones(t.shape)).astype(t.numpy)
+            x: (
+                rng.standard_normal(t.shape)
+                if t.numpy.kind == "f"
+                else np.full(t.shape, 0 if x in indices else 1)
+            ).astype(t.numpy)
             for x, t in session.program.inputs.items()
         }
         return partial(_again, session, feeds, session.run(feeds))

@@ -15,7 +15,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.errors import BudgetError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import DeviceProfile, Span, cost_table, latency, simulate
 from pliant.ir.device import Percentile
 from pliant.ir.program import FULL, Program, Run
@@ -210,8 +210,10 @@ class Session:
     def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         """Change target or buffer, replan, and warm up if the session was warm before.
 
-        Raises BudgetError, changing nothing, when that cannot be.
+        Raises BudgetError, changing nothing, when that cannot be, and InputError when neither is given.
         """
+        if latency is None and preload is None:
+            raise InputError("there is nothing to change: give latency, such as '10ms', or preload, or both.")
         self._retarget(latency, preload)
         self._warm_again()
 

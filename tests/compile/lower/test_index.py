@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from pliant.errors import GraphError
+from pliant.compiled import compile
+from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compile.lower.running import run_node, type_of
 from tests.compile.lower.test_move import check, numbers
+from tests.models.onnx_models import parse
 
 HOST = portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
@@ -69,24 +71,64 @@ def test_half_floats_are_summed_in_float32() -> None:
         np.testing.assert_array_equal(y, wanted)
 
 
-@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND"])
-def test_an_index_outside_reads_the_nearest_end(op: str) -> None:
-    """ONNX calls it an error; a kernel must at least read nothing outside the tensor."""
+@EVERY_ISA
+@pytest.mark.parametrize("op", ["Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"])
+def test_an_index_outside_is_an_error_that_names_it(op: str, isa: Isa) -> None:
+    """A wrong token id was answered as if it were the last one; ONNX and onnxruntime call it an error."""
     x = np.arange(5, dtype=np.float32)
-    places = np.array(FAR)
-    given = places[:, None] if op == "GatherND" else places
-    (y,) = run_node(op, [x, given], types=[TensorType("float32", (len(FAR),))], isa=HOST)
-    np.testing.assert_array_equal(y, [4, 0, 4, 0, 4, 0])
+    for bad in FAR:
+        places = np.array([4, bad, -5, 0])
+        given = places[:, None] if op.endswith("ND") else places
+        inputs = [x, given] if op.startswith("Gather") else [x, given, np.ones(4, np.float32)]
+        types = [TensorType("float32", (4,) if op.startswith("Gather") else (5,))]
+        with pytest.raises(InputError, match=f"'it' \\({op}\\).* index {bad}, .* has 5: give -5 to 4"):
+            run_node(op, inputs, types=types, isa=isa)
 
 
-@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
-def test_an_index_outside_writes_the_nearest_end(op: str) -> None:
-    """Nothing beyond the output may change, whatever the data say."""
-    x, places = np.zeros(5, np.float32), np.array(FAR)
-    given = places[:, None] if op == "ScatterND" else places
-    inputs = [x, given, np.ones(len(FAR), np.float32)]
-    (y,) = run_node(op, inputs, {"reduction": "add"}, types=[type_of(x)], isa=HOST)
-    np.testing.assert_array_equal(y, [3, 0, 0, 0, 3])
+def test_the_dimension_at_fault_is_named_of_several() -> None:
+    """Each index of a tuple has a limit of its own."""
+    x = numbers(3, 7)
+    for places, said in (([[2, 6], [0, -8]], "index -8, .* has 7"), ([[3, 6], [0, 0]], "index 3, .* has 3")):
+        with pytest.raises(InputError, match=said):
+            run_node("GatherND", [x, np.array(places)], types=[TensorType("float32", (2,))], isa=HOST)
+
+
+def test_an_index_outside_touches_nothing_else() -> None:
+    """What lies beside the output stays as it was, and the next answer of the session is right."""
+    session = compile(
+        parse(
+            "g (float[5] x, int64[n] i, float[n] u) => (float[5] y) "
+            '{ y = ScatterElements <axis = 0, reduction = "add"> (x, i, u) }'
+        ),
+        threads=2,
+    )
+    x, around = np.zeros(5, np.float32), np.full(15, 7, np.float32)
+    feeds = {"x": x, "i": np.array(FAR), "u": np.ones(len(FAR), np.float32)}
+    with session:
+        with pytest.raises(InputError, match="give -5 to 4"):
+            session.run(feeds, {"y": around[5:10]})
+        assert set(around[:5].tolist() + around[10:].tolist()) == {7}
+        right = session.run(feeds | {"i": np.array([0, 1, 2, 3, 4, -1])})["y"]
+        np.testing.assert_array_equal(right, [1, 1, 1, 1, 2])
+
+
+def test_onnxruntime_refuses_the_same_indices() -> None:
+    """The reference for what is an error: each end of the range, and one beyond it."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = parse("g (float[5,2] x, int64[1] i) => (float[1,2] y) { y = Gather <axis = 0> (x, i) }")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    theirs = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    with compile(model, threads=1) as ours:
+        for place in (-6, -5, 4, 5):
+            feeds = {"x": numbers(5, 2), "i": np.array([place])}
+            if place in (-5, 4):
+                np.testing.assert_array_equal(ours.run(feeds)["y"], theirs.run(None, feeds)[0])
+                continue
+            with pytest.raises(InputError):
+                ours.run(feeds)
+            with pytest.raises(onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument):
+                theirs.run(None, feeds)
 
 
 def test_reading_from_nothing_is_refused() -> None:
@@ -129,10 +171,9 @@ def test_regular_indices_known_before_the_run_are_a_view(places: np.ndarray, axi
     if places.max() < 5:
         check("Gather", [x, places], {"axis": axis}, constants=(1,))
     else:
-        wanted = np.take(x, np.minimum(places, 4), axis)
-        attributes = {"axis": axis}
-        (y,) = run_node("Gather", [x, places], attributes, types=[type_of(wanted)], isa=HOST, constants=(1,))
-        np.testing.assert_array_equal(y, wanted)
+        types = [type_of(np.take(x, np.minimum(places, 4), axis))]
+        with pytest.raises(InputError, match="index 99"):
+            run_node("Gather", [x, places], {"axis": axis}, types=types, isa=HOST, constants=(1,))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pliant.errors import GraphError
+from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compile.lower.running import expected, run_node, type_of
@@ -81,12 +81,14 @@ def test_regions_are_pooled(mode: str, coordinates: str, samples: int, isa: Isa)
 
 
 def test_hostile_regions_end() -> None:
-    """Corners that are no numbers, or as far apart as floats go, and images that do not exist."""
+    """Corners that are no numbers, or as far apart as floats go; an image that does not exist is an error."""
     boxes = np.float32([[np.nan, 0, 9, 9], [-3e38, -3e38, 3e38, 3e38], [np.inf, 0, -np.inf, 1]])
     attributes = {"output_height": 1, "output_width": 1, "sampling_ratio": 0}
-    inputs = [_floats(1, 1, 4, 4), boxes, np.array([7, -(2**63), 2**62])]
-    types = [TensorType("float32", (3, 1, 1, 1))]
-    run_node("RoiAlign", inputs, attributes, types=types, isa=HOST)
+    x, types = _floats(1, 1, 4, 4), [TensorType("float32", (3, 1, 1, 1))]
+    run_node("RoiAlign", [x, boxes, np.zeros(3, np.int64)], attributes, types=types, isa=HOST)
+    for image in (7, -(2**63), 2**62):
+        with pytest.raises(InputError, match=f"index {image}"):
+            run_node("RoiAlign", [x, boxes, np.array([0, image, 0])], attributes, types=types, isa=HOST)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])

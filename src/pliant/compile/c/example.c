@@ -38,7 +38,10 @@ int main(int n, char **words) {
     }
     for (int i = 0; i < ${NAME}_OUTPUTS; i++)
         outputs[i] = calloc(1, ${name}_outputs[i].n_bytes + 1);
-    ${name}_run(model, inputs, outputs);
+    if (${name}_run(model, inputs, outputs)) {
+        fprintf(stderr, "an index in the inputs lies outside its dimension\n");
+        return 1;
+    }
     for (int i = 0; i < ${NAME}_OUTPUTS; i++)
         fwrite(outputs[i], 1, ${name}_outputs[i].n_bytes, stdout);
     ${name}_close(model);

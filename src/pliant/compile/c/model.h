@@ -26,8 +26,9 @@ extern const struct ${name}_tensor ${name}_outputs[]; /* ${NAME}_OUTPUTS of them
 struct $name *${name}_open(const char *weights, int n_threads);
 
 /* inputs[i] and outputs[i] point to ${name}_inputs[i].n_bytes and ${name}_outputs[i].n_bytes bytes.
-   Runs of one model take turns; nothing is allocated. */
-void ${name}_run(struct $name *model, const void *const *inputs, void *const *outputs);
+   Runs of one model take turns; nothing is allocated. 0, or EDOM when an index that was fed, such as a token
+   id, lies outside its dimension: the outputs then mean nothing. */
+int ${name}_run(struct $name *model, const void *const *inputs, void *const *outputs);
 
 /* Stop the helpers and give everything back. */
 void ${name}_close(struct $name *model);

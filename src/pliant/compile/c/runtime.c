@@ -30,6 +30,7 @@ enum space { ARENA, WEIGHTS, INPUT, OUTPUT };
 struct address { uint32_t at; uint16_t space, index; uint64_t offset; };
 struct row { uint32_t kernel, arguments; int64_t n_units, grain; };
 struct copy { uint16_t output, space, index; uint64_t offset; };
+struct fault { int64_t dim, index; }; /* as kernels/index.py lays it out */
 
 $tables
 
@@ -151,7 +152,8 @@ static const unsigned char *base(const struct $name *model, unsigned space, unsi
     }
 }
 
-void ${name}_run(struct $name *model, const void *const *inputs, void *const *outputs) {
+int ${name}_run(struct $name *model, const void *const *inputs, void *const *outputs) {
+    int result = 0;
     pthread_mutex_lock(&model->lock);
     for (size_t i = 0; i < N_ADDRESSES; i++) {
         const struct address *a = &ADDRESSES[i];
@@ -159,12 +161,19 @@ void ${name}_run(struct $name *model, const void *const *inputs, void *const *ou
             put(model->arguments + a->at, base(model, a->space, a->index, inputs, outputs) + a->offset);
     }
     walk(&model->context, model->entries, N_ROWS);
+    for (size_t i = 0; i < N_FAULTS; i++) {
+        struct fault *fault = (struct fault *)(model->arguments + FAULTS[i]);
+        if (fault->dim)
+            result = EDOM;
+        fault->dim = 0;
+    }
     for (size_t i = 0; i < N_COPIES; i++) {
         const struct copy *c = &COPIES[i];
         memmove(outputs[c->output], base(model, c->space, c->index, inputs, outputs) + c->offset,
                 ${name}_outputs[c->output].n_bytes);
     }
     pthread_mutex_unlock(&model->lock);
+    return result;
 }
 
 void ${name}_close(struct $name *model) {

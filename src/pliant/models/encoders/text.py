@@ -10,6 +10,7 @@ from pliant.errors import InputError
 from pliant.models.encoder_draft import Draft, Part, Span
 from pliant.models.encoder_family import Answer, Feeds, LookUp, Prepared, check_answer, classified, fed
 from pliant.models.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.ids import check_ids
 from pliant.models.names import saved_names
 from pliant.models.spec import ModelSpec, tensor_shapes
 
@@ -98,8 +99,8 @@ def prepare_tokens(feeds: Feeds, look_up: LookUp, vocab: int, n_types: int, max_
     types = found.get("types", np.zeros_like(ids))
     if types.shape != ids.shape:
         raise InputError(f"there are {list(types.shape)} types, but {len(ids)} ids.")
-    _check_below(ids, vocab, "id")
-    _check_below(types, max(n_types, 1), "type")
+    check_ids(ids, vocab, "token id")
+    check_ids(types, max(n_types, 1), "token type")
     rows = {"word": look_up("embeddings.word", ids)}
     if n_types:
         rows["type"] = look_up("embeddings.type", types)
@@ -111,9 +112,3 @@ def sample_tokens(rows: int, seed: int, vocab: int, max_tokens: int) -> Feeds:
     if not 1 <= rows <= max_tokens:
         raise InputError(f"{rows} rows are out of the model's range, 1 to {max_tokens}.")
     return {"ids": np.random.default_rng(seed).integers(0, vocab, rows).astype(np.int32)}
-
-
-def _check_below(numbers: np.ndarray, n: int, what: str) -> None:
-    wrong = numbers[(numbers < 0) | (numbers >= n)]
-    if wrong.size:
-        raise InputError(f"{what} {int(wrong[0])} is not one of the model's, 0 to {n - 1}.")

@@ -1,0 +1,16 @@
+"""Check numbers that name rows of a model's tables: token ids and token types."""
+
+import numpy as np
+
+from pliant.arrays import Integer
+from pliant.errors import InputError
+
+
+def check_ids(numbers: Integer[np.ndarray, " n"], n_rows: int, what: str) -> None:
+    """Raise InputError naming the first of `numbers`, each a `what`, that is not one of 0 to `n_rows` - 1."""
+    wrong = numbers[(numbers < 0) | (numbers >= n_rows)]
+    if wrong.size:
+        raise InputError(
+            f"{what} {int(wrong[0])} is not one of the model's {n_rows}: give 0 to {n_rows - 1}. Take the "
+            "tokenizer that the model was trained with."
+        )

@@ -1,0 +1,144 @@
+"""What every kind of session refuses, with a message: several texts, unknown ids, calls once closed."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pliant.ir.device import DeviceProfile
+from pliant.profile.cache import save_profile
+
+# In a process of its own: here, the checks of annotations would answer before the sessions do.
+SCRIPT = """
+import json, sys
+from pathlib import Path
+import numpy as np
+import onnx.parser
+import pliant
+from pliant.cluster.key import new_key
+from pliant.errors import PliantError
+from pliant.profile.cache import load_profile
+
+model, cache, profile = map(Path, sys.argv[1:])
+product = onnx.parser.parse_model(
+    '<ir_version: 8, opset_import: ["": 17]> look_up (float[5,2] table, int64[n] ids) => (float[n,2] y) '
+    '{ y = Gather <axis = 0> (table, ids) }'
+)
+said = {}
+
+def refused(name, call):
+    try:
+        call()
+        said[name] = "was answered"
+    except Exception as error:
+        said[name] = f"{type(error).__name__}: {error}"
+
+opened = dict(
+    elastic=pliant.open(
+        model, latency="60s", threads=1, profile=load_profile(profile), cache=cache, preload="1MB"
+    ),
+    recurrent=pliant.open_recurrent("imdb-lstm", threads=1, cache=cache),
+    cluster=pliant.Cluster("127.0.0.1:0", key=new_key(), threads=1, shares="equal", cache=cache),
+    graph=pliant.compile(product, threads=1, cache=cache),
+)
+elastic, recurrent, cluster, graph = opened.values()
+table = np.zeros((5, 2), np.float32)
+ids = {
+    "elastic": lambda i: elastic.engine.embed(np.int32([1, i]), np.int32([0, 0])),
+    "recurrent": lambda i: recurrent.answer(np.int32([1, i])),
+    "cluster": lambda i: cluster.run(str(model), {"ids": np.int32([1, i])}, is_alone=True),
+    "graph": lambda i: graph.run({"table": table, "ids": np.array([1, i])}),
+}
+for kind, feed in ids.items():
+    refused(f"{kind}, ids too large", lambda: feed(30000))
+    refused(f"{kind}, ids too small", lambda: feed(-7))
+texts = ["a good film", "a bad film"]
+refused("elastic, texts", lambda: elastic(texts))
+refused("recurrent, texts", lambda: recurrent(texts))
+refused("cluster, texts", lambda: cluster.run(str(model), texts))
+refused("elastic, text of no kind", lambda: elastic(7))
+refused("retarget", lambda: elastic.retarget())
+refused("retarget to None", lambda: elastic.retarget(None))
+feeds = {"table": table, "ids": np.array([1])}
+graph.run(feeds)
+for session in opened.values():
+    session.close()
+    session.close()
+calls = {
+    "recurrent": (
+        lambda: recurrent("a film"), lambda: recurrent.answer(np.int32([1])),
+        lambda: recurrent.states(np.zeros((1, recurrent.spec.inputs), np.float32)),
+        lambda: recurrent.reserve(9),
+    ),
+    "cluster": (
+        lambda: cluster.run(str(model), "a film"), lambda: cluster.plan(str(model), 8), cluster.status,
+        lambda: cluster.wait(1), lambda: cluster.sample(str(model), 8), lambda: cluster.open(str(model)),
+    ),
+    "graph": (lambda: graph.run(feeds), lambda: graph.profile(feeds)),
+}
+for kind, some in calls.items():
+    for i, call in enumerate(some):
+        refused(f"{kind}, closed, {i}", call)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("refusals")
+
+
+@pytest.fixture
+def said(
+    tiny_model: Callable[..., Path], folder: Path, slow_profile: Callable[..., DeviceProfile]
+) -> dict[str, str]:
+    """What each call raised, by its name; the calls are made once."""
+    kept = folder / "said.json"
+    if not kept.is_file():
+        profile = save_profile(folder / "profile.json", slow_profile((2, 4)))
+        model = tiny_model("bert", widths=(2, 4))
+        command = [sys.executable, "-c", SCRIPT, str(model), str(folder / "cache"), str(profile)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        kept.write_text(done.stdout)
+    found: dict[str, str] = json.loads(kept.read_text())
+    return found
+
+
+def test_an_id_that_the_model_has_not_is_named_with_its_limit(said: dict[str, str]) -> None:
+    """It was taken for the nearest one, and answered: a tokenizer of another model went unnoticed."""
+    limits = {"elastic": "0 to 63", "recurrent": "0 to ", "cluster": "0 to 63", "graph": "-5 to 4"}
+    for kind, limit in limits.items():
+        for size, value in (("large", 30000), ("small", -7)):
+            message = said[f"{kind}, ids too {size}"]
+            assert message.startswith("InputError: ")
+            assert str(value) in message
+            assert limit in message
+
+
+def test_several_texts_at_once_are_refused_with_the_next_move(said: dict[str, str]) -> None:
+    """A list was an AttributeError from inside the tokenizer."""
+    for kind in ("elastic", "recurrent", "cluster"):
+        assert said[f"{kind}, texts"].startswith(
+            "InputError: the text is a list of 2, but a call answers one"
+        )
+        assert "for text in texts" in said[f"{kind}, texts"]
+    assert said["elastic, text of no kind"] == "InputError: the text is of type int; give a str."
+
+
+def test_a_retarget_to_nothing_is_refused(said: dict[str, str]) -> None:
+    """`retarget(None)` passed, and whoever meant a target kept the old one."""
+    for call in ("retarget", "retarget to None"):
+        assert said[call].startswith("InputError: there is nothing to change: give latency")
+
+
+def test_a_closed_session_says_that_it_is_closed(said: dict[str, str]) -> None:
+    """It spoke of lanes, sockets or nothing at all, depending on its kind and the call."""
+    closed = {call: message for call, message in said.items() if "closed" in call}
+    assert len(closed) == 12
+    for call, message in closed.items():
+        assert message.startswith("InputError: this "), call
+        assert "is closed; " in message, call
