@@ -318,9 +318,7 @@ def test_a_request_without_hops_left_is_answered_where_it_is(chain: tuple[Runnin
     assert response.json()["outputs"][0]["data"][0].endswith("@gateway")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"path":["a","a"]}', '{"hops_left":-1}', '{"x":1}', "x" * 9000]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"path":["a","a"]}', '{"hops_left":-1}', "x" * 9000])
 def test_routes_that_cannot_be_read_are_refused(text: str) -> None:
     """[crime.damage] headers of another node."""
     with running(Upper(), name="end", limits=Limits(head_bytes=16000)) as end:

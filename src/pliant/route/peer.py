@@ -141,8 +141,7 @@ class Successor:
         link, was_ready, before = self.transfer, self.is_ready, self.told
         was = link.fixed_s, link.per_item_s
         is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
-        floor_s = max(link.fixed_s - link.rtt_s, 0.0) + link.floor_s + link.per_item_s * n
-        self.queue.answered(passage, away_s, spent_s, waited_s, floor_s, now_s)
+        self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
         if is_believed and told is not None:

@@ -87,6 +87,10 @@ class TransferTimes:
     def bandwidth_Bps(self) -> float:  # noqa: N802 - as ir.cost.Link has it
         return 1.0 / self._seconds_per_byte
 
+    def least_s(self, n: int) -> float:
+        """The shortest way for an input of length n, there and back, in the last half hour or hour."""
+        return self.floor_s + (self.sent.at(n) + self.received.at(n)) * self._seconds_per_byte
+
     @property
     def floor_s(self) -> float:
         """The shortest round trip in the last half hour or hour, by what was seen."""

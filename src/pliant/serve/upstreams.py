@@ -138,12 +138,11 @@ class Upstreams:
         if body.header_bytes is not None:
             headers |= {HEADER_LENGTH: str(body.header_bytes), "content-type": BINARY}
         url = f"{upstream}/v2/models/{self._model}/infer"
-        start_s = self._clock()
         try:
             response = await self._client.call("POST", url, headers, body.content, timeout_s, self._token)
             now_s = self._clock()
             self._check_identity(upstream, response)
-            spent = self._heard(upstream, n, response, slot, now_s - start_s, now_s)
+            spent = self._heard(upstream, n, response, slot, now_s)
         except NodeError as error:
             if error.status == MISMATCH:
                 pass  # `_check_identity` has taken it out
@@ -280,7 +279,6 @@ class Upstreams:
             self._metrics.pings.labels(upstream, "misbehaved").inc()
 
     async def _measure(self, upstream: str, url: str, headers: dict[str, str]) -> None:
-        start_s = self._clock()
         response = await self._client.call("GET", url, headers, b"", _PING_S, self._token)
         now_s = self._clock()
         self._check_identity(upstream, response)
@@ -290,7 +288,7 @@ class Upstreams:
         if upstream not in self._warm:
             return  # it failed a request meanwhile: a ping that is sent later says whether it is back
         spent_s = 0.0 if spent is None else spent.seconds
-        self._router.pinged(upstream, now_s - start_s, spent_s, told, now_s)
+        self._router.pinged(upstream, response.away_s, spent_s, told, now_s)
         self._metrics.pings.labels(upstream, "ok").inc()
         self._note(upstream)
 
@@ -348,9 +346,7 @@ class Upstreams:
             self.misbehaved(upstream, str(error))
             raise NodeError(f"{upstream} answered what cannot be read: {error}", status=502) from error
 
-    def _heard(
-        self, upstream: str, n: int, response: Response, slot: Slot, away_s: float, now_s: float
-    ) -> Spent | None:
+    def _heard(self, upstream: str, n: int, response: Response, slot: Slot, now_s: float) -> Spent | None:
         """Tell the router what came with an answer; what that says it spent."""
         text = response.headers.get(CURVE_HEADER)
         if text is None:
@@ -364,7 +360,7 @@ class Upstreams:
             sizes = (response.sent_bytes, response.received_bytes)
             seconds, waited_s = (0.0, 0.0) if spent is None else (spent.seconds, spent.waited_s)
             self._router.answered_by(
-                upstream, n, *sizes, away_s, seconds, told, now_s, waited_s, slot.passage
+                upstream, n, *sizes, response.away_s, seconds, told, now_s, waited_s, slot.passage
             )
         else:
             self._router.told(upstream, told, now_s)
