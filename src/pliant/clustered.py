@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Generic, TypeVar, final
 
 import numpy as np
@@ -115,7 +116,8 @@ class Cluster:
     which workers must be given too, they travel through torch.distributed, unencrypted; with zmq they come in
     at `data_port`, or the first free one of a range such as `29501-29510`. With `announce`, workers may find
     it by multicast DNS. Devices and links are measured before their first plan unless `measure` is off, which
-    it is for equal shares. Raises ClusterError: see errors.py for which.
+    it is for equal shares. Threads may share it: runs and plans take turns. It belongs to its process, and
+    raises ClusterError in a forked child. Raises ClusterError: see errors.py for which.
     """
 
     def __init__(
@@ -165,6 +167,7 @@ class Cluster:
         )
         self._leader: Leader = self._opened.enter_context(leading)
         self._sources: dict[str, Encoder] = {}
+        self._turns, self._opening, self._process = Lock(), Lock(), os.getpid()
         self._coding: Coding = exchange
         self._on_event = on_event
         self.name = name
@@ -179,12 +182,15 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """Say goodbye to the workers and let go of everything; safe to call twice.
+        """Say goodbye to the workers and let go of everything, after the run under way; safe to call twice.
 
-        Any other call raises InputError afterwards.
+        Any other call raises InputError afterwards. A forked child lets go of nothing: connections and
+        threads are its parent's.
         """
-        self._is_closed = True
-        self._opened.close()
+        if self._process == os.getpid():
+            with self._turns:
+                self._is_closed = True
+                self._opened.close()
 
     def _announce(self, options: MemberOptions) -> None:
         try:
@@ -237,11 +243,13 @@ class Cluster:
         self, model: Model, tokens: int, latency: str | float | None = None, *, explain: bool = False
     ) -> ClusterPlan:
         """What a run of so many tokens would do now; nothing is loaded. `explain` takes a second more."""
-        source = self.open(model)
-        self._leader.steering.measure(source, tokens)
-        spec = source.spec
-        solved = self._leader.steering.solve(spec, tokens)
         deadline_s = None if latency is None else parse_seconds(latency)
+        source = self.open(model)
+        spec = source.spec
+        with self._turns:
+            self._check_open()
+            self._leader.steering.measure(source, tokens)
+            solved = self._leader.steering.solve(spec, tokens)
         reasons = explained(spec, solved, self.name, self._coding) if explain else ()
         return replace(_plan_of(spec, solved, deadline_s), reasons=reasons)
 
@@ -264,10 +272,18 @@ class Cluster:
         """
         source = self.open(model)
         prepared = source.prepare(feeds if isinstance(feeds, Mapping) else source.read(feeds, pair))
-        led = self._leader.lead.run(source, prepared.rows, prepared.feeds, is_alone=is_alone)
-        return self._reply(source, led, prepared.rows)
+        with self._turns:
+            self._check_open()
+            led = self._leader.lead.run(source, prepared.rows, prepared.feeds, is_alone=is_alone)
+            return self._reply(source, led, prepared.rows)
 
     def _check_open(self) -> None:
+        """Raise InputError once closed, ClusterError in a forked child."""
+        if self._process != os.getpid():
+            raise ClusterError(
+                "this cluster belongs to the process that opened it, and this is a forked child: ask there, "
+                "or open a cluster here."
+            )
         if self._is_closed:
             raise InputError("this cluster is closed; open another one.")
 
@@ -301,9 +317,10 @@ class Cluster:
         if isinstance(model, Encoder):
             return model
         name = os.fspath(model)
-        if name not in self._sources:
-            self._sources[name] = open_model(name, self._cache)
-        return self._sources[name]
+        with self._opening:
+            if name not in self._sources:
+                self._sources[name] = open_model(name, self._cache)
+            return self._sources[name]
 
 
 def open_model(name: str, cache: Path) -> Encoder:

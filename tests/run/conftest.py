@@ -33,26 +33,27 @@ def tiny_store(
     return store
 
 
+def paper_profile(
+    widths: tuple[int, ...] = (2, 4),
+    layer_s: float = 1e-3,
+    disk: Disk | None = None,
+    lengths: tuple[int, ...] = (8, 24),
+) -> DeviceProfile:
+    """A device on paper: `layer_s` per slice and layer, a disk line, next to no overhead."""
+    line = disk or Disk(1e-4, 1e8)
+    small = Timing(1e-5, 2e-5)
+    return DeviceProfile(
+        cpu="paper", n_threads=1, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",
+        subject="tiny", io_method="none", reads=(), disk=line, disk_p95=line,
+        layers=tuple(
+            LayerTime(n, m, Timing(layer_s * m, layer_s * m), Timing(layer_s * m, layer_s * m))
+            for n in lengths for m in widths
+        ),
+        overheads=tuple(Overhead(n, small, small, small) for n in lengths),
+    )  # fmt: skip
+
+
 @pytest.fixture
 def slow_profile() -> Callable[..., DeviceProfile]:
-    """A device on paper: `layer_s` per slice and layer, a disk line, next to no overhead."""
-
-    def profile(
-        widths: tuple[int, ...] = (2, 4),
-        layer_s: float = 1e-3,
-        disk: Disk | None = None,
-        lengths: tuple[int, ...] = (8, 24),
-    ) -> DeviceProfile:
-        line = disk or Disk(1e-4, 1e8)
-        small = Timing(1e-5, 2e-5)
-        return DeviceProfile(
-            cpu="paper", n_threads=1, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",
-            subject="tiny", io_method="none", reads=(), disk=line, disk_p95=line,
-            layers=tuple(
-                LayerTime(n, m, Timing(layer_s * m, layer_s * m), Timing(layer_s * m, layer_s * m))
-                for n in lengths for m in widths
-            ),
-            overheads=tuple(Overhead(n, small, small, small) for n in lengths),
-        )  # fmt: skip
-
-    return profile
+    """Devices on paper, as `paper_profile` makes them."""
+    return paper_profile

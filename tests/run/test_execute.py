@@ -1,5 +1,7 @@
 """The executor on real threads: order, anytime, failure, stragglers. Events decide the timing, not sleeps."""
 
+import os
+import signal
 import threading
 from itertools import pairwise
 
@@ -341,3 +343,29 @@ def test_closing_ends_every_thread() -> None:
     lanes.close()
     lanes.close()
     assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_runs_on_lanes_of_its_own() -> None:
+    """The parent's threads do not exist there: a load handed to them would never end."""
+    step = Step("io", Load(0, (Run(0, 0, 0, 1),), 1, 1))
+    with Lanes(("io",)) as lanes:
+        assert _spans_of_load(lanes, step) == 1
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)  # what hangs dies of it
+            lanes.drain()
+            os._exit(_spans_of_load(lanes, step))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert _spans_of_load(lanes, step) == 1
+
+
+def _spans_of_load(lanes: Lanes, step: Step) -> int:
+    compute = Step("cpu", Compute("head"), (0,))
+    return sum(
+        span.lane == "io"
+        for span in execute(
+            Program((Segment((step, compute)),)), Do(lambda i, work: None, lambda i, work: None), lanes
+        )
+    )

@@ -1,11 +1,14 @@
 """Memory pressure: reported by the kernel, or honestly not watched."""
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from pliant.run.pressure import PSI, PressureWatch
+
+HANGS_AFTER_S = 30
 
 
 def test_a_kernel_without_psi_is_not_watched(tmp_path: Path) -> None:
@@ -27,3 +30,29 @@ def test_watching_ends_when_closed() -> None:
     watch.close()
     watch.close()
     assert not watch._thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_watching_ends_though_a_forked_child_lives(tmp_path: Path) -> None:
+    """A child holds copies of all pipes: their other end is not seen to close before it exits."""
+    os.mkfifo(tmp_path / "memory")  # takes a trigger and never reports anything
+    watch = PressureWatch(lambda: None, psi=tmp_path / "memory")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        watch.close()  # of the copies alone: the parent's thread goes on
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    closing = threading.Thread(target=watch.close)
+    try:
+        assert watch._thread.is_alive()
+        closing.start()
+        closing.join(HANGS_AFTER_S)
+        assert not closing.is_alive()
+        assert not watch._thread.is_alive()
+    finally:
+        os.write(write, b"x")
+        os.waitpid(child, 0)
+        os.close(write)
+        os.close(read)

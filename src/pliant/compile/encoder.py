@@ -65,14 +65,14 @@ class Encoder:
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` rows; what `hidden` held is lost."""
-        self.tokens = tokens
+        self.tokens = 0  # an interrupt on the way leaves no room for any input
         self._stages: dict[tuple[int, int], Stage] = {}
         self._forms: dict[int, Form] = {}
         embedding = coded_form(
             embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target
         )
         head = coded_form(head_graph(self.spec, tokens), self._target)
-        layer = self._form(self.spec.n_heads, (embedding, head))
+        layer = self._form(self.spec.n_heads, tokens, (embedding, head))
         n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
         columns = slice_geometry(self.spec).hidden
         block = zeroed_bytes(n_bytes + 4 * tokens * columns)
@@ -86,6 +86,7 @@ class Encoder:
         at |= {"ids": self._ids.ctypes.data, "types": self._types.ctypes.data}
         at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
         self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
+        self.tokens = tokens
 
     def place(self, layer: int, part: int, first: int, count: int, address: int) -> None:
         """Say where one part of `count` neighbouring slices of `layer` lies: slice `first` at `address`."""
@@ -113,7 +114,7 @@ class Encoder:
         stage = self._stages.get((layer, width))
         if stage is None:
             at = self._at | self._layers[layer].addresses
-            stage = self._stages[layer, width] = Stage(self._form(width), self._kernels, at)
+            stage = self._stages[layer, width] = Stage(self._form(width, self.tokens), self._kernels, at)
         stage.walk(n_tokens, self._pool)
 
     def head(self, n_tokens: int) -> np.ndarray:
@@ -125,11 +126,11 @@ class Encoder:
             answer /= max(float(np.sqrt((answer * answer).sum())), 1e-12)
         return answer
 
-    def _form(self, width: int, others: Sequence[Form] = ()) -> Form:
-        """The layer's form at `width`; the kernels of `others` are loaded with its own."""
+    def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
+        """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded with its own."""
         form = self._forms.get(width)
         if form is None:
-            form = coded_form(layer_graph(self.spec, width, self.tokens, self._compute), self._target)
+            form = coded_form(layer_graph(self.spec, width, tokens, self._compute), self._target)
             assert form.image.may_replace("out", "hidden"), f"a layer of {width} slices cannot run in place"
             self._forms[width] = form
         wanted = {name: k for f in (form, *others) for name, k in kernels(f.image).items()}

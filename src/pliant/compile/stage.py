@@ -47,11 +47,12 @@ class Stage:
         for space in self._bound.spaces:
             self._bound.point(space, at[space])
         self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
-        self._n_rows = 0
+        self._n_rows: int | None = None
 
     def walk(self, n_rows: int, pool: Pool) -> None:
         """Run over the first `n_rows` rows."""
         if n_rows != self._n_rows:
+            self._n_rows = None  # an interrupt on the way leaves it cut to no number of rows
             self._bound.cut(n_rows, self._form.shares(n_rows))
             self._n_rows = n_rows
         pool.walk(self._bound.table)

@@ -118,6 +118,7 @@ class Pool:
             # What the parent was in the middle of is not this process's to finish.
             self._context.ticket &= -1 << UNIT_BITS
             self._context.parked = 0
+            self._context.scratch = self._scratch.ctypes.data  # the parent may have been replacing it
             self._start()
 
     def _start(self) -> None:

@@ -1,5 +1,6 @@
 """Run a program on real threads, one a lane. Knows no kernel and no file: `Do` says how each work is done."""
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,8 @@ class Lanes:
     by `effort`, read before and after on the lane's own thread; by default the clock. A thread's CPU time is
     the effort where it does its work alone: what interrupts it then lasts once, not `dilation` times.
     With `is_single`, the calling thread runs the steps of all lanes one after another, as they are listed.
-    A name that a program uses and this has not is added.
+    A name that a program uses and this has not is added. One thread runs programs at a time. A forked child
+    starts threads of its own.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Lanes:
         self._overslept_s: dict[str, float] = {}
         self._late: BaseException | None = None
         self._schedule: tuple[Segment, _Schedule] | None = None
+        self._process = os.getpid()
         for name in names:
             self._inbox(name)
 
@@ -120,6 +123,7 @@ class Lanes:
 
     def close(self) -> None:
         """End all threads, after the step each is running; safe to call twice."""
+        self._forget_parent()
         for inbox in self._inboxes.values():
             inbox.put(None)
         for thread in self._threads:
@@ -129,6 +133,7 @@ class Lanes:
 
     def drain(self) -> None:
         """Return once no lane works on a step that a run left behind: their buffers may then be freed."""
+        self._forget_parent()
         for inbox in self._inboxes.values():
             done: SimpleQueue[None] = SimpleQueue()
             inbox.put(done)
@@ -145,9 +150,16 @@ class Lanes:
 
     def check(self) -> None:
         """Raise LaneError if a load that outlived its run has failed since."""
+        self._forget_parent()
         error, self._late = self._late, None
         if error is not None:
             raise LaneError(f"a load that its run did not wait for failed: {error}") from error
+
+    def _forget_parent(self) -> None:
+        """In a forked child, let go of the parent's threads, which do not run there."""
+        if self._process != os.getpid():
+            self._inboxes, self._threads, self._overslept_s, self._late = {}, [], {}, None
+            self._process = os.getpid()
 
     def _inbox(self, name: str) -> "SimpleQueue[_Job]":
         if name not in self._inboxes:

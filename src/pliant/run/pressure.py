@@ -17,6 +17,7 @@ class PressureWatch:
     """Calls `on_pressure` on a thread of its own each time memory is short; a context manager.
 
     `is_watching` is False where the kernel offers no PSI (or none to this user): then nothing is ever called.
+    A forked child is not watched: it opens a watch of its own.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class PressureWatch:
         self._on_pressure = on_pressure
         self._fd = _open(psi, trigger)
         self._wake, self._stop = os.pipe()
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="pliant-pressure", daemon=True)
         if self.is_watching:
             self._thread.start()
@@ -45,12 +47,15 @@ class PressureWatch:
         """Stop watching; safe to call twice."""
         if self._stop < 0:
             return
-        os.close(self._stop)
-        self._stop = -1
         if self._fd is not None:
-            self._thread.join()
+            if self._process == os.getpid():
+                # Closing the pipe would not wake the thread while a forked child holds a copy of it.
+                os.write(self._stop, b"\0")
+                self._thread.join()
             os.close(self._fd)
+        os.close(self._stop)
         os.close(self._wake)
+        self._stop = -1
 
     def _serve(self) -> None:
         assert self._fd is not None

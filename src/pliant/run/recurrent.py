@@ -129,21 +129,18 @@ class RecurrentModel:
             raise InputError("this model is closed; open it again.")
 
     def _reserve(self, steps: int) -> None:
-        """Make the form of `steps`, and room for it; weights are packed once for all forms."""
+        """Make the form of `steps`, and room for it; weights are packed once for all forms.
+
+        An interrupt or a fork on the way leaves no stage, so that the next run begins here again.
+        """
         spec = self.spec
         form = recurrent_form(recurrent_graph(spec, self.source.weights, steps), self._target)
-        for name, packed in form.image.packed.items():
-            if name not in self._weights:
-                self._weights[name] = aligned_bytes(packed.n_bytes)
-                packed.fill(self._weights[name])
-        for name, constant in form.image.constants.items():
-            self._weights.setdefault(name, np.ascontiguousarray(constant))
+        self._pack(form)
         code = addresses(kernels(form.image), self._library)
-        self._forms[steps] = (
-            Form(replace(form.image, packed={}, constants={})),
-            code,
-        )  # lets go of the graph's
         self._pool.reserve(form.image.scratch_bytes)
+        self._stages = {}
+        # Without the graph's weights, which are packed by now.
+        self._forms[steps] = (Form(replace(form.image, packed={}, constants={})), code)
         most = max(self._forms)
         self._vectors = aligned_floats(most, 1, spec.inputs)
         self._states = aligned_floats(most, spec.width)
@@ -154,3 +151,13 @@ class RecurrentModel:
         at |= {VECTORS: self._vectors.ctypes.data, STATES: self._states.ctypes.data}
         at |= {answer: self._answer.ctypes.data, ARENA: self._arena.address}
         self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
+
+    def _pack(self, form: Form) -> None:
+        """Keep the form's weights as its kernels read them, each filled before it is known by name."""
+        for name, packed in form.image.packed.items():
+            if name not in self._weights:
+                memory = aligned_bytes(packed.n_bytes)
+                packed.fill(memory)
+                self._weights[name] = memory
+        for name, constant in form.image.constants.items():
+            self._weights.setdefault(name, np.ascontiguousarray(constant))

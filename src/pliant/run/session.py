@@ -3,6 +3,7 @@
 Knows one store and one device profile; finding, packing and profiling are `api`'s business.
 """
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,18 +16,19 @@ from typing import final
 
 import numpy as np
 
-from pliant.errors import BudgetError, InputError
+from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile, Span, cost_table, latency, simulate
 from pliant.ir.device import Percentile
 from pliant.ir.program import FULL, Program, Run
-from pliant.models.tokenizer import open_tokenizer
+from pliant.kernels.turns import Turns
+from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import Plan
 from pliant.plan.submodel import Cut
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
-from pliant.run.pipeline import FULL_BITS, Pipeline, Ring
+from pliant.run.pipeline import FULL_BITS, Outcome, Pipeline, Ring
 from pliant.run.planning import SessionOptions as SessionOptions
 from pliant.run.planning import planner_of
 from pliant.run.preload import PreloadBuffer
@@ -39,9 +41,10 @@ class Reply:
     """One answer, what it took, and what had been predicted.
 
     `logits` float32 [labels] are the model's own and `scores` their softmax, in label order, `score` that
-    of `label`; an embedding model answers with `vector` instead. `seconds` run from text to answer.
-    `bits[k][s]` is what shard s of the submodel's k-th layer really ran with, `planned_bits` what the
-    plan wanted. `resident_weight_bytes` are preload buffer and working buffer; `peak_rss_bytes` is the
+    of `label`; an embedding model answers with `vector` instead. `seconds` run from text to answer; for
+    `waited_s` of them other threads had the session. `expected_accuracy` is the plan's, None where none was
+    measured. `bits[k][s]` is what shard s of the submodel's k-th layer really ran with, `planned_bits` what
+    the plan wanted. `resident_weight_bytes` are preload buffer and working buffer; `peak_rss_bytes` is the
     whole process. `cut` tells why the submodel may leave layers or slices out (see `Plan`).
     """
 
@@ -51,8 +54,10 @@ class Reply:
     logits: np.ndarray | None
     vector: np.ndarray | None
     seconds: float
+    waited_s: float
     target_s: float
     n_tokens: int
+    expected_accuracy: float | None
     submodel: tuple[int, int]
     cut: Cut
     bits: tuple[tuple[int, ...], ...]
@@ -74,7 +79,10 @@ class Reply:
 
 @final
 class Session:
-    """A context manager; one request at a time. Closing it leaves the store open.
+    """A context manager. Threads may share it and take turns. Closing it leaves the store open.
+
+    A forked child may use it, with threads of its own. `close` waits for the answer under way; afterwards
+    InputError is raised.
 
     Inputs of another length than `options.length` run with a plan of their own bucket over the same
     preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
@@ -103,12 +111,12 @@ class Session:
         self._keep_bytes: int | None = None
         self._pipelines: dict[tuple[int, float], Pipeline] = {}
         self._is_warm = False
+        self._turns, self._process, self._closed = Turns(), os.getpid(), False
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
         self._lanes = Lanes(("io",))
-        self._is_pressed = threading.Event()
-        self._pressure = PressureWatch(self._is_pressed.set) if options.yields else None
+        self._watch_pressure()
         try:
             self._replan()
         except BaseException:
@@ -125,17 +133,20 @@ class Session:
 
     def close(self) -> None:
         """Stop all threads and give the memory back; safe to call twice."""
-        if self._pressure is not None:
-            self._pressure.close()
-        self._lanes.close()
-        self.engine.close()
-        if self._memory is not None:
-            self._memory.release(self)
+        with self._turns.lock:
+            self._closed = True
+            if self._pressure is not None:
+                self._pressure.close()
+            self._lanes.close()
+            self.engine.close()
+            if self._memory is not None:
+                self._memory.release(self)
 
     @property
     def plan(self) -> Plan:
         """The plan for inputs of `options.length` tokens."""
-        return self._pipeline(self.options.length).plan
+        with self._turns.lock:
+            return self._pipeline(self.options.length).plan
 
     @property
     def weight_bytes(self) -> int:
@@ -147,12 +158,17 @@ class Session:
 
         It is ready to run from then on. A target that nothing meets gives the smallest submodel.
         """
-        return self._pipeline(n_tokens, parse_seconds(latency)).plan
+        target_s = parse_seconds(latency)
+        with self._turns.lock:
+            self._check_open()
+            return self._pipeline(n_tokens, target_s).plan
 
     def forecast(self, n_tokens: int, latency: str | float, percentile: Percentile = "median") -> float:
         """Seconds from text to answer of `plan_at(n_tokens, latency)`, by the profile."""
-        pipeline = self._pipeline(n_tokens, parse_seconds(latency))
-        return self._forecast(pipeline, n_tokens, percentile)[0]
+        target_s = parse_seconds(latency)
+        with self._turns.lock:
+            self._check_open()
+            return self._forecast(self._pipeline(n_tokens, target_s), n_tokens, percentile)[0]
 
     def __call__(self, text: str, pair: str | None = None, *, latency: str | float | None = None) -> Reply:
         """Answer one text, or a pair of texts, under a target of its own where `latency` is given.
@@ -160,13 +176,20 @@ class Session:
         The preload buffer stays as it is: see `plan_at`. Raises InputError, StoreError (in LaneError) on
         damage.
         """
-        if self._is_pressed.is_set():
-            self.give_way()
         start = time.perf_counter()
         encoded = self._tokenizer.encode(text, pair)
+        target_s = None if latency is None else parse_seconds(latency)
+        asked = time.perf_counter()
+        with self._turns.lock:
+            return self._answer(encoded, target_s, start, time.perf_counter() - asked)
+
+    def _answer(self, encoded: Encoded, latency_s: float | None, start: float, waited_s: float) -> Reply:
+        self._check_open()
+        if self._is_pressed.is_set():
+            self._give_way()
         n = encoded.n_tokens
         self.engine.reserve(n)
-        target_s = self.options.latency_s if latency is None else parse_seconds(latency)
+        target_s = self.options.latency_s if latency_s is None else latency_s
         pipeline = self._pipeline(n, target_s)
         self._lanes.dilation = {"cpu": self.profile.dilation.factor(pipeline.plan.width)}
         answers: list[np.ndarray] = []
@@ -177,9 +200,7 @@ class Session:
             lambda: answers.append(self.engine.head(n)),
         )
         seconds = time.perf_counter() - start
-        reply = self._reply(
-            answers[0], seconds, target_s, n, pipeline, outcome.bits, outcome.read_bytes, outcome.spans
-        )
+        reply = self._reply(answers[0], (seconds, waited_s, target_s), n, pipeline, outcome)
         if self._keep_bytes is not None:
             self._replan_held()
         return reply
@@ -188,6 +209,11 @@ class Session:
         """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length:
         what only a first run pays (planning, kernel tables, fresh pages) is then paid before any request.
         A session that is warm stays so when it is retargeted. Raises what a request would."""
+        with self._turns.lock:
+            self._check_open()
+            self._warm_up()
+
+    def _warm_up(self) -> None:
         self._is_warm = True
         io_slowdown, self.io_slowdown = self.io_slowdown, 1.0
         self._lanes.dilation = {}
@@ -214,8 +240,10 @@ class Session:
         """
         if latency is None and preload is None:
             raise InputError("there is nothing to change: give latency, such as '10ms', or preload, or both.")
-        self._retarget(latency, preload)
-        self._warm_again()
+        with self._turns.lock:
+            self._check_open()
+            self._retarget(latency, preload)
+            self._warm_again()
 
     def _retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         before = self.options
@@ -233,10 +261,15 @@ class Session:
     def _warm_again(self) -> None:
         # An engagement plans anew after every run: warming up would read and keep what no request asked for.
         if self._is_warm and self._keep_bytes is None:
-            self.warm_up()
+            self._warm_up()
 
     def give_way(self) -> None:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        with self._turns.lock:
+            self._check_open()
+            self._give_way()
+
+    def _give_way(self) -> None:
         self._is_pressed.clear()
         try:
             # Not warmed up: this may stand before a request, and memory is short.
@@ -247,27 +280,58 @@ class Session:
     @contextmanager
     def engagement(self, preload: str | int) -> Iterator["Session"]:
         """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
-        layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began."""
+        layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began.
+
+        Answers that other threads ask for meanwhile belong to it. Raises InputError inside another one.
+        """
         keep_bytes = parse_bytes(preload)
-        if self._memory is not None:
-            self._memory.reserve(self, self.plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
-        self._keep_bytes = keep_bytes
-        self._pipelines.clear()
+        with self._turns.lock:
+            self._check_open()
+            self._engage(keep_bytes)
         try:
             yield self
         finally:
-            self._keep_bytes = None
-            self._lanes.drain()
-            self._replan()
-        self._warm_again()
+            with self._turns.lock:
+                self._keep_bytes = None
+                if not self._closed:
+                    self._check_open()
+                    self._replan()
+                    self._warm_again()
+
+    def _engage(self, keep_bytes: int) -> None:
+        if self._keep_bytes is not None:
+            raise InputError("this session is engaged already; leave that engagement before the next.")
+        if self._memory is not None:
+            plan = self._pipeline(self.options.length).plan
+            self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
+        self._keep_bytes = keep_bytes
+        self._pipelines.clear()
+
+    def _check_open(self) -> None:
+        """Raise InputError once closed. In a forked child, start a memory watch of its own."""
+        if self._closed:
+            raise InputError("this session is closed; open the model again.")
+        if self._process != os.getpid():
+            if self._pressure is not None:
+                self._pressure.close()
+            self._watch_pressure()
+            self._process = os.getpid()
+
+    def _watch_pressure(self) -> None:
+        self._is_pressed = threading.Event()
+        self._pressure = PressureWatch(self._is_pressed.set) if self.options.yields else None
 
     def _replan(self) -> None:
         plan = self._fixed or self._plan(self.options.length, held=None)
         if self._memory is not None:
             self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
         self._lanes.drain()
-        self._preload.fill(self.store, plan.preload_runs)
-        self._place_preload()
+        before, self._pipelines = self._pipelines, {}  # after an interrupt none counts on what is let go of
+        try:
+            self._preload.fill(self.store, plan.preload_runs)
+        except StoreError:
+            self._pipelines = before
+            raise
         self._ring = Ring()  # the window may be smaller than the one before
         key = (self._planner.bucket(self.options.length), self.options.latency_s)
         self._pipelines = {key: self._bind(plan)}
@@ -276,7 +340,6 @@ class Session:
         """After a run of an engagement: the next plan counts on what was kept."""
         self._lanes.drain()
         self._pipelines.clear()
-        self._place_preload()
 
     def _place_preload(self) -> None:
         for run in self._preload.runs:
@@ -304,6 +367,7 @@ class Session:
         )
         self._lanes.drain()
         self._ring.fit(pipeline.ring_bytes)
+        self._place_preload()
         return pipeline
 
     def _keep(self, run: Run, payload: np.ndarray) -> None:
@@ -326,14 +390,12 @@ class Session:
     def _reply(
         self,
         answer: np.ndarray,
-        seconds: float,
-        target_s: float,
+        times_s: tuple[float, float, float],
         n_tokens: int,
         pipeline: Pipeline,
-        bits: tuple[tuple[int, ...], ...],
-        read_bytes: int,
-        spans: tuple[Span, ...],
+        outcome: Outcome,
     ) -> Reply:
+        seconds, waited_s, target_s = times_s
         plan = pipeline.plan
         labels = self.store.spec.head.labels
         scores = None if labels is None else _softmax(answer)
@@ -346,18 +408,20 @@ class Session:
             logits=None if labels is None else answer,
             vector=answer if labels is None else None,
             seconds=seconds,
+            waited_s=waited_s,
             target_s=target_s,
             n_tokens=n_tokens,
+            expected_accuracy=plan.expected_accuracy,
             submodel=(plan.n, plan.width),
             cut=plan.cut,
-            bits=bits,
+            bits=outcome.bits,
             planned_bits=plan.bits,
             predicted_s=predicted_s,
             resident_weight_bytes=self.weight_bytes,
             arena_bytes=self.engine.arena_bytes,
             peak_rss_bytes=peak_rss_bytes(),
-            read_bytes=read_bytes,
-            spans=spans,
+            read_bytes=outcome.read_bytes,
+            spans=outcome.spans,
             predicted_spans=predicted,
             program=pipeline.program,
         )

@@ -58,15 +58,16 @@ class ElasticSession:
         if text is None:
             text = text_of(request.tensors, self.session.store.spec.max_tokens)
         reply = self.session(text, latency=target_s)
-        self.trade.took(pick.level, n, reply.seconds)
+        answered_s = reply.seconds - reply.waited_s  # waiting for other threads says nothing of it
+        self.trade.took(pick.level, n, answered_s)
         assert reply.logits is not None
         assert reply.label is not None
         expected_s = pick.level.at(n)
-        whole_s = self.trade.fullest(n).level.at(n) * (reply.seconds / expected_s) if expected_s else None
-        # memory may have run short since, and another submodel have run
-        accuracy = self.session.plan_at(n, target_s).expected_accuracy
+        whole_s = self.trade.fullest(n).level.at(n) * (answered_s / expected_s) if expected_s else None
         outputs = classified(reply.logits, reply.label)
-        return Reply(outputs, self.name, reply.seconds, accuracy, whole_s, reply.cut)
+        # The accuracy of the plan that ran: memory may have run short since the pick.
+        accuracy = reply.expected_accuracy
+        return Reply(outputs, self.name, answered_s, accuracy, whole_s, reply.cut)
 
     def close(self) -> None:
         """End the session."""

@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +35,10 @@ from pliant.store.files import (
 from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
 
 __all__ = ["FULL", "Extent", "ResidentLayer", "Run", "Store", "aligned_buffer", "open_store"]
+
+
+_MADV_WIPEONFORK = 18
+"""<linux/mman.h>; the mmap module has no name for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +248,14 @@ def open_store(path: Path) -> Store:
 
 
 def aligned_buffer(n_bytes: int) -> UInt8[np.ndarray, " n"]:
-    """Zeroed private memory for reads: at least `n_bytes`, in whole blocks, aligned to one."""
+    """Zeroed private memory for reads: at least `n_bytes`, in whole blocks, aligned to one.
+
+    A forked child finds zeros in it. Pages that parent and child share could take a direct read that is under
+    way to the wrong one of the two (open(2), NOTES, O_DIRECT).
+    """
     memory = mmap.mmap(-1, max(BLOCK, _ceil(n_bytes)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # Linux before 4.14
+        memory.madvise(_MADV_WIPEONFORK)
     return np.frombuffer(memory, np.uint8)
 
 

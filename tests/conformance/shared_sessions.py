@@ -1,0 +1,162 @@
+"""Every kind of session that threads may share, opened small: asked by number, answering with bytes.
+
+As a program it asks one of them from several threads, without the checks of shapes that pytest installs.
+"""
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import pliant
+from pliant.cluster.key import new_key
+from pliant.clustered import Cluster
+from pliant.compile.call import Target
+from pliant.compile.saved import save
+from pliant.compiled import whole
+from pliant.ir.device import DeviceProfile
+from pliant.kernels.isa import host_isa
+from pliant.models.recurrent_spec import RecurrentSpec
+from pliant.route.endpoint import Request
+from pliant.serve.elastic import WHOLE_S, ElasticSession
+from tests.models.onnx_models import parse
+from tests.recurrent_models import write_recurrent
+from tests.run.conftest import paper_profile
+from tests.tiny import tiny_spec, write_model
+
+N_QUESTIONS = 6
+"""Different inputs, of different lengths: an answer to another one is noticed."""
+TEXTS = ("good", "bad film", "the story was not good", "a good movie and a bad plot", "it is no film", "not")
+SYMBOLIC = parse("g (float[n,8] x) => (float[n,8] y) { a = Softmax(x) b = Exp(a) y = Add(b, x) }")
+FIXED = parse("g (float[16,16] x) => (float[16,16] y) { a = MatMul(x, x) b = Softmax(a) y = Add(b, x) }")
+
+
+@dataclass(frozen=True)
+class Shared:
+    """An open session: `ask(i)` gives the answer to question i as bytes that compare exactly."""
+
+    ask: Callable[[int], bytes]
+    close: Callable[[], None]
+
+    def answers(self) -> list[bytes]:
+        return [self.ask(i) for i in range(N_QUESTIONS)]
+
+
+@contextmanager
+def opened(kind: str, folder: Path) -> Iterator[Shared]:
+    """A session of one of KINDS; models and kernels are kept in `folder`, and found there again."""
+    model = folder / "bert"
+    if not model.exists():
+        write_model(model, tiny_spec("bert", n_layers=2, widths=(2, 4)))
+    shared = KINDS[kind](model, paper_profile(), folder)
+    try:
+        yield shared
+    finally:
+        shared.close()
+
+
+def wrong_answers(shared: Shared, n_threads: int, n_answers: int) -> list[object]:
+    """What `n_threads` threads that ask `n_answers` times each get that one thread does not; errors too."""
+    expected = shared.answers()
+    assert len(set(expected)) == N_QUESTIONS
+    wrong: list[object] = []
+
+    def work(first: int) -> None:
+        try:
+            numbers = range(first, first + n_answers)
+            wrong.extend(n for n in numbers if shared.ask(n % N_QUESTIONS) != expected[n % N_QUESTIONS])
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            wrong.append(error)
+
+    in_threads([lambda first=first: work(first) for first in range(n_threads)])  # type: ignore[misc]
+    return wrong
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    """Do all at once and wait for them; threads are switched often, so that they meet amid things."""
+    threads = [threading.Thread(target=work) for work in works]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def _reading(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    session = pliant.open(
+        model,
+        latency=0.02,
+        length=8,
+        threads=2,
+        profile=profile,
+        anytime=False,
+        best_effort=True,
+        cache=folder,
+    )
+
+    def ask(i: int) -> bytes:
+        return np.asarray(session(TEXTS[i], latency=0.004 if i % 3 == 0 else None).scores).tobytes()
+
+    return Shared(ask, session.close)
+
+
+def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    session = pliant.open(
+        model, latency=WHOLE_S, preload=10**9, length=8, threads=2, profile=profile, cache=folder
+    )
+    endpoint = ElasticSession("tiny", session)
+    requests = [Request(len(text.split()) + 2, text) for text in TEXTS]
+    return Shared(lambda i: endpoint.run(requests[i]).outputs["logits"].tobytes(), endpoint.close)
+
+
+def _compiled(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    session = pliant.compile(SYMBOLIC, threads=2, cache=folder)
+    feeds = [{"x": _noise(i, (i + 1, 8))} for i in range(N_QUESTIONS)]
+    return Shared(lambda i: session.run(feeds[i])["y"].tobytes(), session.close)
+
+
+def _loaded(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    if not (folder / "saved").exists():
+        save(whole(FIXED, Target(host_isa(), 2))[1], folder / "saved")
+    session = pliant.load(folder / "saved", threads=2)
+    feeds = [{"x": _noise(i, (16, 16))} for i in range(N_QUESTIONS)]
+    return Shared(lambda i: session.run(feeds[i])["y"].tobytes(), session.close)
+
+
+def _recurrent(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    spec = RecurrentSpec("lstm", 10, 8, 16, labels=("negative", "positive"))
+    session = pliant.open_recurrent(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
+    return Shared(lambda i: session.answer(np.arange(i + 1)).logits.tobytes(), session.close)
+
+
+def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
+    cluster = Cluster("127.0.0.1:0", key=new_key(), threads=1, shares="equal", cache=folder)
+    return Shared(lambda i: cluster.run(str(model), TEXTS[i]).answer.tobytes(), cluster.close)
+
+
+def _noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+KINDS: dict[str, Callable[[Path, DeviceProfile, Path], Shared]] = {
+    "reading": _reading,
+    "elastic": _elastic,
+    "compiled": _compiled,
+    "loaded": _loaded,
+    "recurrent": _recurrent,
+    "cluster": _cluster,
+}
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as made, opened(sys.argv[1], Path(made)) as one:
+        found = wrong_answers(one, int(sys.argv[2]), int(sys.argv[3]))
+        sys.exit(f"{len(found)} wrong: {found[:5]}" if found else 0)
