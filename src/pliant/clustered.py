@@ -5,6 +5,7 @@ is `pliant.cluster`.
 """
 
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -21,14 +22,18 @@ from pliant.cluster.choose import AnyMode, Shares, chooser
 from pliant.cluster.coding import Coding
 from pliant.cluster.explain import explain as explained
 from pliant.cluster.explain import misfits
+from pliant.cluster.inquire import inquire
 from pliant.cluster.key import Key, default_path, read_key
 from pliant.cluster.launch import Leader, MemberOptions, open_primary
-from pliant.cluster.lead import Fault, Led
+from pliant.cluster.lead import Led
 from pliant.cluster.meet import PORT as PORT
 from pliant.cluster.meet import Engine
+from pliant.cluster.overview import ClusterStatus
+from pliant.cluster.overview import MemberStatus as MemberStatus
 from pliant.cluster.patience import Patience
 from pliant.cluster.predict import Solved
 from pliant.cluster.record import record
+from pliant.cluster.run_log import Fault
 from pliant.cluster.steer import Switch
 from pliant.errors import ClusterError, InputError
 from pliant.ir.cost import Span, latency, simulate
@@ -44,20 +49,6 @@ from pliant.store.encoder import open_encoder
 
 Model = str | os.PathLike[str] | Encoder
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class MemberStatus:
-    """One worker: `reason` says why it is not used, where it is not."""
-
-    name: str
-    is_usable: bool
-    reason: str | None
-    heard_s_ago: float
-    free_bytes: int
-    n_threads: int
-    models: tuple[str, ...]
-    n_faults: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +102,12 @@ class Cluster:
     """This process as the primary of a cluster; a context manager.
 
     Workers join at `listen` with `pliant worker --join` and must hold the same `key` (a file, or the
-    default one of `pliant cluster key`). `memory` bounds what a model may take here, `mode` fixes Hepti's
-    mode, `shares` are the best, equal or CoEdge's, `exchange` is how activations travel; with `engine` gloo,
-    which workers must be given too, they travel through torch.distributed, unencrypted; with zmq they come in
-    at `data_port`, or the first free one of a range such as `29501-29510`. With `announce`, workers may find
+    default one of `pliant cluster key`). Names are unique in a cluster; without `name` it is "primary-" and
+    six digits drawn at random, so that two primaries on one machine differ. `memory` bounds what a model may
+    take here, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is how
+    activations travel; with `engine` gloo, which workers must be given too, they travel through
+    torch.distributed, unencrypted; with zmq they come in at `data_port`, or the first free one of a range
+    such as `29501-29510`. With `announce`, workers may find
     it by multicast DNS. Devices and links are measured before their first plan unless `measure` is off, which
     it is for equal shares. Threads may share it: runs and plans take turns. It belongs to its process, and
     raises ClusterError in a forked child. Raises ClusterError: see errors.py for which.
@@ -125,7 +118,7 @@ class Cluster:
         listen: str = f"127.0.0.1:{PORT}",
         *,
         key: Key | str | os.PathLike[str] | None = None,
-        name: str = "primary",
+        name: str | None = None,
         threads: int | None = None,
         memory: str | int | None = None,
         mode: AnyMode = "auto",
@@ -142,8 +135,9 @@ class Cluster:
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._cache = cache_folder(cache)
+        self.name = primary_name() if name is None else name
         options = MemberOptions(
-            name=name,
+            name=self.name,
             key=cluster_key(key),
             version=version("pliant"),
             cache=self._cache,
@@ -170,7 +164,6 @@ class Cluster:
         self._turns, self._opening, self._process = Lock(), Lock(), os.getpid()
         self._coding: Coding = exchange
         self._on_event = on_event
-        self.name = name
         self.address = listen if self._leader.messenger.address is None else self._leader.messenger.address
         if announce:
             self._announce(options)
@@ -212,27 +205,7 @@ class Cluster:
     def status(self) -> tuple[MemberStatus, ...]:
         """Every worker that ever joined, by name."""
         self._check_open()
-        now_s = self._leader.primary.clock()
-        found = []
-        for member in self._leader.primary.monitor.members:
-            reason = member.refused
-            if reason is None and not member.is_here:
-                reason = "not heard"
-            if reason is None and not member.is_usable(now_s):
-                reason = "failed lately"
-            found.append(
-                MemberStatus(
-                    name=member.name,
-                    is_usable=reason is None,
-                    reason=reason,
-                    heard_s_ago=self._leader.messenger.heard_s_ago(member.name),
-                    free_bytes=member.free_bytes,
-                    n_threads=member.hello.n_threads,
-                    models=member.hello.models,
-                    n_faults=member.n_faults,
-                )
-            )
-        return tuple(found)
+        return self._leader.primary.status().members
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -321,6 +294,24 @@ class Cluster:
             if name not in self._sources:
                 self._sources[name] = open_model(name, self._cache)
             return self._sources[name]
+
+
+def cluster_status(
+    address: str = f"127.0.0.1:{PORT}",
+    *,
+    key: Key | str | os.PathLike[str] | None = None,
+    timeout: str | float = 5.0,
+) -> ClusterStatus:
+    """The state of the primary that runs at `address`, HOST:PORT, and holds `key`; runs go on undisturbed.
+
+    Raises ClusterError where none answers within `timeout`.
+    """
+    return inquire(address, cluster_key(key), parse_seconds(timeout))
+
+
+def primary_name() -> str:
+    """A name that no other primary has: two on one machine would be taken for one by their workers."""
+    return f"primary-{secrets.token_hex(3)}"
 
 
 def open_model(name: str, cache: Path) -> Encoder:

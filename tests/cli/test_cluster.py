@@ -10,7 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from pliant.clustered import Cluster
 from tests.cli.conftest import Cli
+from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, command, small_model, workers
 
 
@@ -29,10 +31,39 @@ def test_no_workers_is_an_error_that_says_what_to_start(cli: Cli, tmp_path: Path
     """The first thing that goes wrong."""
     key = tmp_path / "key"
     cli("cluster", "key", str(key))
-    asked = ("cluster", "status", "--listen", "127.0.0.1:0", "--key", str(key), "--patience", "200ms")
-    done = cli(*asked)
+    asked = ("--tokens", "8", "--listen", "127.0.0.1:0", "--key", str(key), "--patience", "200ms")
+    done = cli("cluster", "run", small_model(tmp_path), *asked)
     assert done.exit_code == 1
     assert "pliant worker --join" in done.output
+
+
+def test_status_asks_the_primary_that_runs(cli: Cli, tmp_path: Path) -> None:
+    """Who watches a cluster must not become one: no port of its own, no workers taken."""
+    key = tmp_path / "key"
+    cli("cluster", "key", str(key))
+    with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster:
+        model = small_model(tmp_path)
+        cluster.run(model, cluster.sample(model, 8))
+        asked = ("cluster", "status", "--primary", cluster.address.removeprefix("tcp://"), "--key", str(key))
+        found = json.loads(cli(*asked, "--json").stdout)
+        shown = cli(*asked).stdout
+    assert (found["name"], found["n_runs"], found["n_failed"]) == (cluster.name, 1, 0)
+    assert (found["is_running"], found["members"], found["faults"]) == (False, [], [])
+    assert found["plan"]["partition"]["primary"] == cluster.name
+    assert f"{cluster.name} (pliant " in shown
+    assert "idle, 1 runs done, 0 failed" in shown
+    assert "no worker joined" in shown
+
+
+def test_status_without_a_primary_is_an_error_that_says_where_it_looked(cli: Cli, tmp_path: Path) -> None:
+    """It must not wait for ever, nor start one."""
+    key = tmp_path / "key"
+    cli("cluster", "key", str(key))
+    (port,) = unused_ports(1)
+    asked = ("--primary", f"127.0.0.1:{port}", "--key", str(key), "--patience", "200ms")
+    done = cli("cluster", "status", *asked)
+    assert done.exit_code == 1
+    assert f"no primary answers at 127.0.0.1:{port} within 0.2 s (nobody answers" in done.output
 
 
 def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None:
@@ -72,11 +103,13 @@ def test_two_processes_answer_together_and_write_a_trace(tmp_path: Path) -> None
             primary.stdout.close()
     assert primary.returncode == 0, said.read_text()
     reply = json.loads(out)
-    assert reply["participants"] == ["primary", "w"]
+    leader, worker = reply["participants"]
+    assert leader.startswith("primary-")
+    assert worker == "w"
     assert reply["faults"] == []
     events = json.loads(trace.read_text())["traceEvents"]
     lanes = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert {"primary/cpu", "w/cpu", "net:primary->w", "net:w->primary"} <= lanes
+    assert {f"{leader}/cpu", "w/cpu", f"net:{leader}->w", f"net:w->{leader}"} <= lanes
 
 
 @pytest.mark.slow

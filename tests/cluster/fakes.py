@@ -34,12 +34,16 @@ CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20
 
 
 class Wires:
-    """Control connections of one process. A member that is `cut` hears and says nothing."""
+    """Control connections of one process. A member that is `cut` hears and says nothing.
+
+    What a member says goes through its `rewrite`.
+    """
 
     def __init__(self, silence_s: float) -> None:
         self.silence_s = silence_s
         self.members: dict[str, MemoryControl] = {}
         self.cut: set[str] = set()
+        self.rewrite: dict[str, Callable[[bytes], bytes]] = {}
         self.last_heard: dict[tuple[str, str], float] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -87,7 +91,7 @@ class MemoryControl:
     def send(self, peer: str, data: bytes) -> None:
         other = self.wires.members.get(peer)
         if other is not None and other.is_open and self.is_open and not {peer, self.name} & self.wires.cut:
-            other.inbox.put((self.name, data))
+            other.inbox.put((self.name, self.wires.rewrite.get(self.name, bytes)(data)))
 
     def heard_s_ago(self, peer: str) -> float:
         when = self.wires.last_heard.get((self.name, peer))

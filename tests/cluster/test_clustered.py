@@ -65,10 +65,10 @@ def test_two_workers_give_the_answer_of_one_device(
     """The whole way: processes, keys, sockets, shards, kernels."""
     feeds = cluster.sample(model, TOKENS)
     alone = cluster.run(model, feeds, is_alone=True)
-    assert alone.partitions[0].participants == ("primary",)
+    assert alone.partitions[0].participants == (cluster.name,)
     for _ in range(3):
         reply = cluster.run(model, feeds)
-        assert set(reply.partitions[0].participants) == {"primary", "a", "b"}
+        assert set(reply.partitions[0].participants) == {cluster.name, "a", "b"}
         np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
         assert not reply.faults
     assert len(reply.spans) == len(reply.program.steps) == len(reply.predicted_spans)
@@ -220,7 +220,7 @@ def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model:
             second.wait(1, WAIT_S)
             reply = second.run(model, second.sample(model, TOKENS))
     assert not reply.faults
-    assert set(reply.partitions[0].participants) == {"primary", "d"}
+    assert set(reply.partitions[0].participants) == {second.name, "d"}
 
 
 def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
@@ -237,7 +237,7 @@ def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
         cluster.wait(1, WAIT_S)
         for _ in range(2):
             reply = cluster.run(model, cluster.sample(model, TOKENS))
-            assert reply.partitions[0].participants == ("primary",)
+            assert reply.partitions[0].participants == (cluster.name,)
         assert [m.n_faults for m in cluster.status()] == [0]
         other = cluster.run(f"{model}:7", cluster.sample(model, TOKENS))
         assert "e" in other.partitions[0].participants
@@ -293,7 +293,7 @@ def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, f
         assert listening.get(mine) == os.getpid()
         assert listening.get(theirs) == found["p"].process.pid
         assert set(cluster.run(model, cluster.sample(model, TOKENS)).partitions[0].participants) == {
-            "primary",
+            cluster.name,
             "p",
         }
 

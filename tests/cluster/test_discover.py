@@ -59,7 +59,7 @@ def test_a_worker_without_an_address_joins_the_primary_that_announces_itself(tmp
             ) as cluster:
                 cluster.wait(1, WAIT_S)
                 reply = cluster.run(model, cluster.sample(model, 20))
-                assert reply.partitions[-1].participants == ("primary", "w")
+                assert reply.partitions[-1].participants == (cluster.name, "w")
         finally:
             worker.kill()
         assert "looks for primaries" in worker.text()

@@ -44,7 +44,7 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
         alone = cluster.run(model, feeds, is_alone=True)
         for _ in range(2):
             reply = cluster.run(model, feeds)
-            assert set(reply.partitions[-1].participants) == {"primary", "a", "b"}
+            assert set(reply.partitions[-1].participants) == {cluster.name, "a", "b"}
             assert not reply.faults
             np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
         with at_boundaries(cluster, Act(3, "ws", found["b"].kill)):
@@ -55,7 +55,7 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
         while not {m.name: m for m in cluster.status()}["a"].is_usable and time.monotonic() < until_s:
             time.sleep(0.05)
         after = cluster.run(model, feeds)
-        assert set(after.partitions[-1].participants) == {"primary", "a"}
+        assert set(after.partitions[-1].participants) == {cluster.name, "a"}
         np.testing.assert_allclose(after.answer, alone.answer, atol=TOLERANCE)
 
 

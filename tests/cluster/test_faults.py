@@ -45,10 +45,10 @@ def garbage(key: Key, cluster: Cluster, name: str) -> None:
     with Messenger(name, key, on_message=lambda peer, data: None) as messenger:
         messenger.connect(cluster.address)
         until_s = time.monotonic() + 5.0
-        while "primary" not in messenger.peers and time.monotonic() < until_s:
+        while cluster.name not in messenger.peers and time.monotonic() < until_s:
             time.sleep(0.01)
         for _ in range(3):
-            messenger.send("primary", random.randbytes(50))
+            messenger.send(cluster.name, random.randbytes(50))
 
 
 def inflict(kind: str, worker: WorkerProcess, key: Key, cluster: Cluster, number: int) -> None:

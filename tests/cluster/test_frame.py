@@ -73,5 +73,5 @@ def test_another_version_is_refused_as_such() -> None:
     """Two releases in one cluster must hear which."""
     frame = bytearray(_FRAME)
     frame[4] = 9
-    with pytest.raises(BadFrame, match="version 9; this device speaks version 2"):
+    with pytest.raises(BadFrame, match="version 9 of the protocol, this member version 2"):
         unpack(memoryview(frame))

@@ -13,6 +13,7 @@ from pliant.cluster.comm import Tag
 from pliant.cluster.held import Held
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import (
+    PROTOCOL,
     Hello,
     encode,
 )
@@ -233,18 +234,20 @@ def test_a_failure_of_the_primary_itself_is_raised(cluster: FakeCluster) -> None
     check(cluster)
 
 
-def test_another_version_is_refused(cluster: FakeCluster) -> None:
+def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None:
     """Two versions may cut a layer differently and would disagree silently."""
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     for _ in range(3):
-        cluster.primary.hear("z", encode(Hello("0.0", "", 1, 1, ())))
+        hello = encode(Hello("9.0", "", 1, 1, ()))
+        cluster.primary.hear("z", bytes((PROTOCOL + 2,)) + hello[1:])
     assert machine.worker.refusals == {}
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
     assert [event for event in cluster.events if "refused z" in event] == [
-        "refused z: it runs pliant 0.0, the primary 1: install the same."
+        f"refused z: z speaks version {PROTOCOL + 2} of the protocol, this member version {PROTOCOL}: "
+        "versions may differ by one. Install the same pliant on both."
     ]
-    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \(it runs pliant 0.0, .* same\)\. "):
+    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \(z speaks version .* on both\)\. "):
         cluster.primary.wait_for(2, 0.05)
     cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"

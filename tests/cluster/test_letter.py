@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.cluster.comm import check_name
-from pliant.cluster.letter import BadLetter, Kind, Letter, unpack
+from pliant.cluster.letter import VERSION, BadLetter, Kind, Letter, unpack
 from pliant.errors import ClusterError
 
 NAMES = st.text(min_size=1, max_size=60).filter(lambda name: name.split() == [name] and "/" not in name)
@@ -45,5 +45,17 @@ def test_another_version_is_refused_by_name() -> None:
     """Two releases in one cluster must hear which device to update."""
     data = bytearray(Letter(Kind.BEAT, "ada", 1).packed())
     data[4] = 7
-    with pytest.raises(BadLetter, match="'ada' speaks version 7; this device speaks version 1"):
+    with pytest.raises(BadLetter, match="'ada' speaks version 7 of the protocol, this member version 1"):
+        unpack(bytes(data))
+
+
+def test_the_next_version_is_heard_and_its_new_kinds_are_heartbeats() -> None:
+    """A cluster is updated a device at a time; what a newer one says besides must not cut it off."""
+    data = bytearray(Letter(Kind.WORD, "ada", 1, b"hello").packed())
+    data[4] = VERSION + 1
+    assert unpack(bytes(data)) == Letter(Kind.WORD, "ada", 1, b"hello")
+    data[5] = 200
+    assert unpack(bytes(data)) == Letter(Kind.BEAT, "ada", 1, b"hello")
+    data[4] = VERSION
+    with pytest.raises(BadLetter, match="unknown form"):
         unpack(bytes(data))

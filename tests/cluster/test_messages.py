@@ -24,6 +24,7 @@ from pliant.cluster.messages import (
     Ready,
     Report,
     Status,
+    Unknown,
     decode,
     decode_note,
     encode,
@@ -69,8 +70,10 @@ def test_no_bytes_do_anything_but_decode_or_name_their_sender(data: bytes) -> No
     [
         (b"", "0 bytes"),
         (bytes(LIMIT_BYTES + 1), "bytes"),
-        (bytes((PROTOCOL + 1,)) + encode(Bye())[1:], "install the same pliant"),
+        (bytes((PROTOCOL + 2,)) + encode(Bye())[1:], "speaks version .* may differ by one. Install the same"),
+        (bytes((PROTOCOL + 2,)) + b"\x91" * 100_000, "no message"),
         (bytes((PROTOCOL + 1,)) + b"\x91" * 100_000, "no message"),
+        (bytes((PROTOCOL + 1,)) + msgspec.msgpack.encode({"Ready": 1}), "no message"),
         (b"hello", "no message: it begins with 104"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Prepare", 1, "m", NOBODY, "fp32", [], {}]), "none of"),
         (bytes((PROTOCOL,)) + msgspec.msgpack.encode(["Nonsense"]), "no message"),
@@ -85,6 +88,38 @@ def test_what_is_wrong_with_a_message_is_said(data: bytes, says: str) -> None:
     """The reason stands in the log of whoever refuses it."""
     with pytest.raises(PeerMisbehaved, match=says):
         decode(data, "b")
+
+
+@pytest.mark.parametrize("version", [PROTOCOL - 1, PROTOCOL, PROTOCOL + 1])
+def test_fields_that_are_not_known_here_are_ignored(version: int) -> None:
+    """A neighbouring version may append fields, also inside of what a message holds."""
+    hello = Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",))
+    report = Report(4, (Ran(4, 1, 2, 0.5, 0.75),))
+    kind, epoch, spans = msgspec.msgpack.decode(encode(report)[1:])
+    for message, fields in (
+        (hello, [*msgspec.msgpack.decode(encode(hello)[1:]), "new", {"more": [1]}]),
+        (report, [kind, epoch, [[*span, "new"] for span in spans], 3]),
+    ):
+        assert decode(bytes((version,)) + msgspec.msgpack.encode(fields), "b") == message
+    note = Note(1.0, 5, {"attend": 0.1})
+    fields = [*msgspec.msgpack.decode(encode_note(note)), {"new": 1}]
+    assert decode_note(msgspec.msgpack.encode(fields), "b") == note
+
+
+def test_fields_that_an_older_version_does_not_send_have_defaults() -> None:
+    """A Hello ended after the models once."""
+    fields = ["Hello", "1.0", "tcp://127.0.0.1:5", 2, 10**9, ["abc"]]
+    data = bytes((PROTOCOL - 1,)) + msgspec.msgpack.encode(fields)
+    assert decode(data, "b") == Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), -1, "zmq")
+
+
+def test_kinds_that_the_next_version_added_are_ignored_and_no_others() -> None:
+    """They are no fault of their sender; of this version they are garbage."""
+    body = msgspec.msgpack.encode(["Invented", 1, 2])
+    assert decode(bytes((PROTOCOL + 1,)) + body, "b") == Unknown()
+    for version in (PROTOCOL, PROTOCOL - 1):
+        with pytest.raises(PeerMisbehaved, match="no message"):
+            decode(bytes((version,)) + body, "b")
 
 
 def test_a_note_fits_its_limit_or_leaves_out_the_links() -> None:

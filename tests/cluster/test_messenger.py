@@ -1,6 +1,7 @@
 """Control messages and silence between members in this process, and others that are killed or stopped."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -152,9 +153,9 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
     ada.until("came", "bob")
     first.until("came", "ada")
     second.messenger.connect(ada.messenger.address)
-    _soon(lambda: any("there is a 'bob' already" in p for p in second.messenger.problems))
+    _soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
     assert second.messenger.peers == ()
-    assert any("there is a 'bob' already" in p for p in ada.messenger.problems)
+    assert any("there is another 'bob' already" in p for p in ada.messenger.problems)
     first.messenger.send("ada", b"it is me")
     assert ada.until("said", "bob") == b"it is me"
     first.messenger.close()
@@ -320,3 +321,17 @@ def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
     assert ada.messenger.peers == ("bob",)
+
+
+def test_a_clash_of_names_is_told_to_the_one_that_was_knocked_at(start: Callable[..., Member]) -> None:
+    """Two primaries of one name on one machine: the second must learn why no worker joins it."""
+    key = new_key()
+    first, second = start("primary", key, "127.0.0.1:0"), start("primary", key, "127.0.0.1:0")
+    worker = start("w", key)
+    worker.messenger.connect(first.messenger.address)
+    worker.until("came", "primary")
+    worker.messenger.connect(second.messenger.address)
+    clash = r"w does not admit primary: there is another 'primary' already: .* another --name"
+    _soon(lambda: any(re.search(clash, p) for p in second.messenger.problems))
+    assert first.messenger.problems == ()
+    assert first.messenger.peers == ("w",)

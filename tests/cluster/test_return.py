@@ -29,7 +29,7 @@ def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path
         cluster.run(model, feeds)  # misses the old process, or has missed it
         cluster.wait(2, WAIT_S)
         after = cluster.run(model, feeds)
-        assert set(after.partitions[-1].participants) == {"primary", "a", "b"}
+        assert set(after.partitions[-1].participants) == {cluster.name, "a", "b"}
         assert not after.faults
         np.testing.assert_allclose(after.answer, before.answer, atol=1e-4)
 
@@ -51,6 +51,6 @@ def test_a_worker_serves_one_primary_after_another(tmp_path: Path) -> None:
             with primary(address) as again:
                 again.wait(1, WAIT_S)
                 reply = again.run(model, feeds)
-                assert set(reply.partitions[-1].participants) == {"primary", "a"}
+                assert set(reply.partitions[-1].participants) == {cluster.name, "a"}
                 assert not reply.faults
                 np.testing.assert_allclose(reply.answer, answers[0], atol=1e-4)

@@ -1,4 +1,4 @@
-"""Workers of another release, as real processes: named on both sides, and nobody waits for them for ever."""
+"""Members of other versions: neighbours work together, others are named on both sides."""
 
 import os
 import re
@@ -9,15 +9,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import pytest
 
 from pliant.cluster.key import make_key
+from pliant.cluster.lead import Led
+from pliant.cluster.letter import VERSION
+from pliant.cluster.messages import PROTOCOL, Hello, encode
 from pliant.clustered import Cluster
 from pliant.errors import ClusterError
+from tests.cluster.fakes import FakeCluster
 from tests.cluster.processes import MAIN, PATIENT, WAIT_S, command, small_model, workers
 
 _OTHER = {
-    "release": "import pliant; pliant.__version__ = '0.0.7'; ",
     "messages": "import pliant.cluster.messages as m; m.PROTOCOL = 7; ",
     "letters": "import pliant.cluster.letter as m; m.VERSION = 7; ",
 }
@@ -61,16 +66,55 @@ def test_a_worker_of_another_version_is_refused_with_name_and_versions(which: st
         workers(cluster.address, key, model, tmp_path, "a"),
     ):
         cluster.wait(1, WAIT_S)
-        _until(lambda: re.search(r"\d.*version|\d, the primary", log.read_text()) is not None)
+        _until(lambda: re.search(r"\d.*version", log.read_text()) is not None)
         with pytest.raises(ClusterError, match=r"1 of 2 workers .* a\. Turned away: ") as refused:
             cluster.wait(2, 0.5)
-        versions = r"0\.0\.7, the primary \d+\.\d+" if which == "release" else r"version 7\D.*version 1\D"
-        assert re.search(rf"\bold\b.*{versions}", str(refused.value))
+        own = {"messages": PROTOCOL, "letters": VERSION}[which]
+        assert re.search(rf"\bold\b.*version 7\D.*version {own}\D", str(refused.value))
         reply = cluster.run(model, cluster.sample(model, 20))
-        assert reply.partitions[-1].participants == ("primary", "a")
+        assert reply.partitions[-1].participants == (cluster.name, "a")
         assert not reply.faults
         old.send_signal(signal.SIGINT)
         assert old.wait(WAIT_S) == 0
     said = log.read_text()
-    assert re.search(r"0\.0\.7, the primary" if which == "release" else r"version 1\D.*version 7\D", said)
-    assert said.count("version") <= 2, "once is enough"
+    assert re.search(rf"version {own}\D.*version 7\D", said)
+    assert len(re.findall(r"version \d", said)) <= 2, "once is enough"
+
+
+def _rewritten(version: int, more: tuple[object, ...]) -> Callable[[bytes], bytes]:
+    """A control message as another version would send it: its number, and `more` fields at the end."""
+
+    def rewrite(data: bytes) -> bytes:
+        fields = msgspec.msgpack.decode(data[1:])
+        return bytes((version,)) + msgspec.msgpack.encode([*fields, *more])
+
+    return rewrite
+
+
+@pytest.mark.parametrize("version", [PROTOCOL - 1, PROTOCOL + 1])
+def test_a_cluster_of_two_neighbouring_versions_answers(version: int) -> None:
+    """An update rolls through a cluster device by device; meanwhile every run must be answered."""
+    more = ("appended", {"also": 1}) if version > PROTOCOL else ()
+    with FakeCluster() as cluster:
+        cluster.add("same")
+        cluster.wires.rewrite["other"] = _rewritten(version, more)
+        cluster.add("other")
+        cluster.primary.wait_for(2, 10.0)
+        if version > PROTOCOL:
+            new = bytes((version,)) + msgspec.msgpack.encode(["Invented", 1])
+            cluster.control.on_message("other", new)
+        for seed in range(2):
+            answer, wanted, led = cluster.run(seed=seed)
+            np.testing.assert_allclose(answer, wanted, atol=1e-5)
+            assert isinstance(led, Led)
+            assert set(led.plans[0].partition.participants) == {"p", "same", "other"}
+            assert not led.faults
+
+
+def test_a_worker_of_another_release_is_taken_in_by_its_protocol() -> None:
+    """Releases differ more often than what members tell each other."""
+    with FakeCluster() as cluster:
+        hello = Hello("0.0.7", "", 1, 10**9, ("made-up",))
+        cluster.primary.hear("old", encode(hello))
+        (member,) = cluster.primary.status().members
+        assert (member.name, member.version, member.reason) == ("old", "0.0.7", None)

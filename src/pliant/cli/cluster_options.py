@@ -60,7 +60,10 @@ class Led:
     listen: Annotated[str, typer.Option(help="Where workers join: HOST:PORT of this device.")] = (
         f"127.0.0.1:{PORT}"
     )
-    name: Annotated[str, typer.Option(help="What this device is called.")] = "primary"
+    name: Annotated[
+        str | None,
+        typer.Option(help="What this device is called.", show_default="primary- and six random digits"),
+    ] = None
     key: KeyFile = None
     wait: Annotated[int, typer.Option(help="Workers to wait for.", min=0)] = 1
     patience: Annotated[str, typer.Option(help="How long to wait for them.")] = "30s"

@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from pliant.cli.show import console
-from pliant.cluster.lead import Fault
+from pliant.cluster.run_log import Fault
 from pliant.ir.partition import Partition
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.trace import timeline_text

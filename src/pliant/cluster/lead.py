@@ -16,6 +16,7 @@ from pliant.cluster.held import Held
 from pliant.cluster.messages import Go, Note, Ran, Stop
 from pliant.cluster.perform import Performer, Turn
 from pliant.cluster.primary import Primary
+from pliant.cluster.run_log import Fault
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.models.encoder_source import EncoderSource
 
@@ -45,16 +46,6 @@ class Steer(Protocol):
 
     def predicted_s(self, held: Held) -> float | None:
         """Seconds of one layer by this plan, where that is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A segment that was repeated: without whom, and how long it took to notice and to have a new plan."""
-
-    segment: int
-    verdicts: tuple[Verdict, ...]
-    noticed_s: float
-    planned_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +116,10 @@ class Lead:
 
         `is_alone` leaves all workers out. Raises the failure where it is this member's own.
         """
-        with self._turns:
+        with self._turns, self._primary.log.run():
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
             run = _Run(self._steer.begin(source, tokens, others))
+            self._primary.log.follow(run.held)
             start_s = self._primary.clock()
             try:
                 self._finish(run, lambda: self._steer.begin(source, tokens, others, run.number), feeds)
@@ -146,16 +138,21 @@ class Lead:
                 return
             except _Paused:
                 self._stop(run)
-                run.held = begin()
+                self._resume(run, begin)
                 continue
             except (LaneError, ClusterError) as error:
                 if len(run.faults) >= self._n_repeats:
                     raise
                 without = self._judge(run, error)
             noticed_s = self._primary.clock()
-            run.held = begin()
+            self._resume(run, begin)
             planned_s = self._primary.clock() - noticed_s
             run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
+            self._primary.log.add(run.faults[-1])
+
+    def _resume(self, run: _Run, begin: Callable[[], Held]) -> None:
+        run.held = begin()
+        self._primary.log.follow(run.held)
 
     def _attempt(self, run: _Run, feeds: Mapping[str, np.ndarray]) -> None:
         """Run from the last commit to the end; raises what stopped it."""
@@ -191,6 +188,7 @@ class Lead:
         if coming.held is not before.held:
             coming.held.holder.state(run.number - 1)[...] = run.x
             run.held = coming.held
+            self._primary.log.follow(run.held)
         if run.number + 1 < coming.held.n_segments:
             notes = {**self._notes, self._primary.name: self._performer.note()}
             held = self._steer.following(run.number + 1, coming.held, before.held, notes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from pliant.cluster.comm import check_name
+from pliant.cluster.versions import is_neighbour, refusal
 from pliant.errors import ClusterError
 
 VERSION = 1
@@ -45,18 +46,20 @@ class Letter:
 
 
 def unpack(data: bytes) -> Letter:
-    """The letter in `data`. Raises BadLetter on anything that `packed` would not have made."""
+    """The letter in `data`. Raises BadLetter on anything that `packed` would not have made.
+
+    A kind that a later, neighbouring version added counts as a heartbeat.
+    """
     if len(data) < _HEAD.size:
         raise BadLetter(f"{len(data)} bytes are no control message")
     magic, version, kind, incarnation, n_name = _HEAD.unpack_from(data)
     if magic != _MAGIC:
         raise BadLetter("a control message that does not begin as one of pliant's")
     name = data[_HEAD.size : _HEAD.size + n_name]
-    if version != VERSION:  # the name stands where it does in all versions, so that it can be said
-        raise BadLetter(
-            f"{name.decode('utf-8', 'replace')!r} speaks version {version}; this device speaks version "
-            f"{VERSION}: install the same release of pliant on both"
-        )
+    if not is_neighbour(VERSION, version):  # the name stands where it does in all, so that it can be said
+        raise BadLetter(f"{name.decode('utf-8', 'replace')!r} {refusal(VERSION, version)}")
+    if version > VERSION and kind not in tuple(Kind):
+        kind = Kind.BEAT
     if kind not in tuple(Kind) or not n_name or len(name) != n_name:
         raise BadLetter(f"a control message of unknown form (kind {kind}, {len(data)} bytes)")
     said = name.decode("utf-8", "replace")

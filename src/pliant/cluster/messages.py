@@ -1,29 +1,33 @@
 """What members of a cluster tell each other, as bytes and back. Knows no socket and no state.
 
-A message is one byte, the protocol's version, and a tagged msgpack array. What does not decode is the
-sender's fault and named so; a message never holds weights, tensors or code.
+A message is one byte, the protocol's version, and a tagged msgpack array. Fields that are not known here, at
+the end of an array, are ignored, and so are kinds that a later version added (see `versions`). What does not
+decode is the sender's fault and named so; a message never holds weights, tensors or code.
 """
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
 from pliant.cluster.coding import Coding
 from pliant.cluster.comm import NOTE_LIMIT_BYTES
+from pliant.cluster.overview import ClusterStatus
+from pliant.cluster.versions import is_neighbour, refusal
 from pliant.errors import PeerMisbehaved, PliantError
 from pliant.ir.cluster import Capability
 from pliant.ir.cost import Link
 from pliant.ir.partition import Partition
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""1: members of other versions were refused."""
 LIMIT_BYTES = 1 << 20
 """The longest message: the spans of a run on a thousand lanes fit, a tensor does not."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
-    """Any of those below."""
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Any of those below. A new field stands last and has a default, for members that do not send it."""
 
 
 Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 48)]
@@ -209,10 +213,25 @@ class Bye(Message, frozen=True):
     """The sender leaves by its own will."""
 
 
-AnyMessage = (
+class Inquire(Message, frozen=True):
+    """Asks a primary for its state; whoever holds the key may ask, without being a worker."""
+
+
+class Overview(Message, frozen=True):
+    """Answers an inquiry."""
+
+    status: ClusterStatus
+
+
+class Unknown(Message, frozen=True):
+    """A message of a kind that a later version added. Never sent."""
+
+
+_Sent = (
     Hello | Welcome | Refused | Prepare | Ready | Unable | Forget | Go | Stop | Failed | Report | Status
-    | Measure | Measured | Who | Ping | Pong | Bye
+    | Measure | Measured | Who | Ping | Pong | Bye | Inquire | Overview
 )  # fmt: skip
+AnyMessage = _Sent | Unknown
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -230,7 +249,8 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_decoder: msgspec.msgpack.Decoder[_Sent] = msgspec.msgpack.Decoder(_Sent)
+_KINDS = frozenset(kind.__name__ for kind in get_args(_Sent))
 _note_decoder = msgspec.msgpack.Decoder(Note)
 
 
@@ -243,36 +263,45 @@ def encode(message: AnyMessage) -> bytes:
 
 
 def decode(data: bytes, peer: str) -> AnyMessage:
-    """The message in `data`; raises PeerMisbehaved naming `peer` and what is wrong."""
+    """The message in `data`; raises PeerMisbehaved naming `peer` and what is wrong.
+
+    A kind that a later, neighbouring version added is `Unknown`.
+    """
     if not 2 <= len(data) <= LIMIT_BYTES:
         raise PeerMisbehaved(f"{peer} sent {len(data)} bytes: a message has 2 to {LIMIT_BYTES}.", peer)
     if (why := other_version(data)) is not None:
         raise PeerMisbehaved(f"{peer} {why}", peer)
     try:
-        if data[0] != PROTOCOL:
+        if not is_neighbour(PROTOCOL, data[0]):
             raise ValueError(f"it begins with {data[0]}, and a message with {PROTOCOL}")
-        return _decoder.decode(memoryview(data)[1:])
+        body = memoryview(data)[1:]
+        if data[0] > PROTOCOL and _kind(body) not in _KINDS:
+            return Unknown()
+        return _decoder.decode(body)
     except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
         raise PeerMisbehaved(f"{peer} sent what is no message: {error}", peer) from error
 
 
 def other_version(data: bytes) -> str | None:
-    """What to say of a message of another version of the protocol; None for one of this, and for none.
+    """What to say of a message of a version that is no neighbour; None for a neighbour's, and for garbage.
 
     In every version a message is its number and a tagged array: what is neither is garbage, not a version.
     """
-    if len(data) < 2 or data[0] == PROTOCOL:
+    if len(data) < 2 or is_neighbour(PROTOCOL, data[0]):
         return None
     try:
-        match msgspec.msgpack.decode(memoryview(data)[1:]):
-            case [str(), *_]:
-                return (
-                    f"speaks version {data[0]} of the protocol, this member version {PROTOCOL}: "
-                    "install the same pliant on both."
-                )
+        _kind(memoryview(data)[1:])
     except (msgspec.DecodeError, ValueError, RecursionError):
-        pass
-    return None
+        return None
+    return refusal(PROTOCOL, data[0])
+
+
+def _kind(body: memoryview) -> str:
+    """The tag of a message of any version. Raises ValueError or DecodeError for what is no message."""
+    match msgspec.msgpack.decode(body):
+        case [str(kind), *_]:
+            return kind
+    raise ValueError("it is no tagged array")
 
 
 def encode_note(note: Note) -> bytes:

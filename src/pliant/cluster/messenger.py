@@ -260,15 +260,15 @@ class Messenger:
     def _hear(self, letter: Letter, route: "_Link | bytes") -> None:
         peer = letter.name
         if letter.kind is Kind.NO:
-            return route.note_refusal(letter) if isinstance(route, _Link) else None
+            return self._note_refusal(letter, route)
         if letter.kind is Kind.BYE:
             return self._lose(peer, letter.incarnation)
         if peer == self.name:
-            return self._refuse(f"{peer!r} is the name of this member itself: names are unique", route)
+            return self._refuse_name(f"{peer!r} is the name of this member itself", route)
         with self._lock:
             is_new = self._roll.hear(peer, letter.incarnation, route, monotonic())
         if is_new is None:
-            return self._refuse(f"there is a {peer!r} already: names are unique", route)
+            return self._refuse_name(f"there is another {peer!r} already", route)
         if isinstance(route, _Link):
             route.problem = None
         if is_new:
@@ -283,10 +283,25 @@ class Messenger:
         if was_here:
             self._calls.put(partial(self._on_silence, peer))
 
-    def _refuse(self, why: str, route: "_Link | bytes") -> None:
+    def _note_refusal(self, letter: Letter, route: "_Link | bytes") -> None:
+        if isinstance(route, _Link):
+            route.note_refusal(letter)
+        else:  # a member that knocked here works for another of this name
+            self._note(f"{letter.name} does not admit {self.name}: {letter.body.decode('utf-8', 'replace')}")
+
+    def _refuse_name(self, why: str, route: "_Link | bytes") -> None:
+        """Tell the other side of a clash of names, on links too: a refusal is not answered."""
+        why = f"{why}: names are unique, give one of the two another --name"
+        self._note(why)
+        self._write(route, Kind.NO, why.encode())
+
+    def _note(self, why: str) -> None:
         with self._lock:
             if why not in self._refused:
                 self._refused.append(why)
+
+    def _refuse(self, why: str, route: "_Link | bytes") -> None:
+        self._note(why)
         if not isinstance(route, _Link):  # two that refuse each other must not go on about it
             self._write(route, Kind.NO, why.encode())
 

@@ -21,7 +21,9 @@ from pliant.cluster.messages import (
     Failed,
     Forget,
     Hello,
+    Inquire,
     Measured,
+    Overview,
     Ping,
     Pong,
     Prepare,
@@ -37,9 +39,11 @@ from pliant.cluster.messages import (
     encode,
     other_version,
 )
-from pliant.cluster.monitor import Monitor
+from pliant.cluster.monitor import Member, Monitor
+from pliant.cluster.overview import ClusterStatus, MemberStatus
 from pliant.cluster.patience import Patience
 from pliant.cluster.replies import Replies
+from pliant.cluster.run_log import RunLog
 from pliant.cluster.worker import OnEvent
 from pliant.errors import ClusterError, PeerMisbehaved
 from pliant.ir.partition import Partition
@@ -91,6 +95,7 @@ class Primary:
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
         self._plan = self._epoch = 0
         self._is_closed = False
+        self.log = RunLog(clock)
 
     def __enter__(self) -> "Primary":
         return self
@@ -144,10 +149,12 @@ class Primary:
             case Pong(sent_s=sent_s, clock_s=clock_s):
                 now_s = self.clock()
                 self.monitor.has_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
+            case Inquire():
+                self.send(peer, Overview(self.status()))
             case Bye():
                 self.lose(peer)
             case _:
-                pass  # meant for a worker
+                pass  # meant for a worker, or of a later version
 
     def lose(self, peer: str) -> None:
         """`peer` is silent or has left."""
@@ -176,8 +183,6 @@ class Primary:
             self._news.notify_all()
 
     def _unfit(self, hello: Hello) -> str | None:
-        if hello.version != self._version:
-            return f"it runs pliant {hello.version}, the primary {self._version}: install the same."
         if hello.engine != self._engine:
             return f"it sends by {hello.engine}, the primary by {self._engine}: give both the same --engine."
         return None
@@ -198,6 +203,39 @@ class Primary:
             self._news.notify_all()
 
     # Who is there.
+
+    def status(self) -> ClusterStatus:
+        """Everybody who ever joined, by name, and what was run; from any thread, also during a run."""
+        return ClusterStatus(
+            name=self.name,
+            version=self._version,
+            engine=self._engine,
+            members=tuple(map(self._member_status, self.monitor.members)),
+            plan=self.log.plan,
+            is_running=self.log.is_running,
+            n_runs=self.log.n_runs,
+            n_failed=self.log.n_failed,
+            faults=self.log.faults(),
+            problems=tuple(self._control.problems),
+        )
+
+    def _member_status(self, member: Member) -> MemberStatus:
+        reason = member.refused
+        if reason is None and not member.is_here:
+            reason = "not heard"
+        if reason is None and not member.is_usable(self.clock()):
+            reason = "failed lately"
+        return MemberStatus(
+            name=member.name,
+            is_usable=reason is None,
+            reason=reason,
+            heard_s_ago=self._control.heard_s_ago(member.name),
+            free_bytes=member.free_bytes,
+            n_threads=member.hello.n_threads,
+            models=member.hello.models,
+            n_faults=member.n_faults,
+            version=member.hello.version,
+        )
 
     def wait_for(self, n_workers: int, timeout_s: float) -> None:
         """Return once `n_workers` can be used. Raises ClusterError naming who came."""
