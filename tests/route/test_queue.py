@@ -102,3 +102,32 @@ def test_a_recent_average_follows_a_step_by_half_in_its_memory() -> None:
     assert [average.at(t) for t in (10.0, 12.0, 14.0)] == pytest.approx([0.0, 4.0, 6.0])
     average.set(0.0, 14.0)
     assert average.at(16.0) == pytest.approx(3.0)
+
+
+def test_answers_that_delay_each_other_say_nothing_of_the_way() -> None:
+    """64 clients keep this process busy for 50 ms a round: the network did not become slower by that."""
+    node = router("a")
+    before = node.states(0.0)[0].rtt_s
+    for i in range(64):
+        passages = [node.enter("a", 90, 1.0 + i) for _ in range(4)]
+        for passage in passages:
+            node.send("a", passage, 1.0 + i)
+        for k, passage in enumerate(passages[1:]):
+            away_s = 0.2 + (0.0 if k == 2 else 0.05)
+            node.answered_by("a", 90, 0, 0, away_s, 0.1, word("a"), 1.2 + i, 0.0, passage)
+        for passage in passages:
+            node.leave("a", passage, 1.3 + i)
+    assert node.states(70.0)[0].rtt_s == pytest.approx(before, rel=0.05)
+
+
+def test_a_way_that_became_slower_is_seen_under_load_too() -> None:
+    """Then the quickest of many answers is slower as well."""
+    node = router("a")
+    for i in range(64):
+        passages = [node.enter("a", 90, 1.0 + i) for _ in range(2)]
+        for passage in passages:
+            node.send("a", passage, 1.0 + i)
+        node.answered_by("a", 90, 0, 0, 0.4, 0.1, word("a"), 1.4 + i, 0.0, passages[1])
+        for passage in passages:
+            node.leave("a", passage, 1.4 + i)
+    assert node.states(70.0)[0].rtt_s == pytest.approx(0.3, rel=0.05)

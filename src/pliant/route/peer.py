@@ -1,5 +1,6 @@
 """What a router knows of one successor: its link, its word, and whether to believe it. Chooses nothing."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,6 +19,8 @@ _LIE = 3.0
 _LIE_S = 1e-3
 _STRIKES = 3
 _HONEST = 16
+_CROWD = 8
+"""Of so many answers that were away together, the quickest says what the way takes."""
 _CONFIRM_S = 1.0
 _RARELY = 8.0
 _CALM = 4.0
@@ -80,6 +83,7 @@ class Successor:
         self._aside_until_s = float("-inf")
         self._asides = 0
         self._strikes = 0
+        self._crowded_s: deque[float] = deque(maxlen=_CROWD)
         self._struck_at_s = float("-inf")
         self._honest = 0
 
@@ -140,7 +144,9 @@ class Successor:
         """
         link, was_ready, before = self.transfer, self.is_ready, self.told
         was = link.fixed_s, link.per_item_s
-        is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
+        is_surprise = False
+        if self._shows_way(away_s - spent_s, passage):
+            is_surprise = link.answered(n, sent_bytes, received_bytes, away_s, spent_s, now_s)
         self.queue.answered(passage, away_s, spent_s, waited_s, link.least_s(n), now_s)
         is_believed = self._judge(n, away_s, (spent_s, waited_s), told, otherwise_s, now_s)
         self._heard(is_surprise, now_s)
@@ -150,6 +156,20 @@ class Successor:
         if is_moved:
             self._candidate = None
         return is_moved or is_surprise or self.told is not before or was_ready is not self.is_ready
+
+    def _shows_way(self, took_s: float, passage: Passage | None) -> bool:
+        """Whether an answer says what the way takes: one that was alone does.
+
+        Of those among others, those count that were as quick as the quickest of the last few: the others
+        waited for each other, in this process or in that of the upstream, which is no part of the way.
+        """
+        if passage is None or not passage.n_ahead:
+            self._crowded_s.clear()
+            return True
+        self._crowded_s.append(took_s)
+        if len(self._crowded_s) < _CROWD:
+            return False
+        return took_s <= min(self._crowded_s)
 
     def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)

@@ -1,0 +1,23 @@
+"""Nodes under real use: many clients, over loopback; each node a process of its own, clients in another.
+
+[serve.concurrency] (service_concurrency.py)
+"""
+
+from report import Report, options
+from service_concurrency import concurrency
+
+CLAIMS = (concurrency,)
+"""Each is called with the report and with whether a quick run is wanted."""
+
+
+def main() -> None:
+    told = options(__doc__ or "")
+    workload = "imdb-lstm on one thread; nodes, forwarder and clients share the machine"
+    report = Report("service", workload, told)
+    for claim in CLAIMS:
+        claim(report, told.quick)
+    report.finish()
+
+
+if __name__ == "__main__":
+    main()

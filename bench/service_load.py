@@ -1,0 +1,97 @@
+"""Clients for benches of nodes: each sends its request again as soon as the answer is there.
+
+One process and one event loop, raw sockets and no parsing beyond an answer's length, so that the clients
+take little of the machine that they share with the nodes.
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+MODEL = "imdb-lstm"
+_END = b"\r\n\r\n"
+
+
+def infer_body(tensor: dict[str, object]) -> bytes:
+    """An inference request in JSON with one input."""
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+@dataclass(slots=True)
+class Answers:
+    """What came back in `took_s` seconds: statuses, and the seconds of each answer."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    took_s: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Answers with status 200 a second."""
+        return self.statuses["200"] / self.took_s
+
+
+def load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
+    """`n_clients` at once for `for_s` seconds; those under way at the end are waited for."""
+    return asyncio.run(_load(url, body, n_clients, for_s))
+
+
+async def _load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
+    at, loop, found = urlsplit(url), asyncio.get_running_loop(), Answers()
+    head = (
+        f"POST /v2/models/{MODEL}/infer HTTP/1.1\r\nhost: {at.netloc}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    request, start_s = head.encode() + body, time.perf_counter()
+    clients = [_Client(request, start_s + for_s, found, loop.create_future()) for _ in range(n_clients)]
+    for client in clients:
+        await loop.create_connection(lambda c=client: c, at.hostname, at.port)  # type: ignore[misc]
+    await asyncio.gather(*(client.ended for client in clients))
+    found.took_s = time.perf_counter() - start_s
+    return found
+
+
+class _Client(asyncio.Protocol):
+    def __init__(self, request: bytes, ends_s: float, found: Answers, ended: "asyncio.Future[None]") -> None:
+        self._request, self._ends_s, self._found, self.ended = request, ends_s, found, ended
+        self._came = b""
+        self._sent_s = 0.0
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self._came, self._sent_s = b"", time.perf_counter()
+        self._transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._came += data
+        head, end, body = self._came.partition(_END)
+        if not end or len(body) < _length(head):
+            return
+        now_s = time.perf_counter()
+        self._found.statuses[head[9:12].decode()] += 1
+        self._found.seconds.append(now_s - self._sent_s)
+        if now_s < self._ends_s:
+            self._send()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if time.perf_counter() < self._ends_s:
+            self._found.statuses["connection lost"] += 1
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def _length(head: bytes) -> int:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            return int(line.partition(b":")[2])
+    return 0
