@@ -13,15 +13,18 @@ from pliant.kernels.fill import GROUP_ROWS, write_fill
 from pliant.kernels.isa import Isa
 from pliant.kernels.matmul_args import BLOCK_ROWS, COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs
 from pliant.kernels.matmul_pack import write_pack
+from pliant.kernels.scaled_block import Element, write_scaled_block
 from pliant.kernels.tile import UNROLL, TileArgs, call_rows, tiling, write_tiles
 from pliant.kernels.values import Value
 
 Activation = Callable[[Function, Value], Value]
 
 
-def matmul_name(activation: str | None = None, bits: int | None = None) -> str:
+def matmul_name(
+    activation: str | None = None, bits: int | None = None, element: Element | None = None
+) -> str:
     """The kernel's name."""
-    parts = ["matmul", f"k{bits}" if bits else "", activation or ""]
+    parts = ["matmul", f"k{bits}" if bits else "", element or "", activation or ""]
     return "_".join(part for part in parts if part)
 
 
@@ -31,23 +34,31 @@ def scratch_bytes(row_block: int, isa: Isa) -> int:
     return 4 * (BLOCK_ROWS * width + COLUMNS + row_block * (COLUMNS + BLOCK_ROWS))
 
 
-def matmul_ir(isa: Isa, activation: str | None = None, bits: int | None = None) -> str:
-    """The kernel `matmul_name(activation, bits)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
+def matmul_ir(
+    isa: Isa, activation: str | None = None, bits: int | None = None, element: Element | None = None
+) -> str:
+    """The kernel `matmul_name(...)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
 
-    With `bits` B comes in as many planes, and the arguments are MatmulCodedArgs.
+    With `bits` B comes in as many planes, and the arguments are MatmulCodedArgs; with `element` B is of that
+    type, with scales, and they are MatmulScaledArgs.
     """
     module = Module(isa)
     panel = tiling(isa).panel
     for groups in {1, panel}:
         write_tiles(module, groups)
     write_pack(module)
+    block = _block
     if bits:
         write_fill(module, (bits,))
+        block = _decoded
+    elif element:
+        write_scaled_block(module, element)
+        block = _scaled
     if activation:
         write_activate(module, vmath.ACTIVATIONS[activation])
     for groups in {1, panel}:
-        _write_panel(module, groups, bool(activation), is_coded=bool(bits))
-    with module.kernel(matmul_name(activation, bits)) as f:
+        _write_panel(module, groups, bool(activation), block)
+    with module.kernel(matmul_name(activation, bits, element)) as f:
         _, lo, hi, _ = f.params
         with f.each(lo, hi) as unit:
             _write_unit(f, unit, panel, GROUP_ROWS if bits else UNROLL)
@@ -136,7 +147,11 @@ _PANEL = (
 )
 
 
-def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bool) -> None:
+Block = Callable[[Function, Value, Value, Value, Value, Value, Value], Value]
+"""Gives the address of rows k .. k + n - 1 of a column group: (f, args, b, group, k, n, scratch)."""
+
+
+def _write_panel(module: Module, groups: int, has_activation: bool, block: Block) -> None:
     """`panel<groups>`: `rows` rows of C, `groups` column groups, rows k .. k + n - 1 of B.
 
     Only a panel of one group may lie across the last column: it is summed in scratch, then copied.
@@ -146,7 +161,6 @@ def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bo
         n_columns, depth, bias, skipped = f.fields(args, MatmulArgs, "n_columns", "depth", "bias", "skipped")
         c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
         spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
-        block = _decoded if is_coded else _block
         blocks = [block(f, args, b, group + g, k, n, space) for g, space in enumerate(spaces)]
         null, zeros = f.const(0, "ptr"), f.table([0.0] * COLUMNS * groups, "float")
         column = group * COLUMNS
@@ -178,7 +192,7 @@ def _write_panel(module: Module, groups: int, has_activation: bool, is_coded: bo
         top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
 
         def at(row: Value) -> TileArgs:
-            if is_coded:
+            if block is not _block:
                 return top.down(f, row)
             return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
 
@@ -209,6 +223,12 @@ def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Valu
     block = f.call("block", "ptr", coded, group, k, (n + (GROUP_ROWS - 1)) & -GROUP_ROWS, space)
     assert block is not None
     return block
+
+
+def _scaled(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """The same of a B of another type, with scales."""
+    f.call("scaled_block", "void", args, b, group, k, n, space)
+    return space
 
 
 def write_activate(module: Module, function: Activation) -> None:

@@ -65,6 +65,16 @@ class MatmulCodedArgs(ctypes.Structure):
     _fields_ = (("product", MatmulArgs), ("coded", GemmArgs))
 
 
+class MatmulScaledArgs(ctypes.Structure):
+    """A product whose B is integers or half floats times scales, turned into float32 in flight.
+
+    product.b holds B's elements in panels [column groups][depth][16], one matrix for a whole batch. `scales`
+    is float32 [rows of scales][column groups][16]; each of its rows holds for `rows_per_scale` rows of B.
+    """
+
+    _fields_ = (("product", MatmulArgs), ("scales", ctypes.c_void_p), ("rows_per_scale", ctypes.c_int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Blocking:
     """How a product is cut into units: rows of A and column groups of B that one unit multiplies."""

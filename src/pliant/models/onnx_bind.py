@@ -233,7 +233,8 @@ class _Walk:
         values = self._known.values
         taken = sum(values[x].nbytes for x in node.input if x)
         made = sum(t.n_bytes for t in types.values() if t is not None)
-        if not may_fold(key, taken, made, key in self._supported):
+        is_float = all(t is None or t.dtype == "float32" for t in types.values())
+        if not may_fold(key, taken, made, key in self._supported, is_float):
             return False
         found = fold(node, values, scope.opsets, types)
         for y, value in (found or {}).items():

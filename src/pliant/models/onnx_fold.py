@@ -22,16 +22,22 @@ _RANDOM = frozenset(
 )
 SMALL_BYTES = 1 << 20
 """Results up to this are always worth keeping instead of a node."""
+SMALL_WEIGHTS_BYTES = 1 << 14
+"""Weights that take more in float32 than as they are stored are kept as stored from here on."""
 LARGEST_BYTES = 1 << 28
 """Longer results are never folded, even where the operator has no kernel."""
 
 
-def may_fold(op: str, input_bytes: int, output_bytes: int, has_kernel: bool) -> bool:
+def may_fold(op: str, input_bytes: int, output_bytes: int, has_kernel: bool, is_float: bool = False) -> bool:
     """Whether a result takes no more memory than what it is made from, or little.
 
-    Weights that are dequantized stay quantized: they would take four times the memory.
+    Weights that are dequantized stay quantized (`is_float` says that the result is float32): they would take
+    up to four times the memory, and products take them as they are (compile/simplify/fold_weights.py).
     """
     if op in _RANDOM or output_bytes > LARGEST_BYTES:
+        return False
+    is_weights = op in ("Cast", "DequantizeLinear") and is_float and output_bytes > input_bytes
+    if is_weights and has_kernel and output_bytes > SMALL_WEIGHTS_BYTES:
         return False
     if output_bytes <= SMALL_BYTES or not has_kernel:
         return True

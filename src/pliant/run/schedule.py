@@ -23,6 +23,7 @@ from pliant.compile.schedule.forms import Keys, candidates, keys, priced
 from pliant.compile.schedule.gaps import part_rows
 from pliant.compile.schedule.problem import Problem
 from pliant.compile.schedule.windows import LOOPS
+from pliant.compile.simplify.fold_weights import FoldedWeights, fold_weights
 from pliant.compile.simplify.passes import FUSING, simplify
 from pliant.ir.graph import Graph
 from pliant.kernels.jit import Library
@@ -112,17 +113,17 @@ class Planner:
         seed: int = 0,
         code: Callable[[Graph], Graph] = lambda graph: graph,
     ) -> None:
-        self.kind, self._code = kind, code
+        self.kind, self._code, self._folded = kind, code, FoldedWeights()
         self._pool, self._library, self._seed = pool, library, seed
         self._costs = costs or cost_file_of(library, pool.n_threads)
 
     def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
         """`graph` simplified but for passes `without`, and scheduled."""
         if self.kind == "static":
-            done = part_rows(self._code(simplify(graph, without)))
+            done = part_rows(self._code(simplify(fold_weights(graph, self._folded), without)))
             return Planned(with_origins(lower_peak(done), graph))
         started, source = time.perf_counter(), graph
-        graph = self._code(simplify(graph, {*without, *_OWN_LAYOUTS}))
+        graph = self._code(simplify(fold_weights(graph, self._folded), {*without, *_OWN_LAYOUTS}))
         problem = candidates(graph)
         measured = 0
         if self.kind != "none":

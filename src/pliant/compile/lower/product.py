@@ -1,5 +1,6 @@
 """Calls that multiply matrices seen through views. Knows kernels and packing, no ONNX operator."""
 
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -9,11 +10,19 @@ import numpy as np
 
 from pliant.compile.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compile.lower.planes import Planes, pack_table
+from pliant.compile.lower.scaled import Scaled
 from pliant.compile.view import View, merge
 from pliant.errors import GraphError
 from pliant.kernels import contract, matmul
 from pliant.kernels.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
-from pliant.kernels.matmul_args import COLUMNS, MAX_BATCH_DIMS, MatmulArgs, MatmulCodedArgs, blocking
+from pliant.kernels.matmul_args import (
+    COLUMNS,
+    MAX_BATCH_DIMS,
+    MatmulArgs,
+    MatmulCodedArgs,
+    MatmulScaledArgs,
+    blocking,
+)
 from pliant.kernels.matmul_pack import pack_panels, packed_bytes
 from pliant.kernels.tile import tiling
 
@@ -26,7 +35,8 @@ class Product:
     """out = activation(alpha * a @ b + bias + residual), all views of one rank with equal batch shape.
 
     `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
-    tensor of N elements. float32. A `coded` b is one matrix for a whole batch; `b` then says its shape.
+    tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then says its
+    shape.
     """
 
     out: View
@@ -38,6 +48,7 @@ class Product:
     alpha: float = 1.0
     label: str = ""
     coded: Planes | None = None
+    scaled: Scaled | None = None
 
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
@@ -48,6 +59,9 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     packed: dict[str, Packed] = {}
     if p.coded is not None:
         b_ref, b_batch = None, p.b.strides[:-2]
+    elif p.scaled is not None:
+        packed = p.scaled.packed
+        b_ref, b_batch = Ref(p.scaled.codes), p.b.strides[:-2]
     elif p.b.tensor in constants and 0 not in p.b.shape:
         name, packed = _pack(p, constants[p.b.tensor])
         b_ref, b_batch = Ref(name), _panel_strides(p.b)
@@ -90,17 +104,26 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     }
     reads = [p.a.tensor, b_ref and b_ref.tensor, p.bias, p.residual.tensor if p.residual else None]
     activation, bits = p.activation, None if p.coded is None else p.coded.bits
+    element = None if p.scaled is None else p.scaled.element
+    layout: type[ctypes.Structure] = MatmulArgs
     if p.coded is not None:
         table, made = pack_table(p.coded, constants[p.coded.tensors[1]], target.isa)
         packed = {table: made}
         fields = {f"product.{name}": value for name, value in fields.items()}
         fields |= p.coded.fields(table, "coded")
         reads += [*p.coded.reads, table]
+        layout = MatmulCodedArgs
+    if p.scaled is not None:
+        fields = {f"product.{name}": value for name, value in fields.items()}
+        fields |= {"scales": Ref(p.scaled.scales), "rows_per_scale": p.scaled.rows_per_scale}
+        reads.append(p.scaled.scales)
+        layout = MatmulScaledArgs
     call = Call(
         kernel=Kernel(
-            matmul.matmul_name(activation, bits), lambda isa: matmul.matmul_ir(isa, activation, bits)
+            matmul.matmul_name(activation, bits, element),
+            lambda isa: matmul.matmul_ir(isa, activation, bits, element),
         ),
-        layout=MatmulArgs if p.coded is None else MatmulCodedArgs,
+        layout=layout,
         fields=fields,
         n_units=blocks.units(n_batch, n_rows, n_columns),
         reads=tuple(dict.fromkeys(x for x in reads if x)),
@@ -168,7 +191,7 @@ def lower_contraction(
 def _across(p: Product) -> Product:
     """A single column of an A whose columns are contiguous as a row: kernels read B so, and would copy A."""
     is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
-    is_bare = p.bias is None and p.residual is None and p.coded is None
+    is_bare = p.bias is None and p.residual is None and p.coded is None and p.scaled is None
     if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
         return p
     return replace(p, out=_turned(p.out), a=_turned(p.b), b=_turned(p.a))

@@ -25,6 +25,7 @@ from pliant.compile.lower import (
     reduce,
     resize,
     sample,
+    scaled_matmul,
     select,
     signal,
 )
@@ -53,6 +54,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     loops.RULES,
     matmul.RULES,
     plane_matmul.RULES,
+    scaled_matmul.RULES,
     attention.RULES,
     einsum.RULES,
     quantize.RULES,

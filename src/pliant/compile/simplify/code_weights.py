@@ -1,19 +1,22 @@
 """Step `weights`: products with a constant matrix take it in k-bit codes, as the store would keep it.
 
-MatMul, Gemm and FusedMatMul become `PlaneMatMul`, or for int8 `QuantizeRows`, once for all products of a
-tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); bias, activation and residual stay. Left in
+MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`, or for int8 `QuantizeRows`, once for all
+products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); bias, activation and residual
+stay. Left in
 float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that would not get smaller or
 hold what is not finite, and what other operators read: an embedding stays mapped. Contract: the graph with
 each matrix replaced by what its codes stand for (store.matrix); for int8 within the rounding that
 `QuantizeRows` and the codebook's steps bring. It is no pass that can be switched off, but an option.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from pliant.compile.affine import unpacked
 from pliant.compile.coder import Coder, is_worth_coding
+from pliant.compile.simplify.products import Operands, operands
 from pliant.compile.simplify.rewrite import constant_type, fresh
 from pliant.compile.view import View, read
 from pliant.errors import GraphError
@@ -40,33 +43,20 @@ def code_weights(graph: Graph, coder: Coder, *, is_int8: bool = False) -> Graph:
     return replace(graph, nodes=tuple(nodes), constants=constants, types=types)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operands:
-    """A product whose right side is constant: a as the node sees it, b [K, N] likewise."""
-
-    a: View
-    b: View
-    alpha: float
-    bias: str
-    residual: str
-
-
 class _Work:
     def __init__(self, graph: Graph, coder: Coder, is_int8: bool) -> None:
         self.graph, self.coder, self.is_int8 = graph, coder, is_int8
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}
-        self.made: dict[tuple[str, tuple[int, ...], float], tuple[str, ...]] = {}
+        self.made: dict[int, tuple[str, ...]] = {}
         self.quantized: dict[tuple[str, tuple[int, ...], int], tuple[str, ...]] = {}
 
     def coded(self, node: Node) -> tuple[Node, ...]:
         """What `node` becomes: itself, or one or two others."""
-        p = _operands(self.graph, node)
+        p = operands(self.graph, node)
         if p is None or not is_worth_coding(*p.b.shape):
             return (node,)
-        read_b = partial(_matrix, view=p.b, alpha=p.alpha)
-        how = (p.b.attribute, p.alpha)
-        matrix = self.coder.code(self.graph.constants[p.b.tensor], how, read_b)
+        matrix = self._code(node, p)
         if matrix is None:
             return (node,)
         parts = self._parts(p, matrix)
@@ -89,9 +79,21 @@ class _Work:
             attributes["a_view"] = p.a.attribute
         return (Node("PlaneMatMul", (p.a.tensor, *parts, *added), node.outputs, attributes, node.name),)
 
-    def _parts(self, p: _Operands, matrix: CodedMatrix) -> tuple[str, ...]:
+    def _code(self, node: Node, p: Operands) -> CodedMatrix | None:
+        """The right side in codes; None where it is no constant, or where that would not pay."""
+        constants = self.graph.constants
+        if p.b.tensor not in constants:
+            return None
+        if node.op != "ScaledMatMul":
+            read_b = partial(_matrix, view=p.b, alpha=p.alpha)
+            return self.coder.code(constants[p.b.tensor], (p.b.attribute, p.alpha), read_b)
+        scales, zeros = (*node.inputs[2:4], "")[:2]
+        read_b = partial(unpacked, matrix=p.b, zeros=constants.get(zeros), scales=constants[scales])
+        return self.coder.code(constants[p.b.tensor], (p.b.attribute, scales, zeros), read_b)
+
+    def _parts(self, p: Operands, matrix: CodedMatrix) -> tuple[str, ...]:
         """The names of the matrix's tensors, which equal matrices share."""
-        key = (p.b.tensor, p.b.attribute, p.alpha)
+        key = id(matrix)  # the coder keeps it, and gives it again for the same weights
         if key not in self.made:
             near = f"{p.b.tensor}|{len(self.made)}"
             names = {part: fresh(self.graph, f"{near}|{part}") for part in _PARTS}
@@ -117,27 +119,6 @@ class _Work:
             "QuantizeRows", (rows.tensor,), (q, scales), {"a_view": rows.attribute}, f"{near} rounded"
         )
         return (node,), (q, scales)
-
-
-def _operands(graph: Graph, node: Node) -> _Operands | None:
-    """None where the node is no product of rows with a constant matrix, its result as it comes."""
-    if node.op not in ("MatMul", "Gemm", "FusedMatMul") or node.inputs[1] not in graph.constants:
-        return None
-    y = graph.types[node.outputs[0]]
-    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
-    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
-    if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
-        return None
-    if node.attributes.get("transB", 0):
-        b = b.transposed((1, 0))
-    if len(b.shape) != 2 or len(a.shape) < 2 or node.attributes.get("transA", 0) or 0 in a.shape:
-        return None
-    bias, residual = (*node.inputs[2:], "", "")[:2]
-    if node.op == "Gemm" and bias:
-        own = graph.types[bias].shape
-        if node.attributes.get("beta", 1.0) != 1.0 or own not in ((b.shape[1],), (1, b.shape[1])):
-            return None
-    return _Operands(a, b, float(node.attributes.get("alpha", 1.0)), bias, residual)  # type: ignore[arg-type]
 
 
 def _matrix(array: np.ndarray, view: View, alpha: float) -> np.ndarray:

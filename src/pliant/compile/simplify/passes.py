@@ -18,6 +18,7 @@ from pliant.compile.simplify.fuse_maps import fuse_maps
 from pliant.compile.simplify.fuse_matmul import fuse_matmul
 from pliant.compile.simplify.fuse_norm import fuse_norm
 from pliant.compile.simplify.fuse_rotary import fuse_rotary
+from pliant.compile.simplify.fuse_scales import fuse_scales
 from pliant.compile.simplify.identities import drop_identities
 from pliant.compile.simplify.push_pads import push_pads
 from pliant.compile.simplify.push_transposes import push_transposes
@@ -46,6 +47,7 @@ FUSING: dict[str, Pass] = {
     "attention": fuse_attention,
     "int8": fuse_int8,
     "matmul": fuse_matmul,
+    "scales": fuse_scales,
     "pushes": push_transposes,
     "batch_norm": fold_batch_norm,
     "conv": fuse_conv,
