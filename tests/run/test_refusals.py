@@ -68,6 +68,11 @@ for session in opened.values():
     session.close()
     session.close()
 calls = {
+    "elastic": (
+        lambda: elastic("a film"), lambda: elastic.retarget(latency="1s"), lambda: elastic.warm_up(),
+        lambda: elastic.plan_at(8, "1s"), lambda: elastic.forecast(8, "1s"),
+        lambda: elastic.engagement("1MB").__enter__(),
+    ),
     "recurrent": (
         lambda: recurrent("a film"), lambda: recurrent.answer(np.int32([1])),
         lambda: recurrent.states(np.zeros((1, recurrent.spec.inputs), np.float32)),
@@ -138,7 +143,7 @@ def test_a_retarget_to_nothing_is_refused(said: dict[str, str]) -> None:
 def test_a_closed_session_says_that_it_is_closed(said: dict[str, str]) -> None:
     """It spoke of lanes, sockets or nothing at all, depending on its kind and the call."""
     closed = {call: message for call, message in said.items() if "closed" in call}
-    assert len(closed) == 12
+    assert len(closed) == 18
     for call, message in closed.items():
         assert message.startswith("InputError: this "), call
         assert "is closed; " in message, call

@@ -55,6 +55,8 @@ class Bound:
 
     def check(self) -> None:
         """After a walk: raise InputError if a kernel met an index outside its dimension."""
+        if not self._indexing:
+            return
         dims = self._words[self._faults]
         if not dims.any():
             return
