@@ -60,7 +60,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
     if p.coded is not None:
         b_ref, b_batch = None, p.b.strides[:-2]
     elif p.scaled is not None:
-        packed = p.scaled.packed
+        packed = dict(p.scaled.packed)
         b_ref, b_batch = Ref(p.scaled.codes), p.b.strides[:-2]
     elif p.b.tensor in constants and 0 not in p.b.shape:
         name, packed = _pack(p, constants[p.b.tensor])

@@ -2,10 +2,9 @@
 
 MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`, or for int8 `QuantizeRows`, once for all
 products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); bias, activation and residual
-stay. Left in
-float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that would not get smaller or
-hold what is not finite, and what other operators read: an embedding stays mapped. Contract: the graph with
-each matrix replaced by what its codes stand for (store.matrix); for int8 within the rounding that
+stay. Left in float32 are matrices of fewer than 32 rows, 16 columns or 4096 weights, those that would not get
+smaller or hold what is not finite, and what other operators read: an embedding stays mapped. Contract: the
+graph with each matrix replaced by what its codes stand for (store.matrix); for int8 within the rounding that
 `QuantizeRows` and the codebook's steps bring. It is no pass that can be switched off, but an option.
 """
 
