@@ -24,7 +24,6 @@ from pliant.serve.node import Answer, Call, Node
 from pliant.serve.security import Address, Tokens
 from pliant.serve.served import Served, Tensors, open_served
 from pliant.serve.server import NodeServer, bind
-from pliant.serve.terms import Terms
 from pliant.serve.whole import Whole
 
 ANY = Address("127.0.0.1", 0)
@@ -56,7 +55,7 @@ class Unrouted:
 class Late:
     """A model of the same name and form that nobody asks."""
 
-    max_length, degree, terms = 16384, 1, Terms()
+    max_length, degree = 16384, 1
 
     def __init__(self, like: Served) -> None:
         self.signature = like.signature

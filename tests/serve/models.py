@@ -12,7 +12,6 @@ from pliant.route.endpoint import Endpoint, Request
 from pliant.serve.inference import Signature
 from pliant.serve.served import Tensors
 from pliant.serve.tensors import DATATYPES
-from pliant.serve.terms import Terms
 from pliant.serve.whole import Whole
 
 
@@ -31,7 +30,6 @@ class Upper:
 
     max_length = 1000
     degree: Literal[1, 2] = 1
-    terms = Terms()
 
     def __init__(self, name: str = "upper", mark: str = "", identity: str = "upper") -> None:
         self.identity = identity
@@ -71,7 +69,6 @@ class Echo:
 
     max_length = 1 << 21
     degree: Literal[1, 2] = 1
-    terms = Terms()
     identity = "echo"
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:

@@ -27,6 +27,8 @@ FIVE = Request(5, "five words")
         {"accuracy_floor": -0.1},
         {"accuracy_floor": nan},
         {"accuracy_floor": {}},
+        {"best_effort": 1},
+        {"best_effort": None},
     ],
 )
 def test_terms_that_cannot_be_are_refused(bad: dict[str, object]) -> None:
@@ -41,6 +43,7 @@ def test_what_a_request_leaves_open_is_the_nodes() -> None:
     assert read_terms({"other": 1}).over(usual) == usual
     assert read_terms({"deadline_s": 1}).over(usual) == Terms(1.0, 0.8)
     assert read_terms({"accuracy_floor": 0}).over(usual) == Terms(0.05, 0.0)
+    assert read_terms({"best_effort": False}).over(Terms(best_effort=True)) == Terms(best_effort=False)
 
 
 def test_time_runs_from_the_arrival_on() -> None:

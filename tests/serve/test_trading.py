@@ -1,6 +1,8 @@
 """Nodes whose model can be less accurate and sooner: what is answered while links are up, and when not."""
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from pliant.serve.served import open_served
 from pliant.serve.terms import Terms
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
-from tests.serve.test_routing import until
+from tests.serve.test_routing import metric, until
 
 WHOLE, SMALL = 0.92, 0.8
 
@@ -78,18 +80,75 @@ def told(response: httpx.Response) -> tuple[str, dict[str, Any]]:
 
 
 def test_a_node_alone_answers_with_what_fits_and_says_so() -> None:
-    """Whole where nothing is asked or time allows, small where it does not, late and flagged at worst."""
+    """Whole where nothing is asked or time allows, small where it does not."""
     with running(Elastic("", 20.0, 40.0), name="alone", **fixed((0, 40.0))) as node:
         assert told(asked(node)) == ("0.92", {"accuracy": WHOLE})
         assert told(asked(node, deadline_s=50)) == ("0.92", {"accuracy": WHOLE, "met": True})
         assert told(asked(node, deadline_s=30)) == ("0.8", {"accuracy": SMALL, "met": True})
         assert told(asked(node, accuracy_floor=0.5)) == ("0.8", {"accuracy": SMALL})
-        assert told(asked(node, accuracy_floor=0.9, deadline_s=30)) == (
-            "0.92",
-            {"accuracy": WHOLE, "met": True},  # it was predicted to be late, and was not
-        )
-        late = told(asked(node, deadline_s=1e-6))
+
+
+def test_a_deadline_that_cannot_be_kept_is_refused_with_what_could_be_had() -> None:
+    """A late and less accurate answer is given to those who ask for it, and to nobody else."""
+    with running(Elastic("", 20.0, 40.0), name="alone", **fixed((0, 40.0))) as node:
+        refused = asked(node, deadline_s=10)
+        assert refused.status_code == 503
+        assert "the soonest here takes 2e+04 ms with an accuracy of 0.8" in refused.json()["error"]
+        assert asked(node, accuracy_floor=0.9, deadline_s=30).status_code == 503
+        late = told(asked(node, deadline_s=1e-6, best_effort=True))
         assert late == ("0.8", {"accuracy": SMALL, "met": False})
+        assert told(asked(node, accuracy_floor=0.9, deadline_s=30, best_effort=True))[0] == "0.92"
+        assert asked(node, deadline_s=10, best_effort=1).status_code == 400
+        assert metric(node, 'pliant_requests_total{outcome="refused",target="local"}') == 2
+
+
+def test_a_request_that_would_be_late_after_its_wait_is_not_computed() -> None:
+    """What was in time when it came may not be when its turn comes; its answer would be late and worse."""
+    model = Elastic("", 1e-3, 2e-3)
+    with running(model, name="alone", **fixed((0, 2e-3))) as node, ThreadPoolExecutor(2) as pool:
+        model.gate.clear()
+        first = pool.submit(asked, node)
+        until(lambda: node.node is not None and node.node.n_open == 1)
+        second = pool.submit(asked, node, deadline_s=1000)
+        until(lambda: node.node is not None and node.node.n_open == 2)
+        assert node.node is not None
+        node.node.clock = lambda: time.monotonic() + 2000.0
+        model.gate.set()
+        assert told(first.result())[0] == "0.92"
+        assert second.result().status_code == 503
+        assert len(model.ways.deadlines) == 1
+
+
+def test_best_effort_may_be_a_nodes_own_and_goes_along() -> None:
+    """The node above answers late as well, where both would be."""
+    with running(Elastic("@up", 5.0, 25.0), name="up", **fixed((0, 25.0))) as up:
+        below = Elastic("@end", 50.0, 60.0)
+        options = {"upstreams": (up.url,), **fixed((0, 60.0))}
+        with running(below, name="end", terms=Terms(best_effort=True), **options) as end:
+            until(lambda: end.node is not None and end.node.explain(5).target == up.url)
+            word, said = told(asked(end, deadline_s=1e-3))
+            assert word == "0.8@up"
+            assert said["accuracy"] == SMALL
+            assert asked(end, deadline_s=1e-3, best_effort=False).status_code == 503
+
+
+def test_what_would_be_refused_is_explained_as_refused() -> None:
+    """By the terms of the node: no answer here or above is in time."""
+    with running(Elastic("", 20.0, 40.0), name="alone", terms=Terms(1.0), **fixed((0, 40.0))) as node:
+        assert node.node is not None
+        found = node.node.explain(5)
+        assert found.target is None
+        assert not found.candidates[0].is_chosen
+        assert "no answer is in time" in (found.candidates[0].reason or "")
+        assert asked(node).status_code == 503
+
+
+def test_a_session_has_no_deadline_of_its_own(tiny_model: Callable[..., Path]) -> None:
+    """Requests that named none were given the least accurate submodel, late as well, to keep 50 ms."""
+    served = open_served(str(tiny_model("bert", n_layers=4, widths=(2, 4))), preload="0", threads=1)
+    with running(served, name="alone") as node:
+        assert node.node is not None
+        assert node.node.terms == Terms()
 
 
 def test_what_nobody_can_promise_is_refused_with_the_limit() -> None:
@@ -173,7 +232,7 @@ def test_an_answer_that_does_not_come_is_given_up_while_there_is_time_for_anothe
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_small_real_model_trades_through_http(binary: bool, tiny_model: Callable[..., Path]) -> None:
-    """A session end to end: no hurry is the whole model's answer, an impossible deadline is flagged."""
+    """A session end to end: no hurry is the whole model's answer, an impossible deadline is refused."""
     directory = tiny_model("bert", n_layers=4, widths=(2, 4))
     served = open_served(str(directory), preload="100MB", threads=1)
     with pliant.open(directory, latency="60min", preload="100MB", threads=1) as session:
@@ -193,7 +252,11 @@ def test_a_small_real_model_trades_through_http(binary: bool, tiny_model: Callab
         else:
             logits = np.array(response.json()["outputs"][0]["data"], np.float32)
         np.testing.assert_allclose(logits, expected.logits, rtol=1e-5)
-        late = httpx.post(url, json={**body, "parameters": {"deadline_s": 1e-5}}, timeout=PATIENCE_S)
+        impossible: dict[str, float] = {"deadline_s": 1e-5}
+        late = httpx.post(url, json={**body, "parameters": impossible}, timeout=PATIENCE_S)
+        assert late.status_code == 503
+        impossible |= {"best_effort": True}
+        late = httpx.post(url, json={**body, "parameters": impossible}, timeout=PATIENCE_S)
         assert late.status_code == 200
         assert b'"met":false' in late.content
         floor = httpx.post(url, json={**body, "parameters": {"accuracy_floor": 0.5}}, timeout=PATIENCE_S)

@@ -67,10 +67,17 @@ def node(
     latency: Annotated[
         str | None,
         typer.Option(
-            help="When an answer is due that names no deadline: with less accuracy if it has to be.",
-            show_default="50ms for a session",
+            help="When an answer is due that names no deadline: with less accuracy if it has to be, and "
+            "refused where none is in time.",
+            show_default="none: the most accurate answer",
         ),
     ] = None,
+    best_effort: Annotated[
+        bool,
+        typer.Option(
+            "--best-effort", help="Answer late, as soon as can be, where a deadline cannot be kept."
+        ),
+    ] = False,
     accuracy_floor: Annotated[
         float | None,
         typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
@@ -138,7 +145,7 @@ def node(
         upstreams=tuple(upstream or ()),
         address=address,
         queue=queue,
-        terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor),
+        terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor, best_effort or None),
         learn_s=LEARN_S,
         objective=read_objective(per_joule),
         radio=None if radio is None else read_radio(radio),

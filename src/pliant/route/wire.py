@@ -37,7 +37,8 @@ M = TypeVar("M")
 class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
 
-    `deadline_s` is what is left of the source's deadline, the way back taken off. The sender waits for
+    `deadline_s` is what is left of the source's deadline, the way back taken off; with `best_effort` a late
+    answer is better than none. The sender waits for
     `patience_s` and asks elsewhere then: whoever passes the request on waits for less.
     """
 
@@ -49,6 +50,7 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_s: Weight | None = None
     patience_s: Weight | None = None
     accuracy_floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    best_effort: bool = False
 
     @property
     def trail(self) -> Trail:

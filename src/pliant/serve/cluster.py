@@ -13,7 +13,6 @@ from pliant.route.curve import TimeCurve
 from pliant.route.endpoint import Request
 from pliant.serve.content import content_identity
 from pliant.serve.inference import Signature, model_name
-from pliant.serve.terms import Terms
 from pliant.serve.texts import Tensors, as_bytes, text_of
 from pliant.serve.whole import Whole
 
@@ -58,7 +57,6 @@ class ClusterText:
     """
 
     degree: Literal[1, 2] = 2
-    terms = Terms()
 
     def __init__(self, name: str, identity: str, cluster: Cluster, model: str) -> None:
         self.identity = identity

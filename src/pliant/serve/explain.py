@@ -57,9 +57,11 @@ def explain(
     waiting_s: float,
     now_s: float,
     is_asked: Callable[[Choice], bool],
+    refusal: str | None = None,
 ) -> Explanation:
     """Every candidate and every upstream that is none, this device first.
 
+    `refusal` says why this device would not answer, where the request has a deadline that it cannot keep.
     `is_asked` says whether a node above that was chosen is asked, by the terms that requests have.
     """
     late = None
@@ -69,6 +71,8 @@ def explain(
         options = (Option(choice.target, choice.seconds, choice.energy_j, 0.0), *choice.runners_up)
         if target != LOCAL and not is_asked(choice):
             target, late = LOCAL, target
+        if target == LOCAL and refusal is not None:
+            target = None
     except RouteError:
         target, options = None, ()
     found = {option.name: option for option in options}
@@ -84,7 +88,7 @@ def explain(
         age_s=None,
         rtt_s=None,
         bandwidth_Bps=None,
-        reason=None if curve is not None else "was never measured, and is tried first",
+        reason=refusal if curve is not None else "was never measured, and is tried first",
     )
     rows = [local]
     for peer in router.states(now_s):

@@ -137,13 +137,12 @@ def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
     )
     router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
     admission = Admission(options.queue)
-    terms = options.terms.over(served.terms)
     return Node(
         served,
         router,
         admission,
         options.limits,
-        terms=terms,
+        terms=options.terms,
         objective=options.objective,
         version=options.version,
     )

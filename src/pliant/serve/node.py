@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from typing import final
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
@@ -139,12 +139,17 @@ class Node:
         now_s, backlog_s = self.clock(), self._admission.backlog_s
         self.router.waits(backlog_s, now_s)
         due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
-        wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor)
+        wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor, bool(self.terms.best_effort))
 
         def is_asked(choice: Choice) -> bool:
             return self._patience_s(choice, wish) > 0.0
 
-        return explain(self.router, n, self.objective, backlog_s, now_s, is_asked)
+        refusal = None
+        try:
+            self._check_in_time(wish, backlog_s)
+        except NodeError as late:
+            refusal = str(late)
+        return explain(self.router, n, self.objective, backlog_s, now_s, is_asked, refusal)
 
     def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
         """Answer samples of `lengths` before anybody asks: a first curve.
@@ -231,9 +236,9 @@ class Node:
     def _patience_s(self, choice: Choice, wish: Wish) -> float:
         """How long an answer from above is waited for; 0 where one from here is better.
 
-        Such a one has to be in time where the whole answer is not, or sooner where neither is, or where only
-        a floor was asked for. An answer that is on its way in time is given up when the device's fastest
-        could just make it; but not before it is half as late again as it was expected.
+        Such a one has to be in time where the whole answer is not, or, by best effort, sooner where neither
+        is; or only a floor was asked for. An answer that is on its way in time is given up when the device's
+        fastest could just make it; but not before it is half as late again as it was expected.
         """
         endpoint, now_s = self.served.endpoint, self.clock()
         if wish.is_free or self._admission.is_full:
@@ -242,7 +247,11 @@ class Node:
         if wish.due_s is None or choice.seconds > left_s:
             asked = wish.at(now_s + wait_s)
             here_s = wait_s + endpoint.estimate(asked).seconds
-            return 0.0 if here_s <= left_s or here_s < choice.seconds else inf
+            if here_s <= left_s:
+                return 0.0
+            if not wish.best_effort:  # the node above may have a less accurate answer in time
+                return max(left_s, 0.0)
+            return 0.0 if here_s < choice.seconds else inf
         fastest_s = wait_s + endpoint.curve(wish.floor or 0.0).at(wish.length)
         return max(left_s - fastest_s, 1.5 * choice.seconds)
 
@@ -284,7 +293,7 @@ class Node:
         return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
-        expected_s = self.served.endpoint.estimate(wish.at(self.clock() + self._admission.backlog_s)).seconds
+        expected_s = self._check_in_time(wish, self._admission.backlog_s)
         done = await self._admission.run(partial(self._compute, wish), expected_s)
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
@@ -298,6 +307,25 @@ class Node:
         if wish.due_s is not None:
             said["met"] = self.clock() <= wish.due_s
         return write_reply(request, done.result.outputs, self.served.signature, said), done
+
+    def _check_in_time(self, wish: Wish, wait_s: float) -> float:
+        """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
+
+        Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
+        """
+        starts_s = self.clock() + wait_s
+        found = self.served.endpoint.estimate(wish.at(starts_s))
+        if wish.best_effort or found.seconds <= wish.left_s(starts_s):
+            return found.seconds
+        left_s, late_s = max(wish.left_s(self.clock()), 0.0), wait_s + found.seconds
+        accuracy = "" if found.accuracy is None else f" with an accuracy of {found.accuracy:.4g}"
+        raise NodeError(
+            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline, and the soonest here "
+            f"takes {late_s * 1e3:.4g} ms{accuracy}, {wait_s * 1e3:.4g} of them waiting. Give a longer "
+            "`deadline_s`, or `best_effort`: true for that answer.",
+            status=503,
+            retry_after_s=max(1, ceil(wait_s)) if wait_s else None,
+        )
 
     def _answered_here(self, n: int, done: Done[Reply]) -> None:
         """The router is told what a whole answer takes, by what this one took."""
@@ -321,6 +349,7 @@ class Node:
         A model's own mistake is this request's end, not the connection's.
         """
         try:
+            self._check_in_time(wish, 0.0)
             return self.served.endpoint.run(wish.at(self.clock()))
         except PliantError:
             raise
@@ -336,9 +365,9 @@ class Node:
         is_passed_on = call.route is not None and bool(call.route.path)
         terms = request.terms.over(self.terms)
         if is_passed_on and call.route is not None:
-            terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor)
+            terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor, call.route.best_effort)
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        wish = Wish(given, due_s, terms.accuracy_floor)
+        wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
         try:
             self.served.endpoint.estimate(wish.at(start_s))
         except BudgetError as error:

@@ -205,7 +205,11 @@ def _terms(best: float) -> _Json:
             "binary_data_output": {"type": "boolean"},
             "deadline_s": {
                 **deadline,
-                "description": "Seconds, in which to answer as well as can be.",
+                "description": "Seconds, in which to answer as well as can be; 503 where none is in time.",
+            },
+            "best_effort": {
+                "type": "boolean",
+                "description": "Rather a late answer, the soonest there is, than none.",
             },
             "accuracy_floor": {**floor, "description": "The least accuracy of the answer, a fraction."},
         },

@@ -26,12 +26,8 @@ from pliant.serve.content import content_identity
 from pliant.serve.elastic import WHOLE_S, ElasticSession
 from pliant.serve.inference import Signature, model_name, signature
 from pliant.serve.tensors import numpy_dtype
-from pliant.serve.terms import Terms
 from pliant.serve.texts import Tensors, as_bytes, text_of
 from pliant.serve.whole import Whole
-
-SOON_S = 0.05
-"""When a session's answer is due that names no deadline."""
 
 
 class Served(Protocol):
@@ -53,8 +49,6 @@ class Served(Protocol):
     def degree(self) -> Literal[1, 2]: ...
     @property
     def endpoint(self) -> Endpoint: ...
-    @property
-    def terms(self) -> Terms: ...
     def read(self, tensors: Tensors) -> Request: ...
     def sample(self, length: int) -> Tensors: ...
     def close(self) -> None: ...
@@ -65,7 +59,6 @@ class TextClassifier:
     """A session that answers text: `text` BYTES [1] -> `logits` FP32 [1, labels], `label` BYTES [1]."""
 
     degree: Literal[1, 2] = 2
-    terms = Terms(deadline_s=SOON_S)
 
     def __init__(self, name: str, identity: str, session: Session) -> None:
         self.identity = identity
@@ -99,7 +92,6 @@ class RecurrentText:
     """
 
     degree: Literal[1, 2] = 1
-    terms = Terms()
 
     def __init__(self, name: str, model: RecurrentModel, dilation: float = 1.0) -> None:
         self._model, self.identity = model, model.source.identity
@@ -141,7 +133,6 @@ class ArrayModel:
     """A compiled ONNX model. Its length is the product of the first input's open dimensions, 1 without."""
 
     degree: Literal[1, 2] = 2
-    terms = Terms()
 
     def __init__(
         self, name: str, identity: str, session: Answering, dilation: float = 1.0, max_length: int = 4096

@@ -14,10 +14,14 @@ _LONGEST_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`deadline_s` from arrival to answer, and the least accuracy (a fraction); None where it is open."""
+    """`deadline_s` from arrival to answer, and the least accuracy (a fraction); None where it is open.
+
+    Where no answer is expected by the deadline, none is given, unless with `best_effort` (None: open).
+    """
 
     deadline_s: float | None = None
     accuracy_floor: float | None = None
+    best_effort: bool | None = None
 
     def __post_init__(self) -> None:
         deadline_s, floor = self.deadline_s, self.accuracy_floor
@@ -31,6 +35,7 @@ class Terms:
         return Terms(
             usual.deadline_s if self.deadline_s is None else self.deadline_s,
             usual.accuracy_floor if self.accuracy_floor is None else self.accuracy_floor,
+            usual.best_effort if self.best_effort is None else self.best_effort,
         )
 
 
@@ -41,6 +46,7 @@ class Wish:
     request: Request
     due_s: float | None = None
     floor: float | None = None
+    best_effort: bool = False
 
     @property
     def length(self) -> int:
@@ -63,11 +69,14 @@ class Wish:
     def passed_on(self, now_s: float, way_s: float) -> Terms:
         """The terms for a node that is `way_s` away, there and back."""
         left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, _LEAST_S)
-        return Terms(left_s, self.floor)
+        return Terms(left_s, self.floor, self.best_effort or None)
 
 
 def read_terms(parameters: Mapping[str, Any]) -> Terms:
     """Of an inference request's `parameters`. Raises InputError for what are no numbers in range."""
+    best_effort = parameters.get("best_effort")
+    if "best_effort" in parameters and type(best_effort) is not bool:
+        raise InputError(f"best_effort is {best_effort!r:.40}; give true or false.")
     found: list[float | None] = []
     for name in ("deadline_s", "accuracy_floor"):
         value = parameters.get(name)
@@ -77,4 +86,4 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
             found.append(None if value is None else float(value))
         except OverflowError as error:
             raise InputError(f"{name} has too many digits; give a number in range.") from error
-    return Terms(*found)
+    return Terms(*found, best_effort)

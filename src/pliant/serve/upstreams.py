@@ -132,6 +132,7 @@ class Upstreams:
             self._address,
             deadline_s=terms.deadline_s,
             accuracy_floor=terms.accuracy_floor,
+            best_effort=bool(terms.best_effort) and upstream not in self._unidentified,
             patience_s=timeout_s,
         )
         headers = {**self._headers(message), REQUEST_HEADER: id, "content-type": JSON}
