@@ -1,49 +1,85 @@
 """Bounds on times that follow what was observed: adaptive conformal inference. Knows no clock."""
 
 from collections import deque
-from math import exp
+from math import exp, inf
 from statistics import median
 from typing import final
 
 KEPT = 0.95
-"""The part of the answers that a bound holds for."""
+"""The part of the observations that a bound holds for, unless another is asked for."""
 _STEP = 0.05
 _MOST_SLACK = 4.0
-_MOST_PACE = 64.0
-_N_RECENT = 9
+_MOST = 64.0
+_N_PACE = 9
+_N_WINDOW = 40
+_RANK = 2
+"""Of 40 past and one coming observation, exchangeable, the second largest is exceeded by 2 in 41: 4.9 %."""
 
 
 @final
 class AdaptiveBound:
-    """How predicted times are corrected so that bounds hold for `KEPT` of what is observed.
+    """How predicted times are corrected so that bounds hold for `kept` of what is observed.
 
-    `pace` is the median of the last nine ratios of observed to expected time, so that four outliers among
-    them do not move it. `slack` widens or narrows the predicted bounds: it grows by 5 % with an observation
-    beyond its bound and shrinks by 0.25 % with any other (Gibbs and Candes, "Adaptive conformal inference
-    under distribution shift", NeurIPS 2021, eq. 2, on a logarithmic scale). Their proposition 4.1 then gives
-    the coverage in the long run whatever the times do, while `slack` is within its limits of 1/4 and 4.
+    `pace` corrects medians: the median of the last nine ratios of observed to expected time, so that four
+    outliers among them do not move it. `factor` corrects bounds: the second largest of the last 40 ratios of
+    observed time to predicted bound, times `slack`. Before anything was observed all ratios count as 1, so
+    one outlier moves nothing, two slow observations are enough to learn that a device has become slower, and
+    40 that it has recovered. `slack` grows by 5 % with an observation beyond its bound and shrinks by 0.25 %
+    with any other (Gibbs and Candes, "Adaptive conformal inference under distribution shift", NeurIPS 2021,
+    eq. 2, on a logarithmic scale). By their proposition 4.1 this gives the coverage in the long run whatever
+    the times do, as long as `slack` stays within its limits of 1/4 and 4.
     """
 
-    __slots__ = ("_ratios", "pace", "slack")
+    __slots__ = ("_kept", "_paces", "_ratios", "_was_long", "pace", "slack")
 
-    def __init__(self) -> None:
-        self._ratios: deque[float] = deque(maxlen=_N_RECENT)
+    def __init__(self, kept: float = KEPT) -> None:
+        self._kept = kept
+        self._was_long = False
+        self._paces: deque[float] = deque(maxlen=_N_PACE)
+        self._ratios: deque[float] = deque([1.0] * _N_WINDOW, maxlen=_N_WINDOW)
         self.pace = 1.0
         self.slack = 1.0
 
-    def seconds(self, expected_s: float, bound_s: float) -> float:
-        """What `KEPT` of the times stay under, where `bound_s` was predicted; at least their median."""
-        return max(bound_s * self.slack, expected_s) * self.pace
+    def factor(self, most: float = inf) -> float:
+        """What predicted bounds are multiplied by, at most `most`.
 
-    def observe(self, expected_s: float, bound_s: float, seconds: float) -> None:
+        Ratios beyond that are lost in any case. Where they are more than 5 % the largest other counts.
+        """
+        ranked = sorted(self._ratios, reverse=True)[_RANK - 1 :]
+        return min(next((ratio for ratio in ranked if ratio <= most), most) * self.slack, most)
+
+    def seconds(self, expected_s: float, bound_s: float) -> float:
+        """What `kept` of the times stay under, where `bound_s` was predicted; at least their median."""
+        return max(bound_s * self.factor(), expected_s * self.pace)
+
+    def observe(
+        self, expected_s: float, bound_s: float, seconds: float, target_s: float = inf, most: float = inf
+    ) -> None:
         """Something took `seconds`, where a median of `expected_s` and a bound of `bound_s` were predicted.
 
-        Times that are not finite, and what was expected to take no time, are ignored.
+        With a `target_s`, a delay is taken to be a ratio or an interruption as long for whatever it
+        interrupts, which leaves that much less of the target: the lesser of the two. Else what delays the
+        smallest work would forbid all larger. One of a whole target is lost, unless the one before was as
+        long. Ratios beyond `most` leave `slack` as it is: nothing could have avoided them. Times that are not
+        finite, and what was expected to take no time, are ignored.
         """
-        if not (expected_s > 0.0 and 0.0 <= seconds < float("inf")):
+        if not (0.0 < expected_s <= bound_s and 0.0 <= seconds < inf):
             return
-        is_beyond = seconds > self.seconds(expected_s, bound_s)
-        self.slack *= exp(_STEP * (KEPT if is_beyond else KEPT - 1.0))
-        self.slack = min(max(self.slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
-        self._ratios.append(seconds / expected_s)
-        self.pace = min(max(median(self._ratios), 1.0 / _MOST_PACE), _MOST_PACE)
+        ratio = seconds / bound_s
+        late_s = seconds - bound_s
+        was_long, self._was_long = self._was_long, late_s >= target_s
+        if self._was_long:
+            ratio = ratio if was_long else _MOST
+        elif late_s > 0.0 and target_s < inf:
+            ratio = min(ratio, 1.0 / (1.0 - late_s / target_s))
+        is_beyond = ratio > self.factor()
+        if not is_beyond or ratio <= most:
+            slack = self.slack * exp(_STEP * (self._kept if is_beyond else self._kept - 1.0))
+            self.slack = min(max(slack, 1.0 / _MOST_SLACK), _MOST_SLACK)
+        self._ratios.append(_limited(ratio))
+        self._paces.append(seconds / expected_s)
+        self.pace = _limited(median(self._paces))
+
+
+def _limited(factor: float) -> float:
+    return min(max(factor, 1.0 / _MOST), _MOST)
