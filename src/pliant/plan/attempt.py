@@ -75,7 +75,7 @@ class Problem:
     @property
     def is_reserved(self) -> bool:
         """True when base planes come before all else, as IO may slow down."""
-        return self.options.is_anytime and self.options.io_reserve > 1
+        return self.options.reserve > 1
 
     def fits(self, a: Attempt) -> bool:
         return a.needs_s <= self.usable_s + TOLERANCE_S and self.holds(a)
@@ -164,7 +164,7 @@ class Problem:
         options = self.options
         window = needed_window(
             self.shape, self.costs, self.budget, loads, a.submodel.m, margin=options.margin,
-            io_reserve=options.io_reserve if options.is_anytime else 1.0,
+            io_reserve=options.reserve,
         )  # fmt: skip
         return working_bytes(self.shape, loads, window)
 
@@ -206,8 +206,8 @@ class Problem:
         ledger = self._ledger(c, held)
         fill_floor(ledger)
         stall_s = max(0.0, -min(ledger.spare_s))
-        if self.options.io_reserve > 1:
-            slower_s = np.cumsum(ledger.load_s) * (self.options.io_reserve - 1)
+        if self.is_reserved:
+            slower_s = np.cumsum(ledger.load_s) * (self.options.reserve - 1)
             stall_s = max(stall_s, float((slower_s - ledger.spare_s).max()))
         busy_s = c.n * self.costs.layer(c.m).busy_s
         self._grant(ledger, stall_s if self.options.slack == "none" else max(stall_s, self.usable_s - busy_s))
@@ -218,7 +218,7 @@ class Problem:
         ledger.grant(slack_s)
         if self.is_reserved:
             disk = self.costs.disk.times(self.costs.io_slowdown)
-            ledger.reserve(self.options.io_reserve, granule_s(self.shape, disk, ledger.m))
+            ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
 
     def _with_bonus(self, a: Attempt) -> Ledger:
         """AIBs as if every byte of the buffer not spent on layers 0..k could still serve them."""

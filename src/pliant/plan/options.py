@@ -27,7 +27,8 @@ class PlanOptions:
     least weighted error (seconds, not milliseconds: a yardstick).
     `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
     smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
-    `io_reserve`: base planes must be in time even when IO is this many times slower than profiled.
+    `io_reserve`: base planes must be in time even when reads take this many times their 95th percentile;
+    None learns it from how reads spread (see `slowdown.io_reserve`). It counts for anytime plans only.
     `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 
@@ -42,15 +43,20 @@ class PlanOptions:
     best_effort: bool = False
     margin: float = 0.0
     patience: float = 0.5
-    io_reserve: float = 1.0
+    io_reserve: float | None = None
     errors: tuple[float, ...] = LLOYD_ERRORS
 
     def __post_init__(self) -> None:
         if not (0 <= self.similar < 1 and 0 <= self.margin < 1 and 0 <= self.patience <= 1):
             raise BudgetError("similar and margin lie in [0, 1), patience in [0, 1]; got "
                               f"{self.similar}, {self.margin}, {self.patience}.")  # fmt: skip
-        if self.io_reserve < 1:
+        if self.io_reserve is not None and not 1 <= self.io_reserve < float("inf"):
             raise BudgetError(f"an IO reserve is a factor of at least 1, not {self.io_reserve}.")
+
+    @property
+    def reserve(self) -> float:
+        """The IO reserve as a factor: 1 where plans are not anytime, or where none was learnt."""
+        return self.io_reserve if self.is_anytime and self.io_reserve is not None else 1.0
 
 
 OURS = PlanOptions()

@@ -8,6 +8,7 @@ from pliant.ir.cost import Budget, Span
 from pliant.ir.program import FULL, Run
 from pliant.plan.load import LayerLoad
 from pliant.plan.shape import FULL_BITS, StoreShape
+from pliant.plan.slowdown import Slowdown
 from pliant.plan.submodel import Cut
 
 Grid = tuple[tuple[int, ...], ...]
@@ -40,7 +41,8 @@ class Plan:
     then be late.
     `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
-    `expected_accuracy` is a fraction, None where nothing was measured. `cut` tells why layers or slices may
+    `expected_accuracy` is a fraction, None where nothing was measured. `slowdown` is what the costs of the
+    profile were multiplied by. `cut` tells why layers or slices may
     be left out; "untrained" happens with `PlanOptions.depths` "any" only.
     """
 
@@ -71,6 +73,7 @@ class Plan:
     meets_target: bool
     reasons: tuple[str, ...]
     expected_accuracy: float | None = None
+    slowdown: Slowdown = Slowdown()  # noqa: RUF009 - frozen
     cut: Cut = "none"
 
     @property

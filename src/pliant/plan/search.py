@@ -17,6 +17,7 @@ from pliant.plan.options import PAPER as PAPER
 from pliant.plan.options import PlanOptions as PlanOptions
 from pliant.plan.result import Plan
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, StoreShape
+from pliant.plan.slowdown import io_reserve
 from pliant.plan.submodel import (
     Cut,
     Submodel,
@@ -66,6 +67,9 @@ def plan(
 
     Raises BudgetError naming the nearest feasible target, unless `options.best_effort`.
     """
+    if options.io_reserve is None:
+        n_bytes = shape.n_slices * shape.plane_bytes
+        options = replace(options, io_reserve=io_reserve(costs, expected, n_bytes))
     problem = Problem(shape, costs, budget, importance, options, held)
     known = curves(accuracy or {}, options.errors)
     every = submodels(shape.n_layers, shape.widths, costs)
@@ -90,7 +94,7 @@ def plan(
         errors=options.errors,
         margin=options.margin,
         patience=options.patience,
-        io_reserve=options.io_reserve if options.is_anytime else 1.0,
+        io_reserve=options.reserve,
         arena_bytes=arena_bytes,
     )
     return replace(made, expected_accuracy=chosen.accuracy)
