@@ -68,6 +68,8 @@ def open(
     plan: PlanOptions = OURS,
     depths: Depths | None = None,
     margin: float = 0.05,
+    io_reserve: float | None = None,
+    adapt: bool = True,
     baseline: Baseline | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
@@ -83,8 +85,10 @@ def open(
     (`pliant stretch`) or whose accuracy without them was measured; `depths="any"` leaves them out of any
     model, and replies then say `cut` "untrained". `margin` is the fraction of the target kept for what no
     plan knows of. `working` bounds the memory that layers in flight are read into: bits are lowered until
-    they fit. `baseline` runs as one of the systems STI is compared with. Raises PliantError: see
-    errors.py for which.
+    they fit. `io_reserve`: what a layer cannot run without is read in time even if reads take this many
+    times their 95th percentile (at least 1; None learns it from their spread). The session plans for
+    compute and reads as its latest answers took them, unless `adapt` is False. `baseline` runs as one of
+    the systems STI is compared with. Raises PliantError: see errors.py for which.
     """
     options = SessionOptions(
         latency_s=parse_seconds(latency),
@@ -95,8 +99,13 @@ def open(
         is_anytime=anytime,
         best_effort=best_effort,
         compute=compute,
-        plan=plan if depths is None else replace(plan, depths=depths),
+        plan=replace(
+            plan,
+            depths=depths or plan.depths,
+            io_reserve=plan.io_reserve if io_reserve is None else io_reserve,
+        ),
         margin=margin,
+        adapts=adapt,
     )
     cache = cache_folder(cache)
     store = open_source(source, cache, on_progress)

@@ -23,7 +23,9 @@ def test_the_working_buffer_is_what_was_planned_and_within_its_bound(
     kernel_cache: Path,
 ) -> None:
     """Planned in blocks of the file's order, measured in blocks that were read: both must agree."""
-    options = SessionOptions(0.5, 2000, length=8, is_anytime=is_anytime, working_bytes=working_bytes)
+    options = SessionOptions(
+        0.5, 2000, length=8, is_anytime=is_anytime, working_bytes=working_bytes, adapts=False
+    )
     with (
         open_store(tiny_store(**ELASTIC)) as store,
         Session(store, slow_profile(), options, cache=kernel_cache) as session,

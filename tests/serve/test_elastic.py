@@ -44,7 +44,7 @@ def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
 @contextmanager
 def opened(path: Path, profile: DeviceProfile, preload: int = 10**9) -> Iterator[ElasticSession]:
     with ExitStack() as stack:
-        options = SessionOptions(WHOLE_S, preload, length=8, n_threads=1)
+        options = SessionOptions(WHOLE_S, preload, length=8, n_threads=1, adapts=False)
         session = stack.enter_context(Session(stack.enter_context(open_store(path)), profile, options))
         yield ElasticSession("tiny", session)
 

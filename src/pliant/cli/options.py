@@ -63,6 +63,17 @@ class Asked:
         Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
     ] = "accuracy"
     depths: LayersLeft = "trained"
+    io_reserve: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the target even if reads take this many times their 95th percentile.",
+            show_default="learnt from the spread of reads",
+            min=1.0,
+        ),
+    ] = None
+    adapt: Annotated[
+        bool, typer.Option(help="Plan for compute and reads as the latest answers took them.")
+    ] = True
     dilate_compute: Annotated[
         float, typer.Option(help="Emulate a device that computes this many times slower.")
     ] = 1.0
@@ -88,7 +99,7 @@ class Asked:
 
     @property
     def plan(self) -> PlanOptions:
-        return PlanOptions(choose=self.choose, depths=self.depths)
+        return PlanOptions(choose=self.choose, depths=self.depths, io_reserve=self.io_reserve)
 
     def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""
@@ -104,6 +115,7 @@ class Asked:
             compute=self.compute,
             dilation=self.dilation,
             plan=self.plan,
+            adapt=self.adapt,
             baseline=baseline,
             on_progress=on_progress,
         )

@@ -78,6 +78,8 @@ def show_reply(reply: Reply, text: str) -> None:
         f"  {format_seconds(reply.seconds)} of {format_seconds(reply.target_s)} ({verdict}); predicted "
         f"{format_seconds(reply.predicted_s)}; {reply.n_tokens} tokens, {n}x{m}"
     )
+    if not reply.within_reach:
+        typer.echo("  out of reach: by the latest answers no plan keeps this target for 95 of 100")
     if reply.cut == "untrained":
         typer.echo("  layers left out of a model that was not trained for it: --depths any was asked for")
     typer.echo(f"  bits by layer: {bits_text(reply)}")
@@ -123,6 +125,7 @@ def reply_values(reply: Reply) -> dict[str, Any]:
         "predicted_s": reply.predicted_s,
         "target_s": reply.target_s,
         "met": reply.met,
+        "within_reach": reply.within_reach,
         "n_tokens": reply.n_tokens,
         "submodel": list(reply.submodel),
         "cut": reply.cut,

@@ -14,8 +14,12 @@ from pliant.plan.options import OURS, PlanOptions
 from pliant.plan.result import Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import StoreShape, store_shape
+from pliant.plan.slowdown import Slowdown, slowed
 from pliant.settings import thread_count
 from pliant.store.manifest import Manifest
+
+_LEAST_S = 1e-6
+"""A target that only the smallest submodel is ever planned for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,8 @@ class SessionOptions:
 
     `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
     place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into.
-    `yields` lets go of half the preload buffer whenever the system reports that memory is short.
+    `yields` lets go of half the preload buffer whenever the system reports that memory is short. `adapts`
+    plans for compute and reads as they were observed lately, not as they were profiled.
     """
 
     latency_s: float
@@ -35,6 +40,7 @@ class SessionOptions:
     best_effort: bool = False
     compute: Precise = "fp32"
     yields: bool = True
+    adapts: bool = True
     plan: PlanOptions = OURS
     margin: float = 0.05
     working_bytes: int | None = None
@@ -85,24 +91,35 @@ class Planner:
         *,
         held: Int[np.ndarray, "N M"] | None = None,
         arena_bytes: int = 0,
+        slowdown: Slowdown = Slowdown(),  # noqa: B008 - frozen
     ) -> Plan:
         """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
+
+        It keeps the target even when the device is slower than profiled by `slowdown`.
 
         Raises BudgetError naming the nearest feasible target.
         """
         length, how = self.bucket(n_tokens), options.planning
-        return make_plan(
+        made = make_plan(
             self.shape,
-            cost_table(self.profile, length, "p95"),
+            slowed(cost_table(self.profile, length, "p95"), slowdown),
             options.budget,
             self.importance,
             # Only the length that was planned for is promised; longer inputs run as well as they can.
             replace(how, best_effort=how.best_effort or held is not None),
-            expected=cost_table(self.profile, length, "median"),
+            expected=slowed(cost_table(self.profile, length, "median"), slowdown),
             held=held,
             accuracy=self.accuracy,
             arena_bytes=arena_bytes,
         )
+        if slowdown == Slowdown():
+            return made
+        return replace(made, reasons=(slowdown.reason, *made.reasons), slowdown=slowdown)
+
+    def least_s(self, options: SessionOptions, n_tokens: int, held: Int[np.ndarray, "N M"]) -> float:
+        """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
+        hurried = replace(options, latency_s=_LEAST_S, best_effort=True)
+        return self.plan(hurried, n_tokens, held=held).latency_p95_s
 
 
 def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:

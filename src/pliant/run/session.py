@@ -31,6 +31,7 @@ from pliant.run.memory import MemoryBudget, peak_rss_bytes
 from pliant.run.pipeline import FULL_BITS, Outcome, Pipeline, Ring
 from pliant.run.planning import SessionOptions as SessionOptions
 from pliant.run.planning import planner_of
+from pliant.run.plans import PlanKey, Plans
 from pliant.run.preload import PreloadBuffer
 from pliant.run.pressure import PressureWatch
 from pliant.store.read import Store
@@ -45,7 +46,8 @@ class Reply:
     `waited_s` of them other threads had the session. `expected_accuracy` is the plan's, None where none was
     measured. `bits[k][s]` is what shard s of the submodel's k-th layer really ran with, `planned_bits` what
     the plan wanted. `resident_weight_bytes` are preload buffer and working buffer; `peak_rss_bytes` is the
-    whole process. `cut` tells why the submodel may leave layers or slices out (see `Plan`).
+    whole process. `cut` tells why the submodel may leave layers or slices out (see `Plan`). `within_reach`
+    is False where, by what was observed lately, no plan keeps the target for 95 of 100 answers.
     """
 
     label: str | None
@@ -70,6 +72,7 @@ class Reply:
     spans: tuple[Span, ...]
     predicted_spans: tuple[Span, ...]
     program: Program
+    within_reach: bool
 
     @property
     def met(self) -> bool:
@@ -109,7 +112,13 @@ class Session:
         self._preload = PreloadBuffer()
         self._ring = Ring()
         self._keep_bytes: int | None = None
-        self._pipelines: dict[tuple[int, float], Pipeline] = {}
+        self._plans: Plans[Pipeline] = Plans(
+            profile,
+            self._make,
+            lambda length: self._planner.least_s(self.options, length, self._held()),
+            margin=options.margin,
+            adapts=options.adapts and fixed is None,
+        )
         self._is_warm = False
         self._turns, self._process, self._closed = Turns(), os.getpid(), False
         self.engine = Engine(
@@ -146,7 +155,7 @@ class Session:
     def plan(self) -> Plan:
         """The plan for inputs of `options.length` tokens."""
         with self._turns.lock:
-            return self._pipeline(self.options.length).plan
+            return self._explained(self.options.length, self.options.latency_s)
 
     @property
     def weight_bytes(self) -> int:
@@ -161,7 +170,7 @@ class Session:
         target_s = parse_seconds(latency)
         with self._turns.lock:
             self._check_open()
-            return self._pipeline(n_tokens, target_s).plan
+            return self._explained(n_tokens, target_s)
 
     def forecast(self, n_tokens: int, latency: str | float, percentile: Percentile = "median") -> float:
         """Seconds from text to answer of `plan_at(n_tokens, latency)`, by the profile."""
@@ -199,6 +208,9 @@ class Session:
             lambda: self.engine.embed(encoded.ids, encoded.types),
             lambda: answers.append(self.engine.head(n)),
         )
+        if self._keep_bytes is None:
+            length, seconds = self._planner.bucket(n), time.perf_counter() - start
+            self._plans.observe(pipeline, outcome.spans, n, length, target_s, seconds, waited_s)
         seconds = time.perf_counter() - start
         reply = self._reply(answers[0], (seconds, waited_s, target_s), n, pipeline, outcome)
         if self._keep_bytes is not None:
@@ -232,6 +244,7 @@ class Session:
         finally:
             self._lanes.drain()
             self.io_slowdown = io_slowdown
+        self._plans.plan_ahead(self._planner.bucket(self.options.length), self.options.latency_s)
 
     def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
         """Change target or buffer, replan, and warm up if the session was warm before.
@@ -305,7 +318,7 @@ class Session:
             plan = self._pipeline(self.options.length).plan
             self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
         self._keep_bytes = keep_bytes
-        self._pipelines.clear()
+        self._plans.clear()
 
     def _check_open(self) -> None:
         """Raise InputError once closed. In a forked child, start a memory watch of its own."""
@@ -326,34 +339,39 @@ class Session:
         if self._memory is not None:
             self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
         self._lanes.drain()
-        before, self._pipelines = self._pipelines, {}  # after an interrupt none counts on what is let go of
+        before = self._plans.clear()  # after an interrupt none counts on what is let go of
         try:
             self._preload.fill(self.store, plan.preload_runs)
         except StoreError:
-            self._pipelines = before
+            self._plans.clear(before)
             raise
         self._ring = Ring()  # the window may be smaller than the one before
-        key = (self._planner.bucket(self.options.length), self.options.latency_s)
-        self._pipelines = {key: self._bind(plan)}
+        key = PlanKey(self._planner.bucket(self.options.length), self.options.latency_s)
+        self._plans.clear({key: self._bind(plan)})
 
     def _replan_held(self) -> None:
         """After a run of an engagement: the next plan counts on what was kept."""
         self._lanes.drain()
-        self._pipelines.clear()
+        self._plans.clear()
 
     def _place_preload(self) -> None:
         for run in self._preload.runs:
             self.engine.encoder.place(run.layer, run.part, run.first, run.count, self._preload.address(run))
 
     def _pipeline(self, n_tokens: int, latency_s: float | None = None) -> Pipeline:
-        options = self.options if latency_s is None else replace(self.options, latency_s=latency_s)
-        key = (self._planner.bucket(n_tokens), options.latency_s)
-        if key not in self._pipelines:
-            plan = self._fixed or self._planner.plan(
-                options, key[0], held=self._held(), arena_bytes=self.engine.arena_bytes
-            )
-            self._pipelines[key] = self._bind(plan)
-        return self._pipelines[key]
+        target_s = self.options.latency_s if latency_s is None else latency_s
+        return self._plans.get(self._planner.bucket(n_tokens), target_s)
+
+    def _explained(self, n_tokens: int, target_s: float) -> Plan:
+        length = self._planner.bucket(n_tokens)
+        return self._plans.explained(self._pipeline(n_tokens, target_s), length, target_s)
+
+    def _make(self, key: PlanKey) -> Pipeline:
+        options = replace(self.options, latency_s=key.latency_s)
+        plan = self._fixed or self._planner.plan(
+            options, key.length, held=self._held(), arena_bytes=self.engine.arena_bytes, slowdown=key.slowdown
+        )
+        return self._bind(plan)
 
     def _bind(self, plan: Plan) -> Pipeline:
         pipeline = Pipeline(
@@ -424,6 +442,7 @@ class Session:
             spans=outcome.spans,
             predicted_spans=predicted,
             program=pipeline.program,
+            within_reach=self._plans.is_within_reach(pipeline, self._planner.bucket(n_tokens), target_s),
         )
 
 

@@ -196,5 +196,6 @@ def open_served(
         threads=threads,
         dilation=Dilation(dilation),
         depths=depths,
+        adapt=False,  # the endpoint picks targets by what it observed itself
     )
     return TextClassifier(name, identity, session)
