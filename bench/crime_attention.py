@@ -170,6 +170,7 @@ def _trade(report: Report, arguments: argparse.Namespace, n_texts: int) -> None:
 def _started(stack: ExitStack, name: str, *more: str) -> tuple[str, "subprocess.Popen[str]"]:
     """A node's address and process."""
     words = [*NODE, "--listen", "127.0.0.1:0", "--name", name, "--threads", "1", "--json", *more]
+    words += ["--settle", "1ms"]
     words += ["--latency", f"{DEADLINE_S}s", "--dilate", f"{SLOWER[name]:g}"]
     process = stack.enter_context(_process(words))
     assert process.stdout is not None

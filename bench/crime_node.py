@@ -30,7 +30,7 @@ N_LATE = 8
 N_CLIENTS = 16
 PEER = Path(__file__).with_name("crime_node_peer.py")
 PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
-NODE = [*PLIANT, "node", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--json"]
+NODE = [*PLIANT, "node", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--json", "--settle", "1ms"]
 ADDED_MS = 1.0
 GROWTH = 0.02
 

@@ -120,7 +120,7 @@ def test_a_node_answers_over_the_workers_that_join_it(tmp_path: Path) -> None:
     model = small_model(tmp_path)
     words = ("--cluster", "127.0.0.1:0", "--workers", "1", "--key", str(key), "--threads", "1", "--json")
     with said.open("wb") as errors:
-        asked = command("node", model, "--listen", "127.0.0.1:0", *words)
+        asked = command("node", model, "--listen", "127.0.0.1:0", "--settle", "1ms", *words)
         node = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=errors)
     try:
         assert node.stdout is not None

@@ -36,7 +36,7 @@ def node(cache: Path, *words: str) -> Iterator[tuple[str, "subprocess.Popen[str]
 
 def test_a_node_serves_until_sigterm_and_ends_well(cache: Path, as_json: Callable[..., Any]) -> None:
     """Status 0: whoever supervises it sees no failure. Meanwhile it explains itself."""
-    with node(cache, "--name", "one") as (url, process):
+    with node(cache, "--name", "one", "--settle", "1ms") as (url, process):
         tensor = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a lovely film"]}
         path = f"{url}/v2/models/imdb-lstm/infer"
         answer = httpx.post(path, json={"inputs": [tensor]}, timeout=PATIENCE_S).json()
@@ -70,6 +70,9 @@ def test_explain_is_a_table_for_people(cache: Path, cli: Callable[..., Result]) 
         (["--address", "gateway:8080"], "http://HOST:PORT"),
         (["--name", "no name"], "name"),
         (["--per-joule", "1"], "--power"),
+        (["--settle", "soon"], "soon"),
+        (["--peer-token-file", "/does/not/exist"], "token file"),
+        (["--peer-network", "10.0.0.0/40"], "10.0.0.0/8"),
         (["--per-joule", "1", "--power", "much"], "watts"),
         (["--power", "1", "--radio", "umts"], "lte"),
     ],

@@ -9,9 +9,9 @@ from http.client import HTTPConnection, HTTPException
 import httpx
 import pytest
 
+from pliant.serve.launch import NodeOptions
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address
-from pliant.serve.server import bind, hear_no_more
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, running
 
@@ -108,26 +108,39 @@ def test_who_had_connected_is_answered_after_the_node_listens_no_more(sent: byte
     assert b"connection: close" in head
 
 
-def test_calls_find_nobody_before_they_are_refused() -> None:
-    """What the system has connected already is still accepted."""
-    with bind(Address("127.0.0.1", 0)) as sock:
-        address = sock.getsockname()
-        with socket.create_connection(address, timeout=PATIENCE_S) as early:
-            hear_no_more(sock)
-            with socket.socket() as late:
-                late.settimeout(0.2)
-                with pytest.raises(TimeoutError):
-                    late.connect(address)
-            sock.settimeout(PATIENCE_S)
-            accepted, _ = sock.accept()
-            with accepted:
-                early.sendall(b"all of it")
-                assert accepted.recv(100) == b"all of it"
+def test_once_it_listens_no_more_calls_are_refused_at_once() -> None:
+    """Packets of calls were dropped for a while: whoever called then heard nothing for a second.
+
+    The system repeats a lost call after a second, so a call that takes as long was left to time out.
+    """
+    served = Upper()
+    served.gate.clear()
+    with running(served, settle_s=0.2) as node, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(node.post, "x")
+        _until(lambda: node.node is not None and node.node.n_open == 1)
+        host, _, port = node.address.partition(":")
+        node.stop()
+        try:
+            _until(lambda: _is_refused(host, int(port), timeout_s=0.9))
+            assert not first.done()
+        finally:
+            served.gate.set()
+        assert first.result().status_code == 200
 
 
-def _is_refused(host: str, port: int) -> bool:
+def test_a_node_settles_for_five_seconds_unless_told_otherwise() -> None:
+    """As long as balancers take to see that it is not ready; a person who presses Ctrl-C does not wait."""
+    assert NodeOptions(Address("127.0.0.1", 0), "0").settle_s == 5.0
+    with running(Upper(), settle_s=PATIENCE_S) as node:
+        server = node._stop.__self__  # type: ignore[attr-defined]
+        assert node.loop is not None
+        node.loop.call_soon_threadsafe(server.interrupt)
+        node.join()
+
+
+def _is_refused(host: str, port: int, timeout_s: float = PATIENCE_S) -> bool:
     try:
-        socket.create_connection((host, port), timeout=PATIENCE_S).close()
+        socket.create_connection((host, port), timeout=timeout_s).close()
     except ConnectionRefusedError:
         return True
     return False

@@ -88,6 +88,13 @@ def node(
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64,
+    settle: Annotated[
+        str,
+        typer.Option(
+            help="How long to accept requests after SIGTERM, while /v2/health/ready says no: as long as "
+            "balancers take to look elsewhere."
+        ),
+    ] = "5s",
     per_joule: Annotated[
         float,
         typer.Option(
@@ -145,6 +152,7 @@ def node(
         upstreams=tuple(upstream or ()),
         address=address,
         queue=queue,
+        settle_s=parse_seconds(settle),
         terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor, best_effort or None),
         learn_s=LEARN_S,
         objective=read_objective(per_joule),

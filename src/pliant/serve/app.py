@@ -1,6 +1,5 @@
 """A node's paths over HTTP: who may ask, how a body is read, what an error looks like. Knows no route."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -25,9 +24,9 @@ from pliant.route.wire import (
     encode_told,
 )
 from pliant.serve.ask import EXPLAIN_PATH
+from pliant.serve.bodies import Bodies
 from pliant.serve.callback import Callbacks
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
-from pliant.serve.limits import Limits
 from pliant.serve.metrics import TEXT
 from pliant.serve.node import Call, Node
 from pliant.serve.openapi import document
@@ -71,7 +70,12 @@ def make_app(
             Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
             Route(f"{base}/infer", paths.infer, methods=["POST"]),
         ]
-    handlers: Any = {PliantError: _failed, HTTPException: _http, Exception: _broken}
+    handlers: Any = {
+        PliantError: _failed,
+        HTTPException: _http,
+        ClientDisconnect: _gone,
+        Exception: _broken,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
     return _Guard(app, node, tokens, frozenset(route.path for route in routes))
@@ -129,6 +133,8 @@ class _Paths:
 
     def __init__(self, node: Node, version: str, tokens: Tokens, callbacks: Callbacks) -> None:
         self._node, self._version, self._tokens, self._callbacks = node, version, tokens, callbacks
+        self._bodies = Bodies(node.limits)
+        node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
         served = node.served
         about = document(served.signature, served.max_length, served.endpoint.best, version, bool(tokens))
         self._openapi = _json(about).body
@@ -164,29 +170,22 @@ class _Paths:
         return Response(self._openapi, media_type=JSON)
 
     async def infer(self, request: Request) -> Response:
-        node, headers = self._node, request.headers
-        start_s = node.clock()
+        node, start_s = self._node, self._node.clock()
         route = self._route(request)
-        content = await _body(request, node.limits, node.limits.body_bytes)
-        id = headers.get(REQUEST_HEADER)
-        if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
-            raise InputError(
-                f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to "
-                f"{_LONGEST_ID} of ASCII."
-            )
         spent: Spent | None = None
-        answering = node.name
-        try:
-            answer = await node.infer(Call(content, header_bytes(headers.get(HEADER_LENGTH)), route, id))
-        except PliantError as error:
-            response = await _failed(request, error)
-        else:
-            response, answering = _answered(answer.body), answer.node
-            here_s = node.clock() - start_s  # what was kept was answered before
-            spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
+        async with self._bodies.read(request, node.limits.body_bytes) as content:
+            call = _call(request, content, route)
+            try:
+                answer = await node.infer(call)
+            except PliantError as error:
+                response, answering = await _failed(request, error), node.name
+            else:
+                response, answering = _answered(answer.body), answer.node
+                here_s = node.clock() - start_s  # what was kept was answered before
+                spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         response.headers[NODE_HEADER] = answering
         if route is not None:
-            protocol = read_identity(headers).protocol
+            protocol = read_identity(request.headers).protocol
             response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent, protocol)
         return response
 
@@ -204,7 +203,8 @@ class _Paths:
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:
             raise NodeError("this node has no upstreams.", status=404)
-        self._node.upstreams.told(await _body(request, self._node.limits, LIMIT_BYTES))
+        async with self._bodies.read(request, LIMIT_BYTES) as body:
+            self._node.upstreams.told(body)
         return _json({})
 
     async def explain(self, request: Request) -> Response:
@@ -234,33 +234,22 @@ class _Paths:
         return route
 
 
+def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
+    """Raises InputError for headers that cannot be."""
+    id = request.headers.get(REQUEST_HEADER)
+    if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
+        raise InputError(
+            f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} of "
+            "ASCII."
+        )
+    return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id)
+
+
 def _answered(answer: Body) -> Response:
     if answer.header_bytes is None:
         return Response(answer.content, media_type=JSON)
     headers = {HEADER_LENGTH: str(answer.header_bytes)}
     return Response(answer.content, media_type=BINARY, headers=headers)
-
-
-async def _body(request: Request, limits: Limits, most: int) -> bytes:
-    """The whole body. Raises NodeError for one of more than `most` bytes, too slow, or coded."""
-    coding = request.headers.get("content-encoding", "identity")
-    if coding != "identity":
-        raise NodeError(f"a body coded as {coding[:40]!r} is not read; send it plain.", status=415)
-    said = request.headers.get("content-length", "0")
-    too_long = NodeError(f"the body is longer than {most} bytes.", status=413)
-    if not said.isdigit() or int(said) > most:
-        raise too_long
-    parts, n_bytes = [], 0
-    try:
-        async with asyncio.timeout(limits.body_s):
-            async for part in request.stream():
-                parts.append(part)
-                n_bytes += len(part)
-                if n_bytes > most:
-                    raise too_long
-    except TimeoutError:
-        raise NodeError(f"the body took longer than {limits.body_s:g} s.", status=408) from None
-    return b"".join(parts)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -282,9 +271,12 @@ async def _http(request: Request, error: Exception) -> Response:
     return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
 
 
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody hears it; it is counted, and no traceback is logged, with which a flood would fill a disk."""
+    return Response(status_code=499)
+
+
 async def _broken(request: Request, error: Exception) -> Response:
-    if isinstance(error, ClientDisconnect):
-        return Response(status_code=499)
     return _error(500, "the node failed; its log says how.", {})
 
 

@@ -2,53 +2,84 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from pliant.serve.budget import ByteBudget
 from pliant.serve.limits import Limits
+from pliant.serve.places import Places
+
+_HEALTH = b"/v2/health/"
+OnRefused = Callable[[int], None]
 
 
-def guarded(limits: Limits) -> Callable[..., asyncio.Protocol]:
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the connections of a server share: limits, places, bytes of answers that nobody has read yet.
+
+    `on_refused` hears the status of each request that is refused before it reaches the application.
+    """
+
+    limits: Limits
+    places: Places
+    answers: ByteBudget
+    on_refused: OnRefused
+
+
+def guarded(limits: Limits, on_refused: OnRefused = lambda status: None) -> Callable[..., asyncio.Protocol]:
     """uvicorn's protocol within `limits`: what makes one for each connection."""
-
-    class Guarded(_Guarded):
-        pass
-
-    Guarded.limits = limits
-    return Guarded
+    answers = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
+    return partial(_Guarded, Shared(limits, Places(limits), answers, on_refused))
 
 
 class _Guarded(HttpToolsProtocol):
     """Bounds the head's size and number of lines, the time it may take to come, and that to read an answer.
 
-    uvicorn itself waits for a head for ever, and keeps all of it (a "slowloris" needs no more).
+    uvicorn itself waits for a head for ever, and keeps all of it (a "slowloris" needs no more). Where there
+    are more connections than places, those that have brought no request are closed for newer ones.
     """
 
-    limits: Limits
-
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, shared: Shared, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.limits, self._shared = shared.limits, shared
+        self.address = ""
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._head_since_s = self._heard_s = 0.0
         self._is_in_head = True
         self._is_leaving = False
+        self._has_place = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.n_connections:
-            self._refuse(503, "too many connections; try again.", ("retry-after: 1",))
-            return
+        self.address = self.client[0] if self.client else ""
+        self._has_place = self._shared.places.enter(self, self.address)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._shared.places.leave(self)
+        self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
         super().connection_lost(exc)
+
+    def evict(self) -> None:
+        """Another needs its place, or its answer's room: close it, telling who has begun a request."""
+        is_reading = self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self._head_bytes or is_reading:
+            why = "this request came slowly, and others needed its place; try again."
+            self._refuse(503, why, ("retry-after: 1",))
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -57,6 +88,7 @@ class _Guarded(HttpToolsProtocol):
             if self._timer is None and (self.cycle is None or self.cycle.response_complete):
                 self._expect_head()
             self._head_bytes += len(data)
+            self._heard_s = self.loop.time()
         super().data_received(data)
         if self._is_in_head and self._head_bytes > self.limits.head_bytes:
             self._refuse(431, f"headers are longer than {self.limits.head_bytes} bytes.")
@@ -79,8 +111,12 @@ class _Guarded(HttpToolsProtocol):
         if size > self.limits.head_bytes:
             self._refuse(431, f"{size} bytes of headers are more than {self.limits.head_bytes}.")
             return
+        if not self._has_place and not self.url.startswith(_HEALTH):
+            self._refuse(503, "too many connections; try again.", ("retry-after: 1",))
+            return
+        self._shared.places.reads(self)
         super().on_headers_complete()
-        if self._is_leaving and self.cycle is not None:
+        if (self._is_leaving or not self._has_place) and self.cycle is not None:
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
@@ -90,6 +126,8 @@ class _Guarded(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_in_head = True
         if not self.transport.is_closing() and self.cycle is not None:
+            if not self.cycle.response_complete:
+                self._shared.places.works(self)
             super().on_message_complete()
             if self.cycle.response_complete:
                 self._expect_head()
@@ -97,12 +135,16 @@ class _Guarded(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         is_last = not self.pipeline
         super().on_response_complete()
+        self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
-        if self.transport.get_write_buffer_size():
+        n_unread = self.transport.get_write_buffer_size()
+        if n_unread:
+            self._shared.answers.take(self, n_unread)
             self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
         if not is_last or self.transport.is_closing():
             return
+        self._shared.places.waits(self)
         if self.cycle.more_body:  # answered without it, but the next head comes behind it
             self._timer = self.loop.call_later(self.limits.body_s, self.transport.close)
         elif self._head_bytes:
@@ -118,12 +160,29 @@ class _Guarded(HttpToolsProtocol):
         self._refuse(400, msg)
 
     def _expect_head(self) -> None:
-        self._stop_timer()
-        self._timer = self.loop.call_later(self.limits.head_s, self._head_is_late)
+        self._head_since_s = self._heard_s = self.loop.time()
+        self._wait_for_head()
 
-    def _head_is_late(self) -> None:
-        if self._head_bytes:
-            self._refuse(408, f"the request's head took longer than {self.limits.head_s:g} s.")
+    def _wait_for_head(self) -> None:
+        self._stop_timer()
+        wait_s = min(self._head_due_s - self.loop.time(), self.limits.stall_s)
+        self._timer = self.loop.call_later(wait_s, self._check_head)
+
+    @property
+    def _head_due_s(self) -> float:
+        """When the head is late: as a whole, or since the last of its bytes."""
+        due_s = self._head_since_s + self.limits.head_s
+        return min(due_s, self._heard_s + self.limits.stall_s) if self._head_bytes else due_s
+
+    def _check_head(self) -> None:
+        if self.loop.time() < self._head_due_s:
+            self._wait_for_head()
+        elif self._head_bytes:
+            self._refuse(
+                408,
+                f"the request's head took longer than {self.limits.head_s:g} s, or stood still for "
+                f"{self.limits.stall_s:g} s.",
+            )
         elif not self.transport.is_closing():
             self.transport.close()
 
@@ -141,6 +200,7 @@ class _Guarded(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
+        self._shared.on_refused(status)
         body = msgspec.json.encode({"error": why})
         lines = (
             f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",

@@ -42,11 +42,11 @@ class NodeOptions:
     """What a node is told.
 
     `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
-    answers once it has said that it leaves, `learn_s` how long it may time samples before it starts; `prior`
-    is what is known of this device without that. `tokens` are clients', `peer_tokens` other nodes', of which
-    the first is shown upstream; `callbacks` say where nodes below may be told of changes. `terms` are of
-    requests that start here and bring none, before the model's own. `objective` says where requests that
-    start here go; joules count by `power` and `radio` (eq. 8 and 9).
+    accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
+    before it starts; `prior` is what is known of this device without that. `tokens` are clients',
+    `peer_tokens` other nodes', of which the first is shown upstream; `callbacks` say where nodes below may
+    be told of changes. `terms` are of requests that start here and bring none, before the model's own.
+    `objective` says where requests that start here go; joules count by `power` and `radio` (eq. 8 and 9).
     """
 
     listen: Address
@@ -60,7 +60,7 @@ class NodeOptions:
     tls: Tls = field(default_factory=Tls)
     is_insecure: bool = False
     queue: int = 64
-    settle_s: float = 0.5
+    settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
     learn_s: float = 0.0
     prior: TimeCurve | None = None
@@ -115,7 +115,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         if options.learn_s:
             node.learn(LENGTHS, options.learn_s)
         app = make_app(node, tokens, options.version, options.callbacks)
-        server = NodeServer(app, options.limits, tls, node.drain, options.settle_s)
+        server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
         tasks = [
             loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop))),

@@ -87,9 +87,16 @@ class Metrics:
             ("upstream",),
             registry=here,
         )
+        self.body_bytes = Gauge(
+            "pliant_body_bytes", "Bodies of requests that are read or wait for their answer.", registry=here
+        )
         queue = Gauge("pliant_queue_length", "Requests that wait for the local model.", registry=here)
         queue.set_function(queue_length)
         self.registry.register(_States(states))
+
+    def refused(self, status: int) -> None:
+        """A request was refused with `status` before its path was known."""
+        self.responses.labels("none", status).inc()
 
     def text(self) -> bytes:
         """In the format that Prometheus reads."""

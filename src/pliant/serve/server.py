@@ -2,36 +2,32 @@
 
 import asyncio
 import contextlib
-import ctypes
+import resource
 import signal
 import socket
 import ssl
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import final
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from pliant.errors import NodeError
-from pliant.serve.connection import guarded
+from pliant.serve.connection import OnRefused, guarded
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address
 
-BACKLOG = 512
+BACKLOG = 4096
+"""Calls that the system keeps until they are accepted: more are lost, and made again after a second."""
+_ACCEPTED_AT_ONCE = 64
+"""Calls accepted in one turn of the event loop, which then serves those that it has."""
 LINGER_S = 0.2
-"""Between the last new connection and the end of listening: those half made are made, and accepted."""
-_ATTACH_FILTER = 26
-"""SO_ATTACH_FILTER, which Python has no name for."""
-_DROPS_SYNS = struct.pack(
-    "HBBI" * 5,
-    *(0x30, 0, 0, 13),  # the flags of the TCP header
-    *(0x54, 0, 0, 0x12),  # SYN and ACK of these
-    *(0x15, 0, 1, 0x02),  # SYN alone?
-    *(0x06, 0, 0, 0),  # then the packet is dropped
-    *(0x06, 0, 0, 0xFFFFFFFF),  # else it is taken
-)
-"""A filter in the kernel's language (socket(7)): calls to a socket are not heard, its packets else are."""
+"""Between the end of listening and the last look at connections: TLS handshakes take round trips."""
+_TURNS_TO_MAKE = 3
+"""Of the event loop, from a call that asyncio has accepted to a connection that is made."""
+_SPARE_DESCRIPTORS = 256
+"""For files, upstreams and the model, beside the connections of clients."""
 
 
 def bind(listen: Address) -> socket.socket:
@@ -56,9 +52,11 @@ class NodeServer(uvicorn.Server):
     """Serves `app` until SIGTERM or SIGINT, then drains: no request that was read is lost.
 
     First the node says that it is not ready and asks every client to leave (`on_drain`), while it still
-    answers, for `settle_s`: whoever spreads requests looks elsewhere. Then it hears no new calls, takes those
-    that were made, listens no more, answers what it has read or is being sent, and ends. A connection that
-    lay idle all the while is closed. A second signal ends it at once.
+    accepts and answers, for `settle_s` after SIGTERM: whoever spreads requests looks elsewhere. Then it
+    accepts what has called, and refuses calls at once, answers what it has read or is being sent, and ends.
+    A connection that lay idle all the while is closed. SIGINT comes from a person, whom nobody balances:
+    there is no settling. A second signal ends it at once. `on_refused` hears the status of what is refused
+    before it reaches `app`.
     """
 
     def __init__(
@@ -68,54 +66,86 @@ class NodeServer(uvicorn.Server):
         tls: ssl.SSLContext | None,
         on_drain: Callable[[], None],
         settle_s: float,
+        on_refused: OnRefused = lambda status: None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=guarded(limits),  # type: ignore[arg-type]
+                http=guarded(within_descriptors(limits), on_refused),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                backlog=BACKLOG,
+                backlog=_ACCEPTED_AT_ONCE,
                 timeout_keep_alive=int(limits.idle_s),
                 timeout_graceful_shutdown=int(limits.hop_s + limits.body_s),
             )
         )
         self._tls = tls
-        self._on_drain, self._settle_s = on_drain, settle_s
+        self._on_drain, self._settle_s, self._is_interrupted = on_drain, settle_s, False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.config.ssl = self._tls
         await super().startup(sockets)
+        for sock in sockets or []:
+            sock.listen(BACKLOG)  # asyncio listens with as many as it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
         self._on_drain()
-        ends_s = asyncio.get_running_loop().time() + self._settle_s
-        while not self.force_exit and asyncio.get_running_loop().time() < ends_s:
+        ends_s = loop.time() + self._settle_s
+        while not (self.force_exit or self._is_interrupted) and loop.time() < ends_s:
             await asyncio.sleep(min(0.05, self._settle_s))
-        for sock in sockets or []:
-            hear_no_more(sock)
+        await self._end_listening(sockets or [])
+        await super().shutdown(sockets)
+
+    async def _end_listening(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept what has called, and close `sockets`, so that later calls are refused at once.
+
+        Closing them alone would reset connections that nobody has accepted yet, with their requests; and
+        asyncio loses those that it has accepted, but not made yet (`Server._attach`).
+        """
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            loop.remove_reader(sock)
+        for _ in range(_TURNS_TO_MAKE):
+            await asyncio.sleep(0)
+        accepted = [connection for sock in sockets for connection in _accepted(sock)]
+        for server in self.servers:
+            server.close()
+        made = [
+            loop.create_task(loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls))
+            for connection in accepted
+        ]
         if not self.force_exit:
             await asyncio.sleep(LINGER_S)
-        await super().shutdown(sockets)
+        for task in made:
+            task.cancel()
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     def stop(self) -> None:
         """As SIGTERM does; once more, as a second one."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
+    def interrupt(self) -> None:
+        """As SIGINT does."""
+        self._is_interrupted = True
+        self.stop()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The signals end the server, and not, as uvicorn has it, the process once more."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGTERM, signal.SIGINT)
         installed = []
-        for number in numbers:
+        for number, end in ((signal.SIGTERM, self.stop), (signal.SIGINT, self.interrupt)):
             with contextlib.suppress(ValueError, RuntimeError):  # not in a main thread
-                loop.add_signal_handler(number, self.stop)
+                loop.add_signal_handler(number, end)
                 installed.append(number)
         try:
             yield
@@ -124,13 +154,27 @@ class NodeServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def hear_no_more(sock: socket.socket) -> None:
-    """Calls from now on find nobody, until `sock` is closed; then they are refused.
+def within_descriptors(limits: Limits) -> Limits:
+    """`limits` with as many connections as the process may have files open, which is raised where it can be.
 
-    Closing it alone would reset connections that the system has made, and nobody has accepted yet, with the
-    requests that they carry.
+    At the limit of the system nothing could be accepted, not even a question about health.
     """
-    code = ctypes.create_string_buffer(_DROPS_SYNS, len(_DROPS_SYNS))
-    program = struct.pack("HP", len(_DROPS_SYNS) // 8, ctypes.addressof(code))
-    with contextlib.suppress(OSError):  # a system without filters
-        sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
+    needed = limits.n_connections + limits.n_reserved_connections + _SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return limits
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    room = soft - limits.n_reserved_connections - _SPARE_DESCRIPTORS
+    return replace(limits, n_connections=max(1, min(limits.n_connections, room)))
+
+
+def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
+    """Connections that were made to `sock`, and nobody has accepted yet."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(BACKLOG):
+            connection, _ = sock.accept()
+            connection.setblocking(False)
+            yield connection
