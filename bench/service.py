@@ -1,12 +1,15 @@
 """Nodes under real use: many clients, over loopback; each node a process of its own, clients in another.
 
-[serve.concurrency] (service_concurrency.py)
+[serve.concurrency] (service_concurrency.py), [serve.forged] (service_forged.py), [serve.flood]
+(service_flood.py)
 """
 
 from report import Report, options
 from service_concurrency import concurrency
+from service_flood import flood
+from service_forged import forged
 
-CLAIMS = (concurrency,)
+CLAIMS = (concurrency, forged, flood)
 """Each is called with the report and with whether a quick run is wanted."""
 
 
