@@ -48,7 +48,7 @@ async def _load(url: str, body: bytes, n_clients: int, for_s: float) -> Answers:
     request, start_s = head.encode() + body, time.perf_counter()
     clients = [_Client(request, start_s + for_s, found, loop.create_future()) for _ in range(n_clients)]
     for client in clients:
-        await loop.create_connection(lambda c=client: c, at.hostname, at.port)  # type: ignore[misc]
+        await loop.create_connection(lambda c=client: c, at.hostname or "", at.port or 80)  # type: ignore[misc]
     await asyncio.gather(*(client.ended for client in clients))
     found.took_s = time.perf_counter() - start_s
     return found

@@ -143,7 +143,7 @@ class Client:
         tls = self._tls if scheme == "https" else None
         _, connection = await asyncio.get_running_loop().create_connection(
             lambda: Connection(limits.head_bytes, limits.body_bytes),
-            parts.hostname,
+            parts.hostname or "",
             parts.port or (80 if tls is None else 443),
             ssl=tls,
         )

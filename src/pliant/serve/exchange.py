@@ -35,6 +35,9 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.idle_since_s = 0.0
         self._reply: asyncio.Future[Received] | None = None
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._parts: list[bytes] = []
+        self._is_kept = self._is_unframed = False
         self._start()
 
     @property
@@ -120,8 +123,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._parts: list[bytes] = []
+        self._headers, self._parts = [], []
         self._n_head = self._n_body = 0
         self._sent_s = 0.0
         self._is_kept = self._is_unframed = False

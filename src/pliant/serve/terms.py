@@ -86,4 +86,4 @@ def read_terms(parameters: Mapping[str, Any]) -> Terms:
             found.append(None if value is None else float(value))
         except OverflowError as error:
             raise InputError(f"{name} has too many digits; give a number in range.") from error
-    return Terms(*found, best_effort)
+    return Terms(found[0], found[1], best_effort)
