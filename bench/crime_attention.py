@@ -171,7 +171,7 @@ def _started(stack: ExitStack, name: str, *more: str) -> tuple[str, "subprocess.
     """A node's address and process."""
     words = [*NODE, "--listen", "127.0.0.1:0", "--name", name, "--threads", "1", "--json", *more]
     words += ["--settle", "1ms"]
-    words += ["--latency", f"{DEADLINE_S}s", "--dilate", f"{SLOWER[name]:g}"]
+    words += ["--latency", f"{DEADLINE_S}s", "--best-effort", "--dilate", f"{SLOWER[name]:g}"]
     process = stack.enter_context(_process(words))
     assert process.stdout is not None
     return json.loads(process.stdout.readline())["url"], process
