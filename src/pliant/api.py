@@ -141,11 +141,14 @@ def plan_of(
         return planner.plan(options, length, arena_bytes=n_bytes)
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
+    grid = None if planner.accuracy is None else planner.accuracy.grid
     if baseline == "load-exec":
-        return load_and_execute(*job, settings, expected=expected, accuracy=planner.accuracy)
+        made = load_and_execute(*job, settings, expected=expected, accuracy=grid)
+        return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
     kind, _, bits = baseline.partition("-")
     system = standard_pipeline if kind == "stdpl" else preload_model
-    return system(*job, int(bits), settings, expected=expected, accuracy=planner.accuracy)
+    made = system(*job, int(bits), settings, expected=expected, accuracy=grid)
+    return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
 
 
 def open_source(

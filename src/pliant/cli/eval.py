@@ -70,6 +70,7 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
     return {
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
+        "expected_accuracy": _mean([r.expected_accuracy for r in replies]),
         "n": len(replies),
         "seconds": {
             "median": float(np.median(seconds)),
@@ -88,14 +89,22 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
     }
 
 
+def _mean(expected: list[float | None]) -> float | None:
+    """What the grid of accuracy expected of the submodels that ran; None where one was never measured."""
+    known = [x for x in expected if x is not None]
+    return float(np.mean(known)) if len(known) == len(expected) else None
+
+
 def _show(values: dict[str, Any]) -> None:
     low, high = values["accuracy_interval"]
     seconds = values["seconds"]
     n, m = values["submodel"]
+    told = values["expected_accuracy"]
+    expected = "" if told is None else f", {100 * told:.2f} % expected"
     ran = ", ".join(_ran(**r) for r in values["submodels_run"])
     typer.echo(
         f"{values['system']}: accuracy {100 * values['accuracy']:.2f} % "
-        f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples"
+        f"[{100 * low:.2f}, {100 * high:.2f}] of {values['n']} examples{expected}"
     )
     show_truncation(values["n_truncated"])
     typer.echo(

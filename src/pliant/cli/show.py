@@ -80,6 +80,12 @@ def show_reply(reply: Reply, text: str) -> None:
     )
     if not reply.within_reach:
         typer.echo("  out of reach: by the latest answers no plan keeps this target for 95 of 100")
+    interval = reply.accuracy_interval
+    if reply.expected_accuracy is not None and interval is not None:
+        typer.echo(
+            f"  expected accuracy {100 * reply.expected_accuracy:.1f} % (95 % interval "
+            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
+        )
     if reply.cut == "untrained":
         typer.echo("  layers left out of a model that was not trained for it: --depths any was asked for")
     typer.echo(f"  bits by layer: {bits_text(reply)}")
@@ -129,6 +135,8 @@ def reply_values(reply: Reply) -> dict[str, Any]:
         "n_tokens": reply.n_tokens,
         "submodel": list(reply.submodel),
         "cut": reply.cut,
+        "expected_accuracy": reply.expected_accuracy,
+        "accuracy_interval": reply.accuracy_interval,
         "bits": reply.bits,
         "planned_bits": reply.planned_bits,
         "resident_weight_bytes": reply.resident_weight_bytes,

@@ -1,7 +1,7 @@
 """The systems STI is compared with (its Table 4), as planners of the same Plan type. Runs nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class _Job:
             cut=cut,
         )
         whole = self.shape.n_layers * self.shape.n_slices * self.shape.shard_bytes(bits)
-        return assemble(
+        made = assemble(
             draft,
             self.shape,
             self.costs,
@@ -174,6 +174,7 @@ class _Job:
             margin=self.options.margin,
             preload_bytes=whole if is_held else 0,
         )
+        return replace(made, expected_accuracy=self.known.at(c.n, c.m, made.fidelity))
 
 
 def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> Curves:

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from pliant.ir.cost import Budget, Span
 from pliant.ir.program import FULL, Run
+from pliant.plan.accuracy import AccuracyInterval
 from pliant.plan.load import LayerLoad
 from pliant.plan.shape import FULL_BITS, StoreShape
 from pliant.plan.slowdown import Slowdown
@@ -41,9 +42,9 @@ class Plan:
     then be late.
     `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
-    `expected_accuracy` is a fraction, None where nothing was measured. `slowdown` is what the costs of the
-    profile were multiplied by. `cut` tells why layers or slices may
-    be left out; "untrained" happens with `PlanOptions.depths` "any" only.
+    `expected_accuracy` is a fraction with its 95 % interval, None where nothing was measured. `slowdown` is
+    what the costs of the profile were multiplied by. `cut` tells why layers or slices may be left out;
+    "untrained" happens with `PlanOptions.depths` "any" only.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Plan:
     reasons: tuple[str, ...]
     expected_accuracy: float | None = None
     slowdown: Slowdown = Slowdown()  # noqa: RUF009 - frozen
+    accuracy_interval: AccuracyInterval | None = None
     cut: Cut = "none"
 
     @property
@@ -128,6 +130,7 @@ def plan_text(plan: Plan) -> str:
         f"{plan.compute_s * 1e3:.2f} ms, IO {plan.io_s * 1e3:.2f} ms, waits {plan.wait_s * 1e3:.2f} ms",
         f"  weights {plan.memory.preload_bytes} B preloaded + {plan.memory.working_bytes} B working "
         f"({most}window of {plan.window} layers)",
+        *_accuracy_lines(plan),
         "  layer  bits of each slice (held before the run)       reads [B]  AIB before  after [ms]",
     ]
     for k, layer in enumerate(plan.layers):
@@ -136,6 +139,16 @@ def plan_text(plan: Plan) -> str:
         lines.append(f"  {layer:5d}  {cells:<48} {plan.load_bytes(k):10d} {aib}")
     lines += [f"  - {reason}" for reason in plan.reasons]
     return "\n".join(lines) + "\n"
+
+
+def _accuracy_lines(plan: Plan) -> Iterator[str]:
+    """What share of answers is expected to be right, where that is known."""
+    interval = plan.accuracy_interval
+    if plan.expected_accuracy is not None and interval is not None:
+        yield (
+            f"  expected accuracy {100 * plan.expected_accuracy:.1f} % (95 % interval "
+            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
+        )
 
 
 def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:

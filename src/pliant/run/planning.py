@@ -9,9 +9,10 @@ from pliant.errors import InputError
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.models.encoder_graph import Precise
-from pliant.plan.accuracy import AccuracyGrid, expected_grid
+from pliant.plan.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
+from pliant.plan.load import fidelity, weights_of
 from pliant.plan.options import OURS, PlanOptions
-from pliant.plan.result import Plan
+from pliant.plan.result import Grid, Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import StoreShape, store_shape
 from pliant.plan.slowdown import Slowdown, slowed
@@ -77,7 +78,7 @@ class Planner:
     shape: StoreShape
     profile: DeviceProfile
     importance: Float[np.ndarray, "N M"]
-    accuracy: AccuracyGrid | None
+    accuracy: ExpectedAccuracy | None
 
     def bucket(self, n_tokens: int) -> int:
         """The profiled length that inputs of `n_tokens` are planned with."""
@@ -109,9 +110,10 @@ class Planner:
             replace(how, best_effort=how.best_effort or held is not None),
             expected=slowed(cost_table(self.profile, length, "median"), slowdown),
             held=held,
-            accuracy=self.accuracy,
+            accuracy=None if self.accuracy is None else self.accuracy.grid,
             arena_bytes=arena_bytes,
         )
+        made = replace(made, accuracy_interval=self.interval(made.expected_accuracy))
         if slowdown == Slowdown():
             return made
         return replace(made, reasons=(slowdown.reason, *made.reasons), slowdown=slowdown)
@@ -120,6 +122,18 @@ class Planner:
         """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
         hurried = replace(options, latency_s=_LEAST_S, best_effort=True)
         return self.plan(hurried, n_tokens, held=held).latency_p95_s
+
+    def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
+        """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""
+        if bits == plan.bits or self.accuracy is None:
+            return plan.expected_accuracy
+        weights = weights_of(self.importance[list(plan.layers), : plan.width])
+        known = curves(self.accuracy.grid, errors)
+        return known.at(plan.n, plan.width, fidelity(bits, weights, errors))
+
+    def interval(self, accuracy: float | None) -> AccuracyInterval | None:
+        """The 95 % interval of an expected accuracy; None where nothing was measured."""
+        return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
 
 
 def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
@@ -130,5 +144,5 @@ def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
         shape=store_shape(spec),
         profile=profile,
         importance=np.asarray(table or np.ones((spec.n_layers, spec.n_heads)), np.float64),
-        accuracy=None if manifest.accuracy is None else expected_grid(manifest.accuracy),
+        accuracy=None if manifest.accuracy is None else expected_accuracy(manifest.accuracy),
     )

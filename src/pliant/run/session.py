@@ -22,6 +22,7 @@ from pliant.ir.device import Percentile
 from pliant.ir.program import FULL, Program, Run
 from pliant.kernels.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.plan.accuracy import AccuracyInterval
 from pliant.plan.result import Plan
 from pliant.plan.submodel import Cut
 from pliant.quantities import parse_bytes, parse_seconds
@@ -43,11 +44,12 @@ class Reply:
 
     `logits` float32 [labels] are the model's own and `scores` their softmax, in label order, `score` that
     of `label`; an embedding model answers with `vector` instead. `seconds` run from text to answer; for
-    `waited_s` of them other threads had the session. `expected_accuracy` is the plan's, None where none was
-    measured. `bits[k][s]` is what shard s of the submodel's k-th layer really ran with, `planned_bits` what
-    the plan wanted. `resident_weight_bytes` are preload buffer and working buffer; `peak_rss_bytes` is the
-    whole process. `cut` tells why the submodel may leave layers or slices out (see `Plan`). `within_reach`
-    is False where, by what was observed lately, no plan keeps the target for 95 of 100 answers.
+    `waited_s` of them other threads had the session. `bits[k][s]` is what shard s of the submodel's k-th
+    layer really ran with, `planned_bits` what the plan wanted. `resident_weight_bytes` are preload buffer
+    and working buffer; `peak_rss_bytes` is the whole process. `cut` tells why the submodel may leave layers
+    or slices out (see `Plan`). `expected_accuracy`, with its 95 % interval, is that of the submodel at the
+    bits that ran; None where nothing was measured. `within_reach` is False where, by what was
+    observed lately, no plan keeps the target for 95 of 100 answers.
     """
 
     label: str | None
@@ -59,9 +61,10 @@ class Reply:
     waited_s: float
     target_s: float
     n_tokens: int
-    expected_accuracy: float | None
     submodel: tuple[int, int]
     cut: Cut
+    expected_accuracy: float | None
+    accuracy_interval: AccuracyInterval | None
     bits: tuple[tuple[int, ...], ...]
     planned_bits: tuple[tuple[int, ...], ...]
     predicted_s: float
@@ -419,6 +422,7 @@ class Session:
         scores = None if labels is None else _softmax(answer)
         best = None if scores is None else int(np.argmax(scores))
         predicted_s, predicted = self._forecast(pipeline, n_tokens, "median")
+        expected = self._planner.expected(plan, outcome.bits, self.options.plan.errors)
         return Reply(
             label=None if labels is None or best is None else labels[best],
             score=None if scores is None or best is None else scores[best],
@@ -429,9 +433,10 @@ class Session:
             waited_s=waited_s,
             target_s=target_s,
             n_tokens=n_tokens,
-            expected_accuracy=plan.expected_accuracy,
             submodel=(plan.n, plan.width),
             cut=plan.cut,
+            expected_accuracy=expected,
+            accuracy_interval=self._planner.interval(expected),
             bits=outcome.bits,
             planned_bits=plan.bits,
             predicted_s=predicted_s,

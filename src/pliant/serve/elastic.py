@@ -65,9 +65,7 @@ class ElasticSession:
         expected_s = pick.level.at(n)
         whole_s = self.trade.fullest(n).level.at(n) * (answered_s / expected_s) if expected_s else None
         outputs = classified(reply.logits, reply.label)
-        # The accuracy of the plan that ran: memory may have run short since the pick.
-        accuracy = reply.expected_accuracy
-        return Reply(outputs, self.name, answered_s, accuracy, whole_s, reply.cut)
+        return Reply(outputs, self.name, answered_s, reply.expected_accuracy, whole_s, reply.cut)
 
     def close(self) -> None:
         """End the session."""

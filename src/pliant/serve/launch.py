@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pliant.errors import NodeError
+from pliant.errors import BudgetError, NodeError
 
 try:
     from pliant.serve.app import make_app
@@ -85,6 +85,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
     """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
     try:
         tokens = Tokens(options.tokens, options.peer_tokens)
+        _check_floor(options, served)
         check_exposure(options.listen, tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
@@ -124,6 +125,17 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         for task in tasks:
             open_.callback(task.cancel)
         await server.serve([sock])
+
+
+def _check_floor(options: NodeOptions, served: Served) -> None:
+    """Raise NodeError for a floor of the node's own for which it would refuse every request."""
+    floor = options.terms.over(served.terms).accuracy_floor
+    if not floor:
+        return
+    try:
+        served.endpoint.curve(floor)
+    except BudgetError as error:
+        raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
 def _node(options: NodeOptions, served: Served, listen: Address) -> Node:

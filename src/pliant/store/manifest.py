@@ -80,11 +80,25 @@ class AccuracyEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class AccuracyFold:
+    """The same on one part of the examples: `accuracy` and `log_likelihood` of each entry, in their order."""
+
+    n_examples: int
+    accuracy: tuple[float, ...]
+    log_likelihood: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AccuracyTable:
-    """What submodels of a store were measured to answer, all on the same `n_examples` examples."""
+    """What submodels of a store were measured to answer, all on the same `n_examples` examples.
+
+    `folds` split these examples in at least two parts, so that a submodel can be chosen by some examples and
+    judged by others; empty in tables of before there were any.
+    """
 
     n_examples: int
     entries: tuple[AccuracyEntry, ...]
+    folds: tuple[AccuracyFold, ...] = ()
 
     def __post_init__(self) -> None:
         places = {(e.n, e.m, e.bits) for e in self.entries}
@@ -95,6 +109,31 @@ class AccuracyTable:
                 raise StoreError(
                     f"accuracy of {e.n}x{e.m} at {e.bits} bits: {e.accuracy} must lie in 0..1, and its "
                     f"log-likelihood, {e.log_likelihood}, not above 0."
+                )
+
+        self._check_folds()
+
+    def _check_folds(self) -> None:
+        if not self.folds:
+            return
+        sizes = [fold.n_examples for fold in self.folds]
+        lengths = {len(x) for fold in self.folds for x in (fold.accuracy, fold.log_likelihood)}
+        if (
+            len(sizes) < 2
+            or min(sizes) < 1
+            or sum(sizes) != self.n_examples
+            or lengths != {len(self.entries)}
+        ):
+            raise StoreError(
+                f"folds of {sizes} examples with {sorted(lengths)} numbers each do not split a table of "
+                f"{self.n_examples} examples and {len(self.entries)} entries."
+            )
+        for i, e in enumerate(self.entries):
+            right = sum(fold.n_examples * fold.accuracy[i] for fold in self.folds)
+            if not abs(right - self.n_examples * e.accuracy) < 0.5:
+                raise StoreError(
+                    f"accuracy of {e.n}x{e.m} at {e.bits} bits is {e.accuracy}, but its folds say "
+                    f"{right / self.n_examples}."
                 )
 
     def check(self, spec: ModelSpec) -> None:
