@@ -14,6 +14,8 @@ import numpy as np
 
 from pliant.route.curve import TimeCurve
 from pliant.route.endpoint import Request
+from pliant.route.identity import Identity
+from pliant.route.wire import Spent
 from pliant.serve.admission import Admission
 from pliant.serve.app import make_app
 from pliant.serve.inference import read_request, write_reply
@@ -38,6 +40,7 @@ class Unrouted:
 
     def __init__(self, served: Served) -> None:
         self.served, self.limits, self.clock = served, Limits(), time.monotonic
+        self.identity = Identity(served.identity)
         self._admission = Admission(64)
         self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
 
@@ -49,7 +52,7 @@ class Unrouted:
         answer = write_reply(request, done.result.outputs, self.served.signature)
         self.metrics.requests.labels(HERE, "ok").inc()
         self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
-        return Answer(answer, HERE, done.waited_s + done.spent_s)
+        return Answer(answer, HERE, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
 
 
 class Late:
@@ -58,7 +61,7 @@ class Late:
     max_length, degree = 16384, 1
 
     def __init__(self, like: Served) -> None:
-        self.signature = like.signature
+        self.signature, self.identity = like.signature, like.identity
         self.endpoint = Whole("late", self._answer, self.max_length, 1)
 
     def read(self, tensors: Tensors) -> Request:
