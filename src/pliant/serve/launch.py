@@ -45,7 +45,7 @@ class NodeOptions:
     accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
     before it starts; `prior` is what is known of this device without that. `tokens` are clients',
     `peer_tokens` other nodes', of which the first is shown upstream; `callbacks` say where nodes below may
-    be told of changes. `terms` are of requests that start here and bring none, before the model's own.
+    be told of changes. `terms` are of requests that start here and bring none.
     `objective` says where requests that start here go; joules count by `power` and `radio` (eq. 8 and 9).
     """
 
@@ -129,7 +129,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
 
 def _check_floor(options: NodeOptions, served: Served) -> None:
     """Raise NodeError for a floor of the node's own for which it would refuse every request."""
-    floor = options.terms.over(served.terms).accuracy_floor
+    floor = options.terms.accuracy_floor
     if not floor:
         return
     try:

@@ -36,7 +36,7 @@ class Served(Protocol):
     Both raise InputError for what the model cannot take; `read` says how long the input is. Time grows with
     that as a polynomial of `degree`: 2 for attention, 1 for recurrence. `sample` is an input of about some
     length, to learn it from. `identity` is the model's content hash: nodes pass requests on only where it
-    is the same. `terms` are of requests for which neither their source nor the node has any.
+    is the same.
     """
 
     @property
