@@ -31,11 +31,12 @@ from pliant.profile.measure import ProfileProgress, io_method, measure_device, s
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget
-from pliant.run.planning import planner_of
+from pliant.run.planning import MARGIN, planner_of
 from pliant.run.session import Session, SessionOptions
 from pliant.settings import cache_folder, thread_count
 from pliant.store.build import Progress, build
 from pliant.store.manifest import MANIFEST, AccuracyTable, put_accuracy, put_importance
+from pliant.store.quantize import Quantizer
 from pliant.store.read import Store, open_store
 
 Compute = Literal["fp32", "int8"]
@@ -67,10 +68,11 @@ def open(
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
     depths: Depths | None = None,
-    margin: float = 0.05,
+    margin: float = MARGIN,
     io_reserve: float | None = None,
     adapt: bool = True,
     baseline: Baseline | None = None,
+    quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> Session:
@@ -88,7 +90,9 @@ def open(
     they fit. `io_reserve`: what a layer cannot run without is read in time even if reads take this many
     times their 95th percentile (at least 1; None learns it from their spread). The session plans for
     compute and reads as its latest answers took them, unless `adapt` is False. `baseline` runs as one of
-    the systems STI is compared with. Raises PliantError: see errors.py for which.
+    the systems STI is compared with. `quantizer` is how weights became codes (None: "lloyd", or whatever a
+    store has); the paper's system is `plan=PAPER, anytime=False, margin=0.0, adapt=False,
+    quantizer="equal-population"`. Raises PliantError: see errors.py for which.
     """
     options = SessionOptions(
         latency_s=parse_seconds(latency),
@@ -108,7 +112,7 @@ def open(
         adapts=adapt,
     )
     cache = cache_folder(cache)
-    store = open_source(source, cache, on_progress)
+    store = open_source(source, cache, on_progress, quantizer)
     try:
         if profile is None:
             profile = profile_of(store, cache, options.n_threads, compute, on_progress)
@@ -152,16 +156,21 @@ def plan_of(
 
 
 def open_source(
-    source: str | os.PathLike[str], cache: Path, on_progress: OnProgress = lambda what, done, total: None
+    source: str | os.PathLike[str],
+    cache: Path,
+    on_progress: OnProgress = lambda what, done, total: None,
+    quantizer: Quantizer | None = None,
 ) -> Store:
     """The store of `source`; anything but a store is packed into `cache` when it is first used.
 
-    A packed store that has been damaged or cut is packed again. Raises ModelError and StoreError.
+    A packed store that has been damaged or cut is packed again. Raises ModelError and StoreError, the latter
+    also for a store that another quantizer than `quantizer` made.
     """
     if is_store(Path(source)):
-        return open_store(Path(source))
-    directory = model_directory(source)
-    packed = cache / "stores" / _packed_name(directory)
+        return _checked(open_store(Path(source)), quantizer)
+    directory, quantizer = model_directory(source), quantizer or "lloyd"
+    name = _packed_name(directory)
+    packed = cache / "stores" / (name if quantizer == "lloyd" else f"{name}-{quantizer}")
     if packed.exists():
         try:
             return open_store(packed)
@@ -173,12 +182,23 @@ def open_source(
 
     checkpoint = open_checkpoint(directory)
     importance, accuracy = measured_in(directory, checkpoint.spec)
-    build(checkpoint, packed, on_progress=on_build, overwrite=True)
+    build(checkpoint, packed, quantizer, on_progress=on_build, overwrite=True)
     if importance is not None:
         put_importance(packed, importance)
-    if accuracy is not None:
+    if accuracy is not None and quantizer == "lloyd":  # what was measured at other codes says nothing here
         put_accuracy(packed, accuracy)
     return open_store(packed)
+
+
+def _checked(store: Store, quantizer: Quantizer | None) -> Store:
+    made = store.manifest.quantizer
+    if quantizer in (None, made):
+        return store
+    store.close()
+    raise StoreError(
+        f"{store.path} was packed with the quantizer {made}, not {quantizer}: name its model, or pack it "
+        f"again with `pliant pack --quantizer {quantizer}`."
+    )
 
 
 def measured_in(directory: Path, spec: ModelSpec) -> tuple[Importance | None, AccuracyTable | None]:

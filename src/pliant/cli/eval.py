@@ -52,7 +52,7 @@ def evaluate(
             planned = (session.plan.n, session.plan.width)
     values = _values(examples, replies, labels) | {
         "submodel": list(planned),
-        "system": baseline or "ours",
+        "system": baseline or ("paper" if asked.paper else "ours"),
         "n_truncated": sum(text.is_truncated for text in texts),
     }
     if json:

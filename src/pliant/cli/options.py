@@ -12,10 +12,12 @@ from pliant import api
 from pliant.api import Baseline, Compute, OnProgress
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
-from pliant.plan.options import Choice, Depths, PlanOptions
+from pliant.plan.options import PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.planning import MARGIN
 from pliant.run.session import Session, SessionOptions
 from pliant.settings import cache_folder, thread_count
+from pliant.store.quantize import Quantizer
 from pliant.store.read import Store
 
 Source = Annotated[
@@ -74,6 +76,14 @@ class Asked:
     adapt: Annotated[
         bool, typer.Option(help="Plan for compute and reads as the latest answers took them.")
     ] = True
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="Plan and run as STI does: its planner, the largest submodel of any depth, no slack, no "
+            "lead, no late refinements left out, no margin, its quantizer (the model is packed so).",
+        ),
+    ] = False
     dilate_compute: Annotated[
         float, typer.Option(help="Emulate a device that computes this many times slower.")
     ] = 1.0
@@ -91,14 +101,26 @@ class Asked:
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
             n_threads=thread_count(self.threads),
-            is_anytime=self.anytime,
+            is_anytime=self.anytime and not self.paper,
             best_effort=self.best_effort,
             compute=self.compute,
             plan=self.plan,
+            margin=self.margin,
         )
 
     @property
+    def margin(self) -> float:
+        return PAPER.margin if self.paper else MARGIN
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """What the store must be made by; None for any."""
+        return "equal-population" if self.paper else None
+
+    @property
     def plan(self) -> PlanOptions:
+        if self.paper:
+            return PAPER
         return PlanOptions(choose=self.choose, depths=self.depths, io_reserve=self.io_reserve)
 
     def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
@@ -110,15 +132,21 @@ class Asked:
             working=self.working,
             length=self.length,
             threads=self.threads,
-            anytime=self.anytime,
+            anytime=self.anytime and not self.paper,
             best_effort=self.best_effort,
             compute=self.compute,
             dilation=self.dilation,
             plan=self.plan,
-            adapt=self.adapt,
+            margin=self.margin,
+            adapt=self.adapt and not self.paper,
             baseline=baseline,
+            quantizer=self.quantizer,
             on_progress=on_progress,
         )
+
+    def open_store(self, on_progress: OnProgress) -> Store:
+        """The store that a session would run from; packed first where that was never done."""
+        return api.open_source(self.source, cache_folder(), on_progress, self.quantizer)
 
     def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
         """The profile that a session would run with."""

@@ -11,7 +11,6 @@ from pliant.cli.show import print_json, progress_bar, show_plan
 from pliant.ir.text import program_text
 from pliant.plan.lower import lower_plan
 from pliant.plan.picture import draw_plan
-from pliant.settings import cache_folder
 
 
 @asking
@@ -25,7 +24,7 @@ def plan(
     json: Json = False,
 ) -> None:
     """Choose submodel, preload set and bits, and predict when everything happens."""
-    with progress_bar() as on_progress, api.open_source(asked.source, cache_folder(), on_progress) as store:
+    with progress_bar() as on_progress, asked.open_store(on_progress) as store:
         made = api.plan_of(store, asked.profile(store, on_progress), asked.options, baseline)
     if plot is not None:
         draw_plan(made, plot)

@@ -105,7 +105,7 @@ def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut
     bonus_s = np.cumsum([ledger.held_seconds(k) for k in range(ledger.n)])
     budgets_s = np.asarray(ledger.spare_s) + np.cumsum(ledger.load_s)
     return Draft(
-        name="ours",
+        name="paper" if problem.options.allocate == "paper" else "ours",
         layers=a.layers,
         width=a.submodel.m,
         bits=tuple(tuple(row) for row in ledger.bits),

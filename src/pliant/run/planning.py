@@ -23,6 +23,10 @@ _LEAST_S = 1e-6
 """A target that only the smallest submodel is ever planned for."""
 
 
+MARGIN = 0.05
+"""The part of a target that is kept, by default, for what is on no lane."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
     """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
@@ -43,7 +47,7 @@ class SessionOptions:
     yields: bool = True
     adapts: bool = True
     plan: PlanOptions = OURS
-    margin: float = 0.05
+    margin: float = MARGIN
     working_bytes: int | None = None
 
     def __post_init__(self) -> None:
