@@ -25,6 +25,7 @@ def test_run_answers_with_the_fields_machines_rely_on(as_json: Callable[..., Any
     reply = as_json("run", model, "--latency", "60s", "--text", "a good film")
     assert reply["label"] in ("negative", "positive")
     assert reply["met"] is True
+    assert reply["within_reach"] is True
     assert reply["target_s"] == 60.0
     assert reply["submodel"] == [2, 4]
     assert reply["bits"] == [[32] * 4] * 2
@@ -43,6 +44,20 @@ def test_run_prints_predicted_beside_measured_and_a_trace(cli: Cli, model: Path,
         "predicted",
         "measured",
     }
+
+
+def test_the_io_reserve_is_an_option_of_every_verb_that_plans(
+    cli: Cli, as_json: Callable[..., Any], model: Path, tmp_path: Path
+) -> None:
+    """Without it the anytime promise depended on an option of the Python API alone."""
+    (tmp_path / "dev.tsv").write_text(TSV)
+    shared = ("--latency", "60s", "--io-reserve", "3", "--no-adapt")
+    assert as_json("plan", model, *shared)["meets_target"] is True
+    assert as_json("run", model, *shared, "--text", "a good film")["submodel"] == [2, 4]
+    assert as_json("eval", model, tmp_path / "dev.tsv", *shared)["within_reach_fraction"] == 1.0
+    refused = cli("plan", model, "--latency", "60s", "--io-reserve", "0.5")
+    assert refused.exit_code != 0
+    assert "io-reserve" in refused.output
 
 
 def test_the_nth_answer_is_that_of_line_n(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pliant.plan.lower import lower_plan
 from pliant.plan.result import Plan
 from pliant.plan.shape import StoreShape
 from pliant.plan.slowdown import Slowdown, slowed
-from pliant.run.interference import LaneTimes, lane_times
+from pliant.run.drift import LaneTimes, lane_times
 from pliant.run.planning import Planner, SessionOptions
 from pliant.run.plans import PlanKey, Plans, standby
 

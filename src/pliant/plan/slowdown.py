@@ -13,7 +13,7 @@ _MOST_RESERVE = 3.0
 @dataclass(frozen=True, slots=True)
 class Slowdown:
     """What a plan allows for beyond its profile: answers that take `factor` times as long as bounded, and
-    reads that are `reads` times slower than compute has become. Below 1 for what is faster."""
+    reads that have become `reads` times slower than compute has. Below 1 for what is faster."""
 
     factor: float = 1.0
     reads: float = 1.0

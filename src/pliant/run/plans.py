@@ -9,7 +9,7 @@ from pliant.ir.cost import DeviceProfile, Span
 from pliant.ir.program import Program
 from pliant.plan.result import Plan
 from pliant.plan.slowdown import AHEAD, Slowdown
-from pliant.run.interference import Interference, Room
+from pliant.run.drift import DeviceDrift, Room
 
 _MOST_STANDBY = 40
 """Answers of one plan in the place of another before that is made in any case."""
@@ -59,7 +59,7 @@ class Plans(Generic[P]):
         adapts: bool,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.interference = Interference(profile)
+        self.drift = DeviceDrift(profile)
         self.adapts = adapts
         self._make, self._least_of, self._margin, self._clock = make, least_s, margin, clock
         self._made: dict[PlanKey, P] = {}
@@ -108,7 +108,7 @@ class Plans(Generic[P]):
             return
         bound_s = used.plan.latency_p95_s / used.plan.slowdown.factor
         room = self._room(length, latency_s)
-        self.interference.observe(used.program, spans, n_tokens, seconds - waited_s, room, bound_s)
+        self.drift.observe(used.program, spans, n_tokens, seconds - waited_s, room, bound_s)
         key = self._key(length, latency_s)
         is_lasting, self._wanted = key == self._wanted, key
         if not is_lasting or key in self._made:
@@ -120,7 +120,7 @@ class Plans(Generic[P]):
 
     def is_within_reach(self, used: P, length: int, latency_s: float) -> bool:
         """Whether `used` is to keep the target for 95 of 100 answers, by what was observed lately."""
-        is_lost = self.adapts and self.interference.is_lost(self._room(length, latency_s))
+        is_lost = self.adapts and self.drift.is_lost(self._room(length, latency_s))
         return used.plan.meets_target and not is_lost
 
     def explained(self, used: P, length: int, latency_s: float) -> Plan:
@@ -132,7 +132,7 @@ class Plans(Generic[P]):
     def _key(self, length: int, latency_s: float) -> PlanKey:
         if not self.adapts:
             return PlanKey(length, latency_s)
-        return PlanKey(length, latency_s, self.interference.slowdown(self._room(length, latency_s)))
+        return PlanKey(length, latency_s, self.drift.slowdown(self._room(length, latency_s)))
 
     def _room(self, length: int, latency_s: float) -> Room:
         if length not in self._least_s:

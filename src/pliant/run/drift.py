@@ -10,8 +10,8 @@ from pliant.ir.cost import CostTable, DeviceProfile, Span, SpanState, cost_table
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.plan.slowdown import Slowdown, coarse
 
-_READ_SHARE = 0.1
-_KEPT = 0.97
+_SHORT = 0.1
+_KEPT = 0.96
 """What plans aim for, so that of any 100 answers 95 are in time, and not on average."""
 
 
@@ -40,7 +40,7 @@ class Room:
 
 
 @final
-class Interference:
+class DeviceDrift:
     """How much slower than its device profile one session is lately.
 
     The same for all input lengths: another job slows short and long inputs alike, and every answer tells of
@@ -49,7 +49,7 @@ class Interference:
 
     def __init__(self, profile: DeviceProfile) -> None:
         self.bound = AdaptiveBound(_KEPT)
-        self.reads = AdaptiveBound()
+        self.compute, self.reads = AdaptiveBound(), AdaptiveBound()
         self._steps = Slowdown()
         self._profile = profile
         self._costs: dict[int, CostTable] = {}
@@ -68,14 +68,17 @@ class Interference:
         took = lane_times(steps, spans, seconds)
         bound = _predicted(steps, done, self._costs_of(n_tokens))
         late_s = took.compute_s - bound.compute_s
+        if late_s < 0:  # all that a plan takes is scaled, also what waits for reads
+            late_s *= bound_s / bound.compute_s
         if seconds > room.target_s:  # whatever made it late, reads too
             late_s = max(late_s, seconds - bound_s)
         self.bound.observe(bound_s, bound_s, max(0.0, bound_s + late_s), room.target_s, room.most)
-        # Short reads take longer by their wake-ups alone: weighed as if some of the target were read.
-        some_s = _READ_SHARE * room.target_s
-        self.reads.observe(some_s + bound.reads_s, some_s + bound.reads_s, some_s + took.reads_s)
-        factor = coarse(self.bound.factor(room.most), self._steps.factor)
-        self._steps = Slowdown(factor, coarse(max(self.reads.pace, 1.0) / factor, self._steps.reads))
+        _observe(self.compute, bound.compute_s, took.compute_s, room)
+        _observe(self.reads, bound.reads_s, took.reads_s, room)
+        self._steps = Slowdown(
+            coarse(self.bound.factor(room.most), self._steps.factor),
+            coarse(self.reads.pace / self.compute.pace, self._steps.reads),
+        )
 
     def slowdown(self, room: Room) -> Slowdown:
         """What a plan must allow for, in coarse steps."""
@@ -90,6 +93,12 @@ class Interference:
         if n not in self._costs:
             self._costs[n] = cost_table(self._profile, n, "p95")
         return self._costs[n]
+
+
+def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, room: Room) -> None:
+    # Wake-ups alone make short work slow: it is weighed as if there were a tenth of the target more of it.
+    some_s = _SHORT * room.target_s
+    lane.observe(some_s + bound_s, some_s + bound_s, some_s + took_s)
 
 
 def lane_times(steps: Sequence[Step], spans: Sequence[Span], seconds: float) -> LaneTimes:
