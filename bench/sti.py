@@ -26,6 +26,7 @@ from sti_device import emulate
 from sti_figures import draw_accuracy_against_memory
 from sti_parts import anytime, paper_throughout, quantizers, sweep, table7
 from sti_plans import Size, cells
+from sti_promise import promise
 from sti_rig import PRESETS, Device, Rig, labelled, picked
 from sti_runs import undisturbed
 from sti_tables import accuracy_claim, main_table, memory_claim, speed_claims
@@ -85,13 +86,14 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
             draw_accuracy_against_memory(rig, planned, picture)
         print(f"{time.perf_counter() - began_s:.0f} s so far", flush=True)
         parts: tuple[Callable[[], None], ...] = (
+            lambda: promise(report, rig, model, task.dev, 436 if size.is_quick else None),
             lambda: anytime(report, rig, devices, importance, size),
             lambda: quantizers(report, rig, size),
             lambda: table7(report, rig, importance, size),
             lambda: paper_throughout(report, rig, devices, importance["accuracy"]),
             lambda: sweep(report, rig, devices[0], importance),
         )
-        for number, part in enumerate(parts[:3] if size.is_quick else parts):
+        for number, part in enumerate(parts[:4] if size.is_quick else parts):
             if time.perf_counter() - began_s > 60 * arguments.minutes:
                 report.note(
                     f"Parts from number {number + 2} on were left out: --minutes {arguments.minutes}."
