@@ -142,7 +142,7 @@ def plan_of(
     length = planner.bucket(options.length)
     if baseline is None:
         n_bytes = arena_bytes(spec, spec.widths[-1], length, options.compute)
-        return planner.plan(options, length, arena_bytes=n_bytes)
+        return planner.resident(options, arena_bytes=n_bytes)[0]
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid

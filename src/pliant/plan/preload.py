@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.arrays import Int
 from pliant.ir.program import FULL
+from pliant.plan.load import LayerLoad
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 
 # "first": what the chosen bits read first. "shards": whole shards of one bitwidth, bottom layer first (the
@@ -62,13 +63,38 @@ def hold_first(
             if left < shape.plane_bytes:
                 return np.array(rows, dtype=np.int64)
             for s in range(len(row)):
-                if not mask >> s & 1:
+                if not mask >> s & 1 or row[s] == FULL_BITS:
                     continue
                 price = shape.plane_bytes if part < FULL else shape.full_bytes - row[s] * shape.plane_bytes
                 if price <= left and (part == FULL or row[s] == part):
                     row[s] = FULL_BITS if part == FULL else part + 1
                     left -= price
     return np.array(rows, dtype=np.int64)
+
+
+def hold_loads(
+    shape: StoreShape, held: Int[np.ndarray, "N M"], loads: Sequence[LayerLoad], n_bytes: int
+) -> Int[np.ndarray, "N M"]:
+    """`held`, of a whole model, and as much of what `loads` read as makes it `n_bytes` in all.
+
+    In the order in which it is read: what comes first serves all layers that come after it.
+    """
+    need = [[0] * (FULL + 1) for _ in range(shape.n_layers)]
+    for run in (run for load in loads for run in load.runs):
+        need[run.layer][run.part] |= ((1 << run.count) - 1) << run.first
+    return hold_first(shape, held, need, n_bytes - held_bytes(shape, held))
+
+
+def hold_rest(shape: StoreShape, held: Int[np.ndarray, "N M"], n_bytes: int) -> Int[np.ndarray, "N M"]:
+    """`held`, of a whole model, and as much of the rest of the model as makes it `n_bytes` in all.
+
+    The lowest planes of every layer first, which any submodel runs with; then all planes, then full fidelity.
+    """
+    every = (1 << shape.n_slices) - 1
+    for parts in (range(LOWEST_BITS), range(LOWEST_BITS, PLANES), range(FULL, FULL + 1)):
+        need = [[every * (part in parts) for part in range(FULL + 1)]] * shape.n_layers
+        held = hold_first(shape, held, need, n_bytes - held_bytes(shape, held))
+    return held
 
 
 def held_bytes(shape: StoreShape, held: Int[np.ndarray, "..."]) -> int:

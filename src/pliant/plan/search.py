@@ -15,6 +15,7 @@ from pliant.plan.load import TOLERANCE_S, Held, Ledger, fidelity
 from pliant.plan.options import OURS as OURS
 from pliant.plan.options import PAPER as PAPER
 from pliant.plan.options import PlanOptions as PlanOptions
+from pliant.plan.preload import held_bytes
 from pliant.plan.result import Plan
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, StoreShape
 from pliant.plan.slowdown import io_reserve
@@ -59,8 +60,8 @@ def plan(
     """The submodel, preload set and bits that use `budget` best.
 
     `costs` are what the target must hold at (95th percentile), `expected` what times are predicted
-    with (medians). `held` says which planes are in memory already (back-to-back runs): they are then
-    the preload set, whatever `budget.preload_bytes` says. With `accuracy` (see `expected_grid`) the
+    with (medians). `held` says which planes are in memory already: they are then the preload set, whatever
+    `budget.preload_bytes` says, and all of them count as memory. With `accuracy` (see `expected_grid`) the
     submodel of the highest expected accuracy at the bits it can reach is taken instead of the largest,
     unless `options.choose` is "size". A submodel that the model was not trained for, and whose accuracy was
     not measured, is planned only where `options.depths` is "any".
@@ -96,6 +97,7 @@ def plan(
         patience=options.patience,
         io_reserve=options.reserve,
         arena_bytes=arena_bytes,
+        preload_bytes=None if held is None else held_bytes(shape, held),
     )
     return replace(made, expected_accuracy=chosen.accuracy)
 

@@ -12,6 +12,7 @@ from pliant.models.encoder_graph import Precise
 from pliant.plan.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
 from pliant.plan.load import fidelity, weights_of
 from pliant.plan.options import OURS, PlanOptions
+from pliant.plan.preload import held_bytes, hold_loads, hold_rest
 from pliant.plan.result import Grid, Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import StoreShape, store_shape
@@ -138,6 +139,40 @@ class Planner:
     def interval(self, accuracy: float | None) -> AccuracyInterval | None:
         """The 95 % interval of an expected accuracy; None where nothing was measured."""
         return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
+
+    def resident(
+        self, options: SessionOptions, *, arena_bytes: int = 0
+    ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
+        """The plan for inputs of `options.length`, and what is kept in memory for inputs of every length.
+
+        That is planes of every shard, 32 for full fidelity: what the plan reads, from the first read on;
+        then what plans for other lengths read, the nearest length first; then the rest of the model. Another
+        preload rule than "first", such as the paper's, holds what the plan wants alone.
+
+        Raises BudgetError naming the nearest feasible target.
+        """
+        plan = self.plan(options, options.length, arena_bytes=arena_bytes)
+        held = np.zeros(self.importance.shape, np.int64)
+        held[list(plan.layers), : plan.width] = plan.held
+        if options.planning.preload != "first":
+            return plan, held
+        filled = self._filled(options, held)
+        if not np.array_equal(filled, held):
+            plan = self.plan(options, options.length, held=filled, arena_bytes=arena_bytes)
+        return plan, filled
+
+    def _filled(self, options: SessionOptions, held: Int[np.ndarray, "N M"]) -> Int[np.ndarray, "N M"]:
+        """`held` and what of `options.preload_bytes` it leaves, spent on other lengths."""
+        shape, n_bytes = self.shape, options.preload_bytes
+        own = self.bucket(options.length)
+        others = sorted(set(self.profile.lengths) - {own}, key=lambda n: (abs(n - own), n))
+        if n_bytes >= held.size * shape.full_bytes:
+            others = []  # the whole model fits
+        for length in others:
+            if n_bytes - held_bytes(shape, held) < shape.plane_bytes:
+                return held
+            held = hold_loads(shape, held, self.plan(options, length, held=held).loads, n_bytes)
+        return hold_rest(shape, held, n_bytes)
 
 
 def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:

@@ -26,7 +26,7 @@ from pliant.plan.accuracy import AccuracyInterval
 from pliant.plan.result import Plan
 from pliant.plan.submodel import Cut
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.engine import Engine
+from pliant.run.engine import Engine, runs_of
 from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
 from pliant.run.pipeline import FULL_BITS, Outcome, Pipeline, Ring
@@ -338,19 +338,26 @@ class Session:
         self._pressure = PressureWatch(self._is_pressed.set) if self.options.yields else None
 
     def _replan(self) -> None:
-        plan = self._fixed or self._plan(self.options.length, held=None)
+        plan, runs = self._planned()
         if self._memory is not None:
             self._memory.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
         self._lanes.drain()
         before = self._plans.clear()  # after an interrupt none counts on what is let go of
         try:
-            self._preload.fill(self.store, plan.preload_runs)
+            self._preload.fill(self.store, runs)
         except StoreError:
             self._plans.clear(before)
             raise
         self._ring = Ring()  # the window may be smaller than the one before
         key = PlanKey(self._planner.bucket(self.options.length), self.options.latency_s)
         self._plans.clear({key: self._bind(plan)})
+
+    def _planned(self) -> tuple[Plan, tuple[Run, ...]]:
+        """The plan for inputs of `options.length`, and what the preload buffer holds."""
+        if self._fixed is not None:
+            return self._fixed, self._fixed.preload_runs
+        plan, held = self._planner.resident(self.options, arena_bytes=self.engine.arena_bytes)
+        return plan, runs_of(held)
 
     def _replan_held(self) -> None:
         """After a run of an engagement: the next plan counts on what was kept."""
@@ -397,9 +404,6 @@ class Session:
 
     def _held(self) -> np.ndarray:
         return _held(self._preload.runs, self._planner.importance.shape)
-
-    def _plan(self, length: int, held: np.ndarray | None) -> Plan:
-        return self._planner.plan(self.options, length, held=held, arena_bytes=self.engine.arena_bytes)
 
     def _forecast(
         self, pipeline: Pipeline, n_tokens: int, percentile: Percentile
