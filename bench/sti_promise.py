@@ -147,7 +147,9 @@ class _Verdict:
     gap: float | None
 
 
-def _cell(rig: Rig, bed: Bed, target_s: float, n_busy: int, every: int) -> tuple[dict[str, object], _Verdict]:
+def _cell(
+    rig: Rig, bed: Bed, target_s: float, n_busy: int, some: Sequence[Labelled]
+) -> tuple[dict[str, object], _Verdict]:
     runs = bed.run(target_s, n_busy, N_ANSWERS, learn=N_LEARNING)
     learning, counted = runs.replies[:N_LEARNING], runs.replies[N_LEARNING:]
     ours = Runs(counted, runs.others)
