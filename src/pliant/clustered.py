@@ -26,17 +26,18 @@ from pliant.cluster.inquire import inquire
 from pliant.cluster.key import Key, default_path, read_key
 from pliant.cluster.launch import Leader, MemberOptions, open_primary
 from pliant.cluster.lead import Led
+from pliant.cluster.margin import Margins
 from pliant.cluster.meet import PORT as PORT
 from pliant.cluster.meet import Engine
 from pliant.cluster.overview import ClusterStatus
 from pliant.cluster.overview import MemberStatus as MemberStatus
 from pliant.cluster.patience import Patience
 from pliant.cluster.predict import Solved
-from pliant.cluster.record import record
+from pliant.cluster.record import record, segment_ends
 from pliant.cluster.run_log import Fault
 from pliant.cluster.steer import Switch
 from pliant.errors import ClusterError, InputError
-from pliant.ir.cost import Span, latency, simulate
+from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
 from pliant.models.encoder_source import Encoder
@@ -134,7 +135,7 @@ class Cluster:
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._cache = cache_folder(cache)
+        self._cache, self._margins = cache_folder(cache), Margins()
         self.name = primary_name() if name is None else name
         options = MemberOptions(
             name=self.name,
@@ -154,7 +155,7 @@ class Cluster:
         leading = open_primary(
             options,
             listen,
-            chooser(mode, shares),
+            chooser(mode, shares, lambda: self._margins.least_gain),
             coding=exchange,
             is_adaptive=adapt,
             is_measuring=is_measuring,
@@ -223,7 +224,8 @@ class Cluster:
             self._check_open()
             self._leader.steering.measure(source, tokens)
             solved = self._leader.steering.solve(spec, tokens)
-        reasons = explained(spec, solved, self.name, self._coding) if explain else ()
+        least_gain = self._margins.least_gain
+        reasons = explained(spec, solved, self.name, least_gain, self._coding) if explain else ()
         return replace(_plan_of(spec, solved, deadline_s), reasons=reasons)
 
     def sample(self, model: Model, tokens: int, seed: int = 0) -> Mapping[str, np.ndarray]:
@@ -264,6 +266,10 @@ class Cluster:
         recorded = record(led)
         steering = self._leader.steering
         spans = _predicted(recorded.program, [steering.solved(held) for held in led.plans])
+        is_whole = all(span.state is SpanState.RAN for span in recorded.spans)
+        if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
+            predicted_s, layers_s = (_layers_s(recorded.program, one) for one in (spans, recorded.spans))
+            self._margins.observe(led.plans[0].partition, predicted_s, layers_s)
         exchanges = [step.work for step in recorded.program.steps if isinstance(step.work, Exchange)]
         label = None
         if source.labels is not None and led.answer.size == len(source.labels):
@@ -404,6 +410,12 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
             spans.append(moved)
         start_s = max((span.end_s for span in spans), default=0.0)
     return tuple(spans)
+
+
+def _layers_s(program: Program, spans: Sequence[Span]) -> float:
+    """From the end of the input's segment to the end of the last layer: the head is not predicted."""
+    ends = segment_ends(program, spans)
+    return ends[-2] - ends[0]
 
 
 def _plan_of(spec: EncoderSpec, solved: Solved, deadline_s: float | None) -> ClusterPlan:

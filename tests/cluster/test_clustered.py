@@ -15,6 +15,7 @@ from pliant.cluster.coding import Coding
 from pliant.cluster.key import Key, new_key
 from pliant.clustered import Cluster, ClusterReply, data_ports, memory_source, open_model, pace_source
 from pliant.errors import ClusterError, InputError
+from pliant.ir.partition import Partition
 from pliant.plan.parts import weight_bytes
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
@@ -73,6 +74,19 @@ def test_two_workers_give_the_answer_of_one_device(
         assert not reply.faults
     assert len(reply.spans) == len(reply.program.steps) == len(reply.predicted_spans)
     assert reply.sent_bytes > 0
+
+
+def test_every_run_by_one_plan_is_held_against_its_prediction(
+    cluster: Cluster, pair: dict[str, WorkerProcess], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a split has to save follows what splits took: unobserved, it would stay at its prior for ever."""
+    seen: list[tuple[Partition, float, float]] = []
+    monkeypatch.setattr("pliant.clustered.Margins.observe", lambda _, *one: seen.append(one))
+    reply = cluster.run(model, cluster.sample(model, TOKENS))
+    ((partition, predicted_s, seconds),) = seen
+    assert partition == reply.partitions[0]
+    assert 0 < predicted_s <= reply.predicted_s
+    assert 0 < seconds <= reply.seconds
 
 
 def test_status_names_who_is_there_and_what_they_hold(

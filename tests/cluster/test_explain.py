@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from pliant.cluster.adapt import Picture
-from pliant.cluster.choose import LEAST_GAIN, chooser
+from pliant.cluster.choose import chooser
 from pliant.cluster.explain import explain, misfits
+from pliant.cluster.margin import Margins
 from pliant.cluster.predict import predict
 from pliant.plan.parts import weight_bytes
 from pliant.quantities import format_bytes, format_seconds
@@ -12,6 +13,7 @@ from tests.plan.clusters import cluster
 from tests.plan.splits import bert
 
 SPEC = bert()
+LEAST_GAIN = Margins().least_gain
 
 
 def _solved(seed: int = 1, shares: str = "best", **free: int):
@@ -25,7 +27,7 @@ def _solved(seed: int = 1, shares: str = "best", **free: int):
 def test_every_mode_is_told_with_its_time_and_its_terms() -> None:
     """Who asks why wants to see what else there was, in seconds."""
     solved = _solved()
-    said = explain(SPEC, solved, "d0")
+    said = explain(SPEC, solved, "d0", LEAST_GAIN)
     assert said[0].startswith(f"chosen, mode {solved.partition.mode} on ")
     assert format_seconds(solved.seconds) in said[0]
     for mode in ("ws", "1d", "2d"):
@@ -38,14 +40,14 @@ def test_every_mode_is_told_with_its_time_and_its_terms() -> None:
 
 def test_the_gap_is_between_nothing_and_everything() -> None:
     """No plan takes less than the bound, so no more than all can be saved."""
-    last = explain(SPEC, _solved(), "d0")[-1]
+    last = explain(SPEC, _solved(), "d0", LEAST_GAIN)[-1]
     assert "is predicted to take less than" in last
     assert 0 <= int(last.split("at most ")[1].split(" %")[0]) < 100
 
 
 def test_a_device_with_too_little_memory_is_named_with_both_sizes() -> None:
     """Memory is the reason that nobody sees from outside."""
-    said = explain(SPEC, _solved(d2=1000), "d0")
+    said = explain(SPEC, _solved(d2=1000), "d0", LEAST_GAIN)
     (line,) = (one for one in said if one.startswith("d2 has"))
     assert format_bytes(1000) in line
     assert "too little for all weights" in line
@@ -67,7 +69,7 @@ def test_a_split_that_saves_too_little_is_said_to() -> None:
     """One device runs it all although a split is quicker: without the reason that looks like a mistake."""
     for mode, solved in ("1d", _solved(0, d2=1000)), ("ws", _solved(10)):
         assert len(solved.partition.participants) == 1
-        said = explain(SPEC, solved, "d0")
-        (line,) = (one for one in said if "by prediction, and a split waits" in one)
+        said = explain(SPEC, solved, "d0", LEAST_GAIN)
+        (line,) = (one for one in said if "by prediction, and predictions of splits err" in one)
         assert f"run from {100 * LEAST_GAIN[mode]:.0f} % on" in line
         assert f"with --mode {mode}" in line

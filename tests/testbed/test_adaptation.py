@@ -57,7 +57,7 @@ def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Nor does it say whether a change pays: how long weights load is the machine's affair.
     """
-    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares: _by_memory)
+    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares, least_gain: _by_memory)
     monkeypatch.setattr("pliant.cluster.steer.pays", lambda *seconds: True)
 
 

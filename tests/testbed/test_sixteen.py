@@ -60,7 +60,7 @@ def quick_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares are equal; the mode follows from the number of tokens, so that one cluster runs all three."""
-    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares: _by_tokens)
+    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares, least_gain: _by_tokens)
 
 
 def _by_tokens(

@@ -7,6 +7,7 @@ from typing import Literal, assert_never
 
 import numpy as np
 
+from pliant.cluster.margin import Margins
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Grid, Mode, Partition, Share
@@ -20,37 +21,41 @@ from pliant.quantities import format_bytes
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""
 
-LEAST_GAIN: Gains = {"alone": 0.05, "ws": 0.2, "1d": 0.2, "2d": 0.3}
-"""What a plan has to save by prediction, that one which errs makes nothing slower.
-
-Over random devices and links (bench/hepti_never_slower.py) devices alone take what was predicted to a few
-percent, a split some 10 % more than them and up to 40 %: those that promised to save 10 to 20 % saved 2 % at
-the mean, and one lost 6 %; of those that promised 20 % or more none lost more than 5. Grids are priced up to
-25 % too low by their closed form.
-"""
-
 AnyMode = Literal["auto", "ws", "1d", "2d"]
 """Hepti's modes, or whichever suits the devices."""
 Shares = Literal["best", "equal", "coedge"]
 """The quickest shares that are found, the same for every device, or by CoEdge's rule."""
 
 
-def chooser(mode: AnyMode = "auto", shares: Shares = "best") -> Choose:
-    """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode."""
+def chooser(
+    mode: AnyMode = "auto", shares: Shares = "best", least_gain: Callable[[], Gains] | None = None
+) -> Choose:
+    """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode.
+
+    In mode "auto" a plan has to save its `least_gain`, read at each choice, of the best single device's time;
+    without one, what it has to save before a cluster ran anything (`margin.PRIOR`).
+    """
     if shares == "coedge":
         if mode not in ("auto", "ws"):
             raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
         return _coedge
     if shares == "equal":
         return partial(_equal, "ws" if mode == "auto" else mode)
-    return _best if mode == "auto" else partial(_fixed, mode)
+    if mode != "auto":
+        return partial(_fixed, mode)
+    return partial(_best, least_gain or (lambda: Margins().least_gain))
 
 
 def _best(
-    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+    least_gain: Callable[[], Gains],
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
 ) -> Partition:
     return choose_partition(
-        spec, tokens, capabilities, links, primary, rule="judged", least_gain=LEAST_GAIN
+        spec, tokens, capabilities, links, primary, rule="judged", least_gain=least_gain()
     ).partition
 
 

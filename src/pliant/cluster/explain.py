@@ -6,14 +6,13 @@ Chooses nothing: what it tells of the other modes is what the planner would find
 from collections.abc import Iterator, Mapping
 
 from pliant.cluster.adapt import Picture, too_large
-from pliant.cluster.choose import LEAST_GAIN
 from pliant.cluster.coding import Coding
 from pliant.cluster.predict import Solved, predict
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.plan.decision import Considered, Decision
-from pliant.plan.partition import choose_partition
+from pliant.plan.partition import Gains, choose_partition
 from pliant.plan.partition_baseline import predicted_s
 from pliant.plan.partition_bound import bound_s
 from pliant.plan.parts import weight_bytes
@@ -25,8 +24,13 @@ BOUND_S = 1.0
 """Seconds that a bound is made tighter for: people wait for an explanation, no run does."""
 
 
-def explain(spec: EncoderSpec, solved: Solved, primary: str, coding: Coding = "fp32") -> tuple[str, ...]:
-    """Sentences about a plan: its own time, each mode's, single devices', memory, what might be saved."""
+def explain(
+    spec: EncoderSpec, solved: Solved, primary: str, least_gain: Gains, coding: Coding = "fp32"
+) -> tuple[str, ...]:
+    """Sentences about a plan: its own time, each mode's, single devices', memory, what might be saved.
+
+    `least_gain` is what a split has to save of the best single device's time to be chosen.
+    """
     tokens, picture = solved.partition.tokens, solved.picture
     devices, links = picture.capabilities, picture.links
     paper = choose_partition(spec, tokens, devices, links, primary)
@@ -38,7 +42,7 @@ def explain(spec: EncoderSpec, solved: Solved, primary: str, coding: Coding = "f
     said += [f"{one.what}: no plan fits in memory" for one in all_.considered if one.is_unfit]
     said += _alone(all_.considered, primary)
     said.append(f"the paper's rule (Hepti 4.3): {paper.reasons[0]}")
-    said += _gain(judged, solved)
+    said += _gain(judged, solved, least_gain)
     said += _memory(spec, solved)
     if len(devices) <= MOST:
         said.append(_gap(pose(spec, tokens, devices, links, primary), solved))
@@ -89,7 +93,7 @@ def _alone(considered: tuple[Considered, ...], primary: str) -> Iterator[str]:
         yield f"the primary alone: {format_seconds(own.seconds)}"
 
 
-def _gain(judged: Decision, solved: Solved) -> Iterator[str]:
+def _gain(judged: Decision, solved: Solved, least_gain: Gains) -> Iterator[str]:
     """Why one device runs it all where a split would be quicker: it saves too little."""
     alone_s = min(one.seconds for one in judged.considered if one.what.endswith(" alone"))
     splits = [one for one in judged.considered if one.partition is not None]
@@ -97,11 +101,11 @@ def _gain(judged: Decision, solved: Solved) -> Iterator[str]:
         return
     best = min(splits, key=lambda one: one.seconds)
     assert best.partition is not None
-    least = LEAST_GAIN[best.partition.mode]
+    least = least_gain[best.partition.mode]
     if (1 - least) * alone_s <= best.seconds < alone_s:
         yield (
             f"mode {best.what} saves {100 * (1 - best.seconds / alone_s):.0f} % of its time "
-            f"by prediction, and a split waits for others: it is run from {100 * least:.0f} % on, "
+            f"by prediction, and predictions of splits err: it is run from {100 * least:.0f} % on, "
             f"or with --mode {best.what}"
         )
 

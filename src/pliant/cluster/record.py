@@ -1,7 +1,8 @@
 """What all members ran as one program with one span a step, to stand beside the prediction. Knows no plan."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from pliant.cluster.lead import Led
 from pliant.cluster.messages import Ran
@@ -38,6 +39,13 @@ def record(led: Led) -> Record:
                 first = last = _whose(said, at, step.lane)
             found.append(_span(len(found), step.lane, first, last, led.start_s))
     return Record(program, tuple(found))
+
+
+def segment_ends(program: Program, spans: Sequence[Span]) -> list[float]:
+    """When each segment ended (input, layers, head), in seconds from the start of the run."""
+    rest = iter(spans)
+    ends = (max((next(rest).end_s for _ in segment.steps), default=0.0) for segment in program.segments)
+    return list(accumulate(ends, max))
 
 
 def _whose(said: Mapping[tuple[int, int, int, str], Ran], at: tuple[int, int, int], lane: str) -> Ran | None:
