@@ -1,5 +1,7 @@
 """The baselines of STI's Table 4, against their rows of Table 6 and by what defines them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
 from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.lower import lower_plan
+from pliant.plan.result import Plan
 from pliant.plan.search import OURS, PlanOptions
 from pliant.plan.shape import FULL_BITS, StoreShape
 
@@ -61,3 +64,38 @@ def test_a_baseline_that_cannot_meet_its_target_says_what_it_can() -> None:
     p = standard_pipeline(SHAPE, CPU, budget, IMPORTANCE, FULL_BITS, PlanOptions(best_effort=True))
     assert (p.n, p.width, p.meets_target) == (1, 1, False)
     assert OURS.best_effort is False
+
+
+def _grid(best: tuple[int, int]) -> dict[tuple[int, int, int], float]:
+    """Larger submodels are more accurate, but `best` at 2 bits and more is above all others."""
+    return {
+        (n, m, k): 0.9 if (n, m) == best and k >= 2 else 0.6 + n * m / 1000 + k / 10000
+        for n in ALL
+        for m in ALL
+        for k in (2, 6, FULL_BITS)
+    }
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        load_and_execute,
+        lambda *job, **how: standard_pipeline(*job[:4], 6, *job[4:], **how),
+        lambda *job, **how: preload_model(*job[:4], 6, *job[4:], **how),
+    ],
+    ids=["load&exec", "stdpl-6", "preload-6"],
+)
+def test_a_baseline_takes_the_most_accurate_submodel_in_time_when_a_grid_is_known(
+    system: Callable[..., Plan],
+) -> None:
+    """A comparison gives every system the same knowledge: ours chooses by this grid, by the same function."""
+    job = (SHAPE, CPU, Budget(0.4, 0), IMPORTANCE)
+    largest = system(*job)
+    assert (largest.n, largest.width) != (2, 1)
+    chosen = system(*job, accuracy=_grid((2, 1)))
+    assert (chosen.n, chosen.width) == (2, 1)
+    assert chosen.expected_accuracy == pytest.approx(0.9)
+    by_size = system(*job, PlanOptions(choose="size"), accuracy=_grid((2, 1)))
+    assert (by_size.n, by_size.width) == (largest.n, largest.width)
+    late = system(*job, accuracy=_grid((12, 12)))
+    assert (late.n, late.width) != (12, 12)

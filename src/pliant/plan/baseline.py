@@ -1,4 +1,8 @@
-"""The systems STI is compared with (its Table 4), as planners of the same Plan type. Runs nothing."""
+"""The systems STI is compared with (its Table 4), as planners of the same Plan type. Runs nothing.
+
+With an accuracy grid each takes the submodel of the highest expected accuracy at its bits among those that
+end in time, by the rules of `search.plan`; with `options.choose` "size", the paper's rule, most slices.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +24,7 @@ from pliant.plan.submodel import (
     allowed,
     cut_of,
     depths_advice,
+    most_accurate,
     rank,
     submodels,
     untrained_reason,
@@ -36,13 +41,22 @@ def load_and_execute(
     expected: CostTable | None = None,
     accuracy: AccuracyGrid | None = None,
 ) -> Plan:
-    """Load the whole submodel at full fidelity, then execute it; the one whose total is closest to T."""
+    """Load the whole submodel at full fidelity, then execute it.
+
+    Without an accuracy grid, or with `options.choose` "size", it is the submodel whose total is closest to T
+    (STI, Table 4); no target is infeasible then. With a grid, the most accurate one that ends in time, and
+    where none does the quickest.
+    """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     totals = {c: job.end_s(c, FULL_BITS, is_pipelined=False) for c in job.submodels}
-    chosen = min(totals, key=lambda c: (abs(totals[c] - job.usable_s), -c.n_shards, -c.n))
-    why = (
-        f"reading, then computing takes {totals[chosen] * 1e3:.1f} ms: of all submodels closest to the target"
-    )
+    if job.by_accuracy:
+        fits = [c for c in totals if totals[c] <= job.usable_s + 1e-9]
+        chosen = job.best(fits, FULL_BITS) if fits else min(totals, key=lambda c: totals[c])
+        which = "of all submodels in time the most accurate" if fits else "no submodel is in time"
+    else:
+        chosen = min(totals, key=lambda c: (abs(totals[c] - job.usable_s), -c.n_shards, -c.n))
+        which = "of all submodels closest to the target"
+    why = f"reading, then computing takes {totals[chosen] * 1e3:.1f} ms: {which}"
     return job.plan("load&exec", chosen, FULL_BITS, why, is_pipelined=False)
 
 
@@ -63,8 +77,8 @@ def standard_pipeline(
     """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if job.end_s(c, bits) <= job.usable_s + 1e-9]
-    chosen = job.largest(fits, lambda c: job.end_s(c, bits))
-    why = f"the largest whose pipeline ends in time at {bits} bits everywhere"
+    chosen = job.in_time(fits, bits, lambda c: job.end_s(c, bits))
+    why = f"the {job.rule} whose pipeline ends in time at {bits} bits everywhere"
     return job.plan(f"stdpl-{_bits_name(bits)}", chosen, bits, why)
 
 
@@ -85,9 +99,17 @@ def preload_model(
     """
     job = _Job(shape, costs, budget, importance, options, expected, _known(accuracy, options))
     fits = [c for c in job.submodels if c.compute_s <= job.usable_s + 1e-9]
-    chosen = job.largest(fits, lambda c: c.compute_s)
-    why = f"the whole model is held at {bits} bits, so the largest that computes in time runs"
+    chosen = job.in_time(fits, bits, lambda c: c.compute_s)
+    why = f"the whole model is held at {bits} bits, so the {job.rule} that computes in time runs"
     return job.plan(f"preload-{_bits_name(bits)}", chosen, bits, why, is_held=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Uniform:
+    """A submodel at the same bits everywhere."""
+
+    submodel: Submodel
+    accuracy: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +133,19 @@ class _Job:
         every = submodels(self.shape.n_layers, self.shape.widths, self.costs)
         return allowed(every, self.shape, self.options.depths, self.known.places)
 
+    @property
+    def by_accuracy(self) -> bool:
+        """Whether submodels are chosen by what was measured of them."""
+        return self.options.choose == "accuracy" and bool(self.known.places)
+
+    @property
+    def rule(self) -> str:
+        return "most accurate" if self.by_accuracy else "largest"
+
+    def accuracy(self, c: Submodel, bits: int) -> float | None:
+        """What is expected of `c` with all shards at `bits`."""
+        return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
+
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
         disk = self.costs.disk.times(self.costs.io_slowdown)
         ledger = Ledger(
@@ -126,9 +161,20 @@ class _Job:
         layer_s = layer.busy_s if is_pipelined else layer.alone_s
         return pipeline(load_s, layer_s, self.costs.embed_s, c.n, is_pipelined=is_pipelined)[1]
 
-    def largest(self, fits: Sequence[Submodel], seconds: Callable[[Submodel], float]) -> Submodel:
+    def best(self, fits: Sequence[Submodel], bits: int) -> Submodel:
+        """The one of `fits` that the rule takes; at full fidelity the whole model, where it is in time."""
+        order = rank(fits, self.options.similar)
+        largest = order[0]
+        is_whole = (largest.n, largest.m) == (self.shape.n_layers, self.shape.n_slices)
+        if not self.by_accuracy or (is_whole and bits == FULL_BITS):
+            return largest
+        found = most_accurate(order, self.known, lambda c, _: _Uniform(c, self.accuracy(c, bits)))
+        return largest if found is None else found.submodel
+
+    def in_time(self, fits: Sequence[Submodel], bits: int, seconds: Callable[[Submodel], float]) -> Submodel:
+        """The best of `fits`; where there is none, the quickest by `seconds` or BudgetError."""
         if fits:
-            return rank(fits, self.options.similar)[0]
+            return self.best(fits, bits)
         least = min(self.submodels, key=seconds)
         if self.options.best_effort:
             return least
@@ -174,7 +220,7 @@ class _Job:
             margin=self.options.margin,
             preload_bytes=whole if is_held else 0,
         )
-        return replace(made, expected_accuracy=self.known.at(c.n, c.m, made.fidelity))
+        return replace(made, expected_accuracy=self.accuracy(c, bits))
 
 
 def _known(accuracy: AccuracyGrid | None, options: PlanOptions) -> Curves:

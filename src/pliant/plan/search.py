@@ -26,6 +26,8 @@ from pliant.plan.submodel import (
     cut_of,
     depths_advice,
     fitting,
+    most_accurate,
+    or_less,
     rank,
     submodels,
     untrained_reason,
@@ -138,20 +140,14 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
     """
     if (whole := _whole(problem, order, known)) is not None:
         return whole
-    best: _Choice | None = None
-    least = -1.0
-    for c in sorted(order, key=lambda c: _or_less(known.at(c.n, c.m, 1.0)), reverse=True):
-        if best is not None and _or_less(known.at(c.n, c.m, 1.0)) <= least:
-            break
+
+    def choose(c: Submodel, to_beat: float) -> _Choice | None:
         a = problem.attempt(c)
-        if a is None:
-            continue
-        if best is not None and _or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= least:
-            continue
-        choice = _allocated(problem, a, known)
-        if best is None or _or_less(choice.accuracy) > least:
-            best, least = choice, _or_less(choice.accuracy)
-    return best
+        if a is None or or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= to_beat:
+            return None
+        return _allocated(problem, a, known)
+
+    return most_accurate(order, known, choose)
 
 
 def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
@@ -164,11 +160,6 @@ def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choic
     choice = _allocated(problem, a, known)
     is_full = all(bits == FULL_BITS for row in choice.ledger.bits for bits in row)
     return choice if is_full else None
-
-
-def _or_less(accuracy: float | None) -> float:
-    """What was not measured ranks below all that was."""
-    return -1.0 if accuracy is None else accuracy
 
 
 def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
@@ -204,7 +195,7 @@ def _why_accurate(
 ) -> Iterator[str]:
     """What is expected of the chosen submodel, and at most of the largest that computes in time."""
     c = chosen.attempt.submodel
-    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * _or_less(chosen.accuracy):.1f} % accurate"
+    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * or_less(chosen.accuracy):.1f} % accurate"
     if problem.options.choose == "size" or not order:
         yield expected
         return

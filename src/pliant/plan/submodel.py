@@ -1,17 +1,29 @@
 """Compute planning (STI 5.3): which n x m may run, and in which order they are tried. Knows no IO or bits."""
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from pliant.ir.cost import CostTable
+from pliant.plan.accuracy import Curves
 from pliant.plan.options import Depths
 from pliant.plan.shape import StoreShape
 
 # Why a submodel may run: nothing is left out, it was trained for that, its accuracy was measured, or neither.
 Cut = Literal["none", "trained", "measured", "untrained"]
 Place = tuple[int, int]  # n x m
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A submodel with its bits and what accuracy is expected of it, None where nothing was measured."""
+
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+Choice = TypeVar("Choice", bound=Judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +98,28 @@ def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel
         at = max(range(bisect_right(left, -enough, key=lambda c: -c[0])), key=lambda i: left[i][1:3])
         order.append(left.pop(at)[3])
     return tuple(order)
+
+
+def most_accurate(
+    order: Sequence[Submodel], known: Curves, choose: Callable[[Submodel, float], Choice | None]
+) -> Choice | None:
+    """Of the choices that `choose` makes for the submodels in `order`, the one expected to be most accurate.
+
+    `choose(submodel, to_beat)` gives None where the submodel cannot run or cannot be more accurate than
+    `to_beat`. A submodel that would not win at full fidelity is not looked at. What was not measured ranks
+    below all that was, and the first of equals wins.
+    """
+    best: Choice | None = None
+    least = -2.0
+    for c in sorted(order, key=lambda c: or_less(known.at(c.n, c.m, 1.0)), reverse=True):
+        if or_less(known.at(c.n, c.m, 1.0)) <= least:
+            break
+        choice = choose(c, least)
+        if choice is not None and or_less(choice.accuracy) > least:
+            best, least = choice, or_less(choice.accuracy)
+    return best
+
+
+def or_less(accuracy: float | None) -> float:
+    """What was not measured ranks below all that was."""
+    return -1.0 if accuracy is None else accuracy
