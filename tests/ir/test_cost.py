@@ -226,13 +226,14 @@ def test_costs_between_measured_lengths_are_interpolated() -> None:
         cost_table(profile(), 65, "median")
 
 
-def test_a_dilated_profile_slows_its_lanes_and_says_so() -> None:
-    """The testbed's devices are real ones, slowed by known factors; tokenising is on no lane."""
+def test_a_dilated_profile_slows_compute_reads_and_tokenising_and_says_so() -> None:
+    """The testbed's devices are real ones, slowed by known factors: a slow processor tokenises slowly too."""
     slow = dilate(dilate(profile(), Dilation(2.0, 3.0)), Dilation(2.0, 1.0))
     assert slow.dilation == Dilation(4.0, 3.0)
     assert slow.layer_time(16, 3).alone.median_s == pytest.approx(4 * 16 * 3e-5)
     assert slow.disk.seconds(1000, 2) == pytest.approx(3 * profile().disk.seconds(1000, 2))
-    assert slow.overhead(16).tokenise == profile().overhead(16).tokenise
+    assert slow.overhead(16).tokenise == profile().overhead(16).tokenise.times(4.0)
+    assert slow.disk.latency_s == pytest.approx(3 * profile().disk.latency_s)
     with pytest.raises(ProfileError, match="sped up"):
         Dilation(0.5, 1.0)
 

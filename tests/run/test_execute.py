@@ -276,6 +276,34 @@ def test_a_rest_goes_by_the_effort_and_makes_up_for_sleeping_too_long() -> None:
     assert spans[-1].end_s == 3.0 + 2**-12
 
 
+def test_what_a_thread_does_outside_steps_is_dilated_apart_from_them() -> None:
+    """A slow device tokenises slowly too; a step's own time, dilated already, does not count twice."""
+    cpu = [10.0]
+    slept: list[float] = []
+
+    def work(i: int, w: Compute) -> None:
+        cpu[0] += 0.25
+
+    def clock() -> float:
+        return sum(slept)
+
+    with Lanes(
+        (),
+        dilation={"cpu": 4.0},
+        clock=clock,
+        sleep=slept.append,
+        effort=lambda: cpu[0],
+        cpu_clock=lambda: cpu[0],
+    ) as lanes:
+        since_s = cpu[0] - lanes.step_cpu_s
+        cpu[0] += 0.5  # tokenising
+        since_s = lanes.rest_host(since_s, 3.0)
+        execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
+        cpu[0] += 0.125
+        lanes.rest_host(since_s, 3.0)
+    assert slept == [1.0, 0.75, 0.25]
+
+
 def test_an_exchange_is_not_dilated() -> None:
     """It takes what the network takes, whichever thread runs it."""
     slept: list[float] = []

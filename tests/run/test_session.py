@@ -1,17 +1,20 @@
 """Sessions: answers are the model's, bits are the plan's, late or damaged reads do what they should."""
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
 from pliant.ir.cost import DeviceProfile, Disk
-from pliant.models.tokenizer import open_tokenizer
+from pliant.ir.device import Dilation, dilate
+from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import Plan
 from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
@@ -322,3 +325,29 @@ def test_one_answer_may_have_a_target_of_its_own(
         assert small.predicted_s == session.forecast(small.n_tokens, 0.006)
         assert session.forecast(8, 0.006) <= 0.006 < session.forecast(8, 10.0)
         assert session.weight_bytes == weights
+
+
+def test_an_emulated_device_tokenises_slowly_too(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer's time is from text to answer: on a slower device all of it takes longer."""
+    path, worked_s, slept = tiny_store(**ELASTIC), 0.002, []
+    device = dilate(slow_profile(), Dilation(50.0))
+    with open_store(path) as store, Session(
+        store, device, SessionOptions(60.0, length=8, n_threads=1), cache=kernel_cache
+    ) as session:  # fmt: skip
+        encode = session._tokenizer.encode
+
+        def slowly(text: str, pair: str | None = None) -> Encoded:
+            end_s = time.thread_time() + worked_s
+            while time.thread_time() < end_s:
+                pass
+            return encode(text, pair)
+
+        monkeypatch.setattr(session, "_tokenizer", SimpleNamespace(encode=slowly))
+        monkeypatch.setattr(session._lanes, "sleep", slept.append)
+        session(TEXT)
+    assert slept[0] >= 49 * worked_s

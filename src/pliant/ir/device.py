@@ -76,9 +76,11 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Dilation:
-    """How many times slower than measured the lanes of an emulated device run.
+    """How many times slower than measured an emulated device runs.
 
-    `by_width[m - 1]`, where given, slows a layer of m slices once more: compute flat in m, as on a GPU.
+    `compute` slows its processor: layers, embedding, head, tokenising, and the Python between them. `io`
+    slows its reads, the latency of each included. `by_width[m - 1]`, where given, slows a layer of m slices
+    once more: compute flat in m, as on a GPU.
     """
 
     compute: float = 1.0
@@ -154,7 +156,7 @@ class DeviceProfile:
 
 
 def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
-    """The profile of the same device with its compute and IO lanes slowed; tokenising is on neither lane."""
+    """The profile of the same device when slowed so; what Python takes between steps is in no profile."""
     c, d = dilation.compute, dilation.io
     return replace(
         profile,
@@ -166,7 +168,10 @@ def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
             for s in profile.layers
             for f in (dilation.factor(s.width),)
         ),
-        overheads=tuple(replace(o, embed=o.embed.times(c), head=o.head.times(c)) for o in profile.overheads),
+        overheads=tuple(
+            replace(o, tokenise=o.tokenise.times(c), embed=o.embed.times(c), head=o.head.times(c))
+            for o in profile.overheads
+        ),
         dilation=Dilation(
             profile.dilation.compute * c,
             profile.dilation.io * d,

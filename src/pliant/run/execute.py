@@ -83,6 +83,7 @@ class Lanes:
     by `effort`, read before and after on the lane's own thread; by default the clock. A thread's CPU time is
     the effort where it does its work alone: what interrupts it then lasts once, not `dilation` times.
     With `is_single`, the calling thread runs the steps of all lanes one after another, as they are listed.
+    What the calling thread does outside steps is dilated by `rest_host`, by its CPU time (`cpu_clock`).
     A name that a program uses and this has not is added. One thread runs programs at a time. A forked child
     starts threads of its own.
     """
@@ -96,6 +97,7 @@ class Lanes:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
         effort: Callable[[], float] | None = None,
+        cpu_clock: Callable[[], float] = time.thread_time,
         is_single: bool = False,
     ) -> None:
         self.own = own
@@ -106,6 +108,8 @@ class Lanes:
         self.is_single = is_single
         self._inboxes: dict[str, SimpleQueue[_Job]] = {}
         self._threads: list[Thread] = []
+        self.cpu_clock = cpu_clock
+        self.step_cpu_s = 0.0  # of the threads that called `execute`, within dilated steps
         self._overslept_s: dict[str, float] = {}
         self._late: BaseException | None = None
         self._schedule: tuple[Segment, _Schedule] | None = None
@@ -139,6 +143,17 @@ class Lanes:
             inbox.put(done)
             done.get()
         self.check()
+
+    def rest_host(self, since_s: float, slower: float) -> float:
+        """Sleep for what the calling thread did outside dilated steps would take longer on a device that is
+        `slower` times slower: tokenising, planning, the hand-off between steps.
+
+        `since_s` is what the last call gave, or `cpu_clock() - step_cpu_s` at the start; gives the next one.
+        """
+        now_s = self.cpu_clock() - self.step_cpu_s
+        if slower > 1.0:
+            self.rest(self.own, (slower - 1.0) * (now_s - since_s))
+        return now_s
 
     def rest(self, lane: str, seconds: float) -> None:
         """Sleep that long; what a sleep before lasted too long, up to a millisecond, comes off."""
@@ -364,12 +379,23 @@ def _run_step(run: _Run, i: int) -> None:
         run.starts_s[i] = start - run.origin_s
         run.started[i] = 1
         slower = 1.0 if type(work) is Exchange else run.lanes.dilation.get(lane, 1.0)
-        before = run.lanes.effort() if slower > 1.0 else 0.0
-        run.actions[type(work)](run.first + i, work)
         if slower > 1.0:
-            run.lanes.rest(lane, (slower - 1.0) * (run.lanes.effort() - before))
+            _run_dilated(run, i, work, slower)
+        else:
+            run.actions[type(work)](run.first + i, work)
     end = clock()
     run.spans[i] = Span(run.first + i, lane, start - run.origin_s, end - run.origin_s, state)
     run.done[i] = 1
     for other in run.schedule.rings[i]:
         run.bells[other].put(None)
+
+
+def _run_dilated(run: _Run, i: int, work: Work, slower: float) -> None:
+    """Run a step, then sleep until it has lasted `slower` times what it took."""
+    lanes, lane = run.lanes, run.schedule.steps[i].lane
+    cpu_s, effort_s = lanes.cpu_clock(), lanes.effort()
+    run.actions[type(work)](run.first + i, work)
+    effort_s = lanes.effort() - effort_s
+    if lane == lanes.own:
+        lanes.step_cpu_s += lanes.cpu_clock() - cpu_s
+    lanes.rest(lane, (slower - 1.0) * effort_s)

@@ -127,7 +127,8 @@ class Session:
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
-        self._lanes = Lanes(("io",))
+        # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
+        self._lanes = Lanes(("io",), effort=time.thread_time if options.n_threads == 1 else None)
         self._watch_pressure()
         try:
             self._replan()
@@ -188,14 +189,18 @@ class Session:
         The preload buffer stays as it is: see `plan_at`. Raises InputError, StoreError (in LaneError) on
         damage.
         """
-        start = time.perf_counter()
+        start, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self._tokenizer.encode(text, pair)
         target_s = None if latency is None else parse_seconds(latency)
         asked = time.perf_counter()
         with self._turns.lock:
-            return self._answer(encoded, target_s, start, time.perf_counter() - asked)
+            waited_s = time.perf_counter() - asked
+            host_s = self._lanes.rest_host(cpu_s - self._lanes.step_cpu_s, self.profile.dilation.compute)
+            return self._answer(encoded, target_s, start, waited_s, host_s)
 
-    def _answer(self, encoded: Encoded, latency_s: float | None, start: float, waited_s: float) -> Reply:
+    def _answer(
+        self, encoded: Encoded, latency_s: float | None, start: float, waited_s: float, host_s: float
+    ) -> Reply:
         self._check_open()
         if self._is_pressed.is_set():
             self._give_way()
@@ -211,6 +216,7 @@ class Session:
             lambda: self.engine.embed(encoded.ids, encoded.types),
             lambda: answers.append(self.engine.head(n)),
         )
+        self._lanes.rest_host(host_s, self.profile.dilation.compute)
         if self._keep_bytes is None:
             length, seconds = self._planner.bucket(n), time.perf_counter() - start
             self._plans.observe(pipeline, outcome.spans, n, length, target_s, seconds, waited_s)
