@@ -108,7 +108,7 @@ def test_a_table_of_accuracy_may_be_given(
     entry = {"n": 2, "m": 4, "bits": 6, "accuracy": 0.75, "log_likelihood": -0.5}
     (tmp_path / "a.json").write_text(json.dumps({"n_examples": 9, "entries": [entry]}))
     made = as_json("pack", model, "-o", tmp_path / "s", "--accuracy", tmp_path / "a.json")
-    assert made["accuracy"] == {"n_examples": 9, "entries": [entry]}
+    assert made["accuracy"] == {"n_examples": 9, "entries": [entry], "folds": []}
     (tmp_path / "a.json").write_text(json.dumps({"n_examples": 9, "entries": [entry | {"n": 3}]}))
     result = cli("pack", model, "-o", tmp_path / "t", "--accuracy", tmp_path / "a.json")
     assert result.exit_code == 1

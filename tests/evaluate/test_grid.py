@@ -50,15 +50,18 @@ def test_every_entry_is_what_whole_runs_of_that_submodel_give(
     assert table.n_examples == len(examples)
     places = [(e.n, e.m, e.bits) for e in table.entries]
     assert places == [(n, m, b) for b in (2, 32) for m in (2, 4) for n in (1, 2, 3, 4)]
-    for entry in table.entries:
+    assert [fold.n_examples for fold in table.folds] == [1] * len(examples)  # as many as folds: one each
+    for i, entry in enumerate(table.entries):
         engine.hold(np.full((4, 4), entry.bits))
         layers = picked_layers(4, entry.n)
         logits = [engine.answer(x.encoded, layers, entry.m) for x in examples]
         right = [int(np.argmax(z)) == x.label for z, x in zip(logits, examples, strict=True)]
         # The same kernels on the same values in the same order: equal to the last bit.
         assert entry.accuracy == np.mean(right)
+        assert [fold.accuracy[i] for fold in table.folds] == right
         likelihood = [log_likelihood(z, x.label) for z, x in zip(logits, examples, strict=True)]
         assert entry.log_likelihood == pytest.approx(np.mean(likelihood), rel=1e-12)
+        assert [fold.log_likelihood[i] for fold in table.folds] == pytest.approx(likelihood, rel=1e-12)
 
 
 def test_progress_ends_at_its_total(engine: Engine, examples: tuple[Labelled, ...]) -> None:

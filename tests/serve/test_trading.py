@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pliant
+from pliant.errors import NodeError
 from pliant.route.curve import TimeCurve
 from pliant.route.endpoint import Estimate, Reply, Request
 from pliant.route.trade import Level, Trade
@@ -170,6 +171,15 @@ def test_a_nodes_own_terms_hold_where_a_request_has_none() -> None:
         assert told(asked(node)) == ("0.8", {"accuracy": SMALL, "met": True})
         assert told(asked(node, deadline_s=50))[0] == "0.92"
         assert asked(node, accuracy_floor=0.95).status_code == 422
+
+
+def test_a_node_whose_own_floor_is_above_what_was_measured_does_not_start() -> None:
+    """It would refuse every request that names no floor, and only its clients would find out."""
+    with (
+        pytest.raises(NodeError, match=r"floor of 0\.95.*0\.92"),
+        running(Elastic("", 20.0, 40.0), name="alone", terms=Terms(30.0, 0.95)),
+    ):
+        pass
 
 
 def test_accuracy_is_given_up_when_the_link_is_down_and_not_before() -> None:

@@ -11,10 +11,18 @@ import pytest
 from pliant.errors import StoreError
 from pliant.models.checkpoint import open_checkpoint
 from pliant.store.build import build
-from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, put_importance, read_manifest
+from pliant.store.manifest import (
+    AccuracyEntry,
+    AccuracyFold,
+    AccuracyTable,
+    put_accuracy,
+    put_importance,
+    read_manifest,
+)
 from pliant.store.read import open_store
 
 ENTRY = AccuracyEntry(2, 2, 32, 2 / 3, -0.5)
+FOLD = AccuracyFold(3, (2 / 3,), (-0.5,))
 
 
 @pytest.fixture
@@ -87,6 +95,10 @@ def test_values_that_cannot_be_are_refused() -> None:
     for entry in (replace(ENTRY, accuracy=1.5), replace(ENTRY, log_likelihood=float("nan"))):
         with pytest.raises(StoreError, match="2x2 at 32 bits"):
             AccuracyTable(300, (entry,))
+    for folds in ((FOLD,), (FOLD, replace(FOLD, n_examples=1)), (FOLD, replace(FOLD, accuracy=(0.1,)))):
+        with pytest.raises(StoreError, match="folds"):
+            AccuracyTable(2 * FOLD.n_examples, (ENTRY,), folds)
+    assert AccuracyTable(2 * FOLD.n_examples, (ENTRY,), (FOLD, FOLD)).folds[1] == FOLD
     for n_examples, entries in ((0, (ENTRY,)), (300, ()), (300, (ENTRY, ENTRY))):
         with pytest.raises(StoreError, match="needs examples"):
             AccuracyTable(n_examples, entries)
