@@ -76,7 +76,8 @@ class _Parts:
 
 
 def _by_fold(values: Float[np.ndarray, " X"], folds: Int[np.ndarray, " X"]) -> list[float]:
-    return (np.bincount(folds, values) / np.bincount(folds)).tolist()
+    means: list[float] = (np.bincount(folds, values) / np.bincount(folds)).tolist()
+    return means
 
 
 def _folds(sizes: Sequence[int], parts: Sequence[_Parts]) -> tuple[AccuracyFold, ...]:

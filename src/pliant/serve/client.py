@@ -59,8 +59,8 @@ def checked_url(url: str) -> str:
 class Client:
     """Calls other nodes, each with the token it is to be shown; an async context manager.
 
-    A connection carries one request at a time and is kept for the next. httpx would take most of the time of a
-    forwarded request: bench/service.py compares a node with a forwarder that uses it.
+    A connection carries one request at a time and is kept for the next. httpx would take most of the time of
+    a forwarded request: bench/service.py compares a node with a forwarder that uses it.
     """
 
     def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
