@@ -83,9 +83,15 @@ class Bound:
 
 
 def bound(compute: Mapping[str, float], spec: EncoderSpec, partition: Partition, links: Links) -> Bound:
-    """`compute` are the devices' seconds a layer, alone and dilated."""
-    layers = [layer_segment(spec, partition, k).steps for k in range(spec.n_layers)]
-    return Bound(max(compute.values()), mean(_exchange_s(steps, links) for steps in layers))
+    """`compute` are the devices' seconds a layer, alone and dilated.
+
+    A primary without a share receives a layer's output while the others compute the next one.
+    """
+    compute_s = max(compute.values())
+    exchanges = [_exchange_s(layer_segment(spec, partition, k).steps, links) for k in range(spec.n_layers)]
+    if partition.primary not in partition.participants:
+        exchanges[:-1] = [max(exchange_s - compute_s, 0.0) for exchange_s in exchanges[:-1]]
+    return Bound(compute_s, mean(exchanges))
 
 
 def computes_alone(
