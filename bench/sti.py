@@ -1,8 +1,8 @@
 """The evaluation of STI (section 7) in our rows: accuracy, memory, latency and submodels of all its systems.
 
-Device: this machine, its lanes slowed (`sti_rig.emulate`) to two presets. Latency: real cold runs of
-sessions on texts of exactly the planned length. Accuracy: the whole dev set at the plan's bits, on the
-same kernels. See docs/results/sti.md for what each table stands for.
+Device: this machine, slowed (`sti_device.emulate`) to two presets. Latency, bytes and memory: cold runs of
+sessions in processes of their own, on texts of exactly the planned length. Accuracy: the whole dev set at the
+bits that ran, on the same kernels. See docs/results/sti.md for what each table stands for.
 """
 
 import argparse
@@ -22,23 +22,23 @@ from pliant.plan.shape import store_shape
 from pliant.profile.measure import measure_device
 from pliant.settings import cache_folder
 from report import ROOT, Report, options
+from sti_cell import undisturbed
 from sti_device import emulate
 from sti_figures import draw_accuracy_against_memory
 from sti_parts import anytime, paper_throughout, quantizers, sweep, table7
 from sti_plans import Size, cells
 from sti_promise import promise
-from sti_rig import PRESETS, Device, Rig, labelled, picked
-from sti_runs import undisturbed
-from sti_tables import accuracy_claim, main_table, memory_claim, speed_claims
+from sti_rig import PRESETS, Device, Rig, labelled, majority_words, picked
+from sti_tables import accuracy_claim, main_table, measure, memory_claim, speed_claims
 from tasks import TASKS, find_task
 
 
 def main() -> None:
     arguments = options(__doc__.splitlines()[0], _extra)
     size = (
-        Size(60, 8, 40, 10, 3, 10, 1, True)
+        Size(60, 4, 40, 6, 1, 1, is_quick=True)
         if arguments.quick
-        else Size(None, arguments.ablate, arguments.grid, 100, 20, 100, 3, False)
+        else Size(None, arguments.ablate, arguments.grid, 100, 3, 3, is_quick=False)
     )
     with tempfile.TemporaryDirectory(prefix=".sti-", dir=cache_folder()) as scratch:
         _evaluate(arguments, size, Path(scratch))
@@ -54,7 +54,7 @@ def _extra(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--length", type=int, default=128, help="tokens that are planned for and timed")
-    parser.add_argument("--minutes", type=float, default=12, help="begin no part after these")
+    parser.add_argument("--minutes", type=float, default=90, help="begin no part after these")
     parser.add_argument("--ablate", type=int, default=192, help="examples of the ablation")
     parser.add_argument("--grid", type=int, default=500, help="examples of the accuracy grid")
 
@@ -62,6 +62,10 @@ def _extra(parser: argparse.ArgumentParser) -> None:
 def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     began_s = time.perf_counter()
     model = arguments.model or ROOT / "src" / "pliant" / "assets" / arguments.task
+    if not model.is_dir():
+        raise SystemExit(
+            f"no model of {arguments.task} ships with pliant: give --model DIR (docs/results/sti.md)."
+        )
     data = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
     task = find_task(arguments.task, data, scratch)
     rig = Rig(model, task.dev, scratch, cache_folder(), arguments.threads, arguments.length, size.n_dev)
@@ -76,22 +80,24 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
         importance = _importance(report, rig, task.held_out, size, arguments)
         _grid(report, rig, task.held_out, size)
         devices = tuple(_devices(report, rig, size))
-        planned = [c for device in devices for c in cells(rig, device, importance, size)]
-        runs = main_table(report, rig, planned, size, task.has_f1, arguments.gold)
-        accuracy_claim(report, rig, planned)
-        memory_claim(report, rig)
-        speed_claims(report, planned, runs)
+        table = importance["accuracy"]
+        planned = [c for device in devices for c in cells(rig, device, table, size)]
+        found = measure(rig, planned, size)
+        main_table(report, rig, found, size, task.has_f1, arguments.gold)
+        accuracy_claim(report, rig, found)
+        memory_claim(report, rig, found)
+        speed_claims(report, found)
         if not (arguments.quick or arguments.no_results):
             picture = ROOT / "docs" / "results" / f"memory-{arguments.task}.svg"
-            draw_accuracy_against_memory(rig, planned, picture)
+            draw_accuracy_against_memory(rig, found, picture)
         print(f"{time.perf_counter() - began_s:.0f} s so far", flush=True)
         parts: tuple[Callable[[], None], ...] = (
             lambda: promise(report, rig, model, task.dev, 436 if size.is_quick else None),
-            lambda: anytime(report, rig, devices, importance, size),
+            lambda: anytime(report, rig, devices, table, size),
             lambda: quantizers(report, rig, size),
             lambda: table7(report, rig, importance, size),
-            lambda: paper_throughout(report, rig, devices, importance["accuracy"]),
-            lambda: sweep(report, rig, devices[0], importance),
+            lambda: paper_throughout(report, rig, devices, table),
+            lambda: sweep(report, rig, devices[0], table),
         )
         for number, part in enumerate(parts[:4] if size.is_quick else parts):
             if time.perf_counter() - began_s > 60 * arguments.minutes:
@@ -125,7 +131,8 @@ def _importance(
         for name, x in (("ablation, accuracy", ablation.accuracy), ("first-order score", gradient))
     ]
     rows[0]["seconds"], rows[1]["seconds"] = ablated_s, gradient_s
-    report.table(f"Importance (Figure 5): {len(some)} examples of {held_out.name}", rows)
+    most = majority_words(np.array([e.label for e in some]))
+    report.table(f"Importance (Figure 5): {len(some)} examples of {held_out.name} ({most})", rows)
     print(importance_text(ablation.importance))
     report.note(
         "Importance (0 least, 9 most; rows layers, columns slices), by accuracy, ties by likelihood:"
@@ -157,8 +164,10 @@ def _grid(report: Report, rig: Rig, held_out: Path, size: Size) -> None:
         }
         for n in range(1, rig.spec.n_layers + 1)
     ]
+    most = majority_words(np.array([e.label for e in some]))
     report.table(
-        f"Expected accuracy at 2 bits and in full, {len(some)} examples of {held_out.name} ({took_s:.0f} s)",
+        f"Expected accuracy at 2 bits and in full, {len(some)} examples of {held_out.name} ({most}; "
+        f"{took_s:.0f} s)",
         rows,
     )
 
@@ -171,7 +180,7 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
             rig.engines["lloyd"],
             n_threads=rig.n_threads,
             lengths=(rig.length,),
-            seconds=4 if size.is_quick else 10,
+            seconds=2 if size.is_quick else 10,
         )
     report.note("Timed runs " + ("had real-time priority." if is_granted else "shared their priority."))
     rows = []
@@ -184,11 +193,12 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
                 "m": m,
                 "layer, ms": 1e3 * device.costs(is_median=True).layer(m).alone_s,
                 "p95 while IO runs": 1e3 * device.costs().layer(m).busy_s,
-                "slowed by": device.profile.dilation.factor(m),
+                "compute slowed by": device.profile.dilation.factor(m),
                 "full layer's IO, ms": 1e3 * device.costs(is_median=True).disk.seconds(layer_bytes),
-                "bandwidth divided by": device.bandwidth,
+                "reads slowed by": device.profile.dilation.io,
                 "a read's latency, ms": 1e3 * device.profile.disk.latency_s,
                 "p95": 1e3 * device.profile.disk_p95.latency_s,
+                "tokenising and Python, ms": 1e3 * device.costs(is_median=True).tokenise_s,
             }
             for m in profile.widths
         ]

@@ -12,46 +12,54 @@ from pliant.plan.options import OURS, PAPER
 from pliant.plan.result import Plan
 from pliant.plan.shape import LOWEST_BITS, store_shape
 from report import Report
+from sti_cell import SLOW_IO
 from sti_plans import MARGIN, PRELOAD_BYTES, Size, brief, job_of, ours
 from sti_rig import Device, Quantizer, Rig
 from sti_runs import cold_runs
 
 
-def anytime(
-    report: Report, rig: Rig, devices: Sequence[Device], importance: dict[str, np.ndarray], size: Size
-) -> None:
+def anytime(report: Report, rig: Rig, devices: Sequence[Device], importance: np.ndarray, size: Size) -> None:
     """IO falls to a third of its speed somewhere in the first half of each run."""
-    texts = rig.texts(size.n_anytime_runs, seed=1)
+    texts = rig.texts(size.n_runs, seed=1)
     delays = np.random.default_rng(2).uniform(0.05, 0.5, len(texts))
     rows, verdicts = [], []
-    table = importance["accuracy"]
-    for device in devices:
-        for share in device.preset.targets[: 1 if size.is_quick else 3]:
-            knew = ours(rig, device, share, PRELOAD_BYTES, table, OURS, io_slower=3.0)
-            p = ours(rig, device, share, PRELOAD_BYTES, table, replace(OURS, io_reserve=3.0))
-            T = p.budget.latency_s
-            after = lambda i, T=T: float(delays[i] * T)  # noqa: E731
-            on = cold_runs(rig, device, p, texts, slow_after=after)
-            off = cold_runs(rig, device, _without_anytime(p), texts[: len(texts) * 3 // 10], slow_after=after)
-            unreserved = ours(rig, device, share, PRELOAD_BYTES, table, OURS)
-            plain = cold_runs(rig, device, unreserved, texts[: len(texts) * 3 // 10], slow_after=after)
-            gap = paired_difference(rig.right_as_run(p, on.grids), rig.right(knew))
-            verdicts.append((on, off, gap))
-            rows.append({
-                "device, T": f"{device.preset.name} {share}",
-                "n x m": f"{p.n}x{p.width}",
-                "anytime, reserve 3": on.met,
-                "the same without anytime": off.met,
-                "anytime, no reserve": f"{plain.met} ({unreserved.n}x{unreserved.width})",
-                "p95 ms on / off": f"{1e3 * np.quantile(on.seconds, 0.95):.1f} / "
-                f"{1e3 * np.quantile(off.seconds, 0.95):.1f}",
-                "runs at planned bits": f"{100 * on.is_as_planned:.0f} %",
-                "accuracy at the bits that ran": str(accuracy(rig.right_as_run(p, on.grids))),
-                "a plan that knew": f"{accuracy(rig.right(knew))} ({knew.n}x{knew.width})",
-                "difference": str(gap),
-            })  # fmt: skip
-            print("anytime", rows[-1], flush=True)
-    report.table("IO at a third of its speed from the middle of runs on", rows)
+    for device, share in ((d, s) for d in devices for s in d.preset.targets[: size.n_targets]):
+        p = ours(rig, device, share, PRELOAD_BYTES, importance, replace(OURS, io_reserve=SLOW_IO))
+        knew = ours(rig, device, share, PRELOAD_BYTES, importance, OURS, io_slower=SLOW_IO)
+        plans = {
+            "on": p,
+            "off": _without_anytime(p),
+            "no reserve": ours(rig, device, share, PRELOAD_BYTES, importance, OURS),
+            "knew": _without_anytime(knew),
+        }
+
+        def slow_after(name: str, i: int, target_s: float = p.budget.latency_s) -> float:
+            return 0.0 if name == "knew" else float(delays[i] * target_s)
+
+        runs = cold_runs(rig, device, plans, texts, slow_after)
+        right = {name: rig.predicted_as_run(plans[name], runs[name].grids) == rig.labels for name in plans}
+        gap = paired_difference(right["on"], right["knew"])
+        verdicts.append((runs["on"], runs["off"], gap))
+        unreserved = plans["no reserve"]
+        rows.append({
+            "device, T": f"{device.preset.name} {share}",
+            "n x m": f"{p.n}x{p.width}" + ("" if p.meets_target else " (infeasible)"),
+            "anytime, reserve 3": runs["on"].met,
+            "the same without anytime": runs["off"].met,
+            "anytime, no reserve": f"{runs['no reserve'].met} ({unreserved.n}x{unreserved.width})",
+            "ms, on": runs["on"].spread,
+            "ms, off": runs["off"].spread,
+            "runs at planned bits": f"{100 * runs['on'].is_as_planned:.0f} %",
+            "accuracy %, on": str(accuracy(right["on"])),
+            "a plan that knew": f"{accuracy(right['knew'])} ({knew.n}x{knew.width}, {runs['knew'].met})",
+            "difference": str(gap),
+        })  # fmt: skip
+        print("anytime", rows[-1], flush=True)
+    report.table(
+        "IO at a third of its speed from the middle of runs on, accuracy at the bits that ran "
+        f"({rig.majority})",
+        rows,
+    )
     share_met = min(on.n_met / len(on.seconds) for on, _, _ in verdicts)
     gap_low = min(g.value for _, _, g in verdicts)
     off_misses = sum(off.n_met < 0.95 * len(off.seconds) for _, off, _ in verdicts)
@@ -92,7 +100,7 @@ def table7(report: Report, rig: Rig, importance: dict[str, np.ndarray], size: Si
             row[f"by {name}"] = str(accuracy(_raised(rig, layers, m, chosen)))
         rows.append(row)
     floor = accuracy(_raised(rig, layers, m, np.array([], int)))
-    report.table(f"Table 7: {n}x{m} at 2 bits ({floor}), some shards raised to 6", rows)
+    report.table(f"Table 7: {n}x{m} at 2 bits ({floor}), some shards raised to 6 ({rig.majority})", rows)
 
 
 def _random_order(
@@ -131,7 +139,7 @@ def quantizers(report: Report, rig: Rig, size: Size) -> None:
                 worse.append(f"{n}x{m} at {k} bits")
             if k <= 4:
                 gains.append(gap.value)
-    report.table("Quantizers at equal k", rows)
+    report.table(f"Quantizers at equal k ({rig.majority})", rows)
     report.claim(
         "sti.quantizer", f"mean over k = 2..4 {100 * np.mean(gains):+.2f} points",
         "nowhere significantly worse, better on average over k = 2..4", not worse and np.mean(gains) > 0,
@@ -147,9 +155,9 @@ def paper_throughout(report: Report, rig: Rig, devices: Sequence[Device], import
             how = replace(PAPER, best_effort=True, margin=MARGIN)
             job = job_of(rig, device, share, 0, importance)
             plans = {
-                "StdPL-2": standard_pipeline(*job, 2, how),  # type: ignore[arg-type]
-                "StdPL-6": standard_pipeline(*job, 6, how),  # type: ignore[arg-type]
-                "Preload-6": preload_model(*job, 6, how),  # type: ignore[arg-type]
+                "StdPL-2": standard_pipeline(*job, 2, how),
+                "StdPL-6": standard_pipeline(*job, 6, how),
+                "Preload-6": preload_model(*job, 6, how),
                 "STI-0MB": ours(rig, device, share, 0, importance, PAPER),
                 "STI": ours(rig, device, share, PRELOAD_BYTES, importance, PAPER),
             }
@@ -161,19 +169,23 @@ def paper_throughout(report: Report, rig: Rig, devices: Sequence[Device], import
                 },
             })  # fmt: skip
     report.table(
-        "The paper's quantizer and planner throughout: accuracy % (submodel, mean bits), not timed", rows
+        "The paper's quantizer and planner throughout: accuracy % (submodel, mean bits), not timed "
+        f"({rig.majority})",
+        rows,
     )
 
 
-def sweep(report: Report, rig: Rig, device: Device, importance: dict[str, np.ndarray]) -> None:
+def sweep(report: Report, rig: Rig, device: Device, importance: np.ndarray) -> None:
     """Section 7.4: targets up to full-model compute and beyond, and sizes of the preload buffer."""
     rows = []
     for share in (0.08, 0.15, 0.3, 0.5, 0.75, 1.0, 1.5):
         row: dict[str, object] = {"T / full compute": share}
         for n_bytes in (0, 50_000, PRELOAD_BYTES, 1_000_000):
-            p = ours(rig, device, share, n_bytes, importance["accuracy"], OURS)
+            p = ours(rig, device, share, n_bytes, importance, OURS)
             row[f"|S| = {n_bytes // 1000} KB"] = brief(rig, p, "lloyd")
         rows.append(row)
     report.table(
-        f"Sensitivity (7.4), {device.preset.name}: accuracy % (submodel, mean bits), not timed", rows
+        f"Sensitivity (7.4), {device.preset.name}: accuracy % (submodel, mean bits), not timed "
+        f"({rig.majority})",
+        rows,
     )

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from pliant.evaluate.answers import Labelled
-from pliant.ir.cost import CostTable, Disk, cost_table
+from pliant.ir.cost import CostTable, cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
@@ -47,8 +47,6 @@ class Device:
     profile: DeviceProfile
     full_s: float
     length: int
-    disk: Disk  # this machine's own, measured
-    bandwidth: float  # how many times less of it the device has
 
     def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> CostTable:
         table = cost_table(self.profile, self.length, "median" if is_median else "p95")
@@ -100,21 +98,22 @@ class Rig:
             self._known[key] = self._answers(layers, width, bits, quantizer, self.dev)
         return self._known[key]
 
-    def right(self, plan: Plan, quantizer: Quantizer = "lloyd") -> np.ndarray:
-        """Which dev examples `plan` answers right at its planned bits."""
-        return self.predicted(plan.layers, plan.width, plan.bits, quantizer) == self.labels
-
-    def right_as_run(self, plan: Plan, grids: Sequence[Grid]) -> np.ndarray:
-        """The same with the bits of real runs: example i has those of run i, starting over after the last."""
-        found = np.zeros(len(self.dev), bool)
-        for grid in set(grids):
+    def predicted_as_run(self, plan: Plan, grids: Sequence[Grid]) -> np.ndarray:
+        """The labels at the bits of real runs: example i has those of run i, starting over after the last."""
+        found = np.zeros(len(self.dev), np.int64)
+        for grid in dict.fromkeys(grids):
             at = [i for i in range(len(self.dev)) if grids[i % len(grids)] == grid]
-            if len(at) > len(self.dev) // 2:
-                found[at] = (self.predicted(plan.layers, plan.width, grid) == self.labels)[at]
+            if len(at) > len(self.dev) // 2 or ("lloyd", plan.layers, plan.width, grid) in self._known:
+                found[at] = self.predicted(plan.layers, plan.width, grid)[at]
             else:
                 some = [self.dev[i] for i in at]
-                found[at] = self._answers(plan.layers, plan.width, grid, "lloyd", some) == self.labels[at]
+                found[at] = self._answers(plan.layers, plan.width, grid, "lloyd", some)
         return found
+
+    @property
+    def majority(self) -> str:
+        """What the dev set's most frequent label alone would get right, in words for a table's title."""
+        return majority_words(self.labels)
 
     def texts(self, n: int, seed: int = 0) -> list[str]:
         """`n` texts of exactly `length` tokens, made of the dev set's own words."""
@@ -135,6 +134,16 @@ class Rig:
             engine.close()
         for store in self.stores.values():
             store.close()
+
+
+def majority(labels: np.ndarray) -> int:
+    """The most frequent of `labels`, int [n]."""
+    return int(np.argmax(np.bincount(labels)))
+
+
+def majority_words(labels: np.ndarray) -> str:
+    """How right the most frequent label alone would be."""
+    return f"majority class: {100 * np.mean(labels == majority(labels)):.1f} %"
 
 
 def picked(examples: Sequence[Example], limit: int | None) -> Sequence[Example]:

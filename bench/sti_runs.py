@@ -1,26 +1,36 @@
-"""Cold runs of plans on slowed devices: a slowed store, real sessions, what they took and waited."""
+"""Cold runs of plans on slowed devices: each system in a process of its own, one run of each in turn."""
 
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, cast
+from pathlib import Path
+from types import TracebackType
 
 import numpy as np
 
 from pliant.ir.program import Compute, Load
 from pliant.plan.result import Grid, Plan
-from pliant.run.session import Reply, Session, SessionOptions
-from pliant.store.read import Extent, Store
+from pliant.run.session import Reply, SessionOptions
+from sti_cell import Answer, Ask, Job
 from sti_rig import Device, Rig
+
+N_WARM = 2
+"""Runs of each system before the first that counts."""
+
+SlowAfter = Callable[[str, int], float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Cold runs of one plan: seconds, predictions, and what the compute lane waited, as shares of the run."""
+    """Cold runs of one plan, as measured; waits of the compute lane as shares of a run.
+
+    `read_bytes` is the median of a run, `weight_bytes` the preload and working buffers, `peak_bytes` the
+    process's peak resident set above its own with all modules imported. `grids` are the bits of each run.
+    """
 
     target_s: float
     seconds: np.ndarray
@@ -30,7 +40,9 @@ class Runs:
     io_per_compute: float
     grids: tuple[Grid, ...]
     is_as_planned: float
+    read_bytes: int
     weight_bytes: int
+    peak_bytes: int
 
     @property
     def n_met(self) -> int:
@@ -40,18 +52,96 @@ class Runs:
     def met(self) -> str:
         return f"{self.n_met} of {len(self.seconds)}"
 
+    @property
+    def spread(self) -> str:
+        """Median and the central 90 % of seconds, in ms."""
+        low, median, high = 1e3 * np.quantile(self.seconds, (0.05, 0.5, 0.95))
+        return f"{median:.1f} [{low:.1f}, {high:.1f}]"
+
 
 def cold_runs(
     rig: Rig,
     device: Device,
-    plan: Plan,
+    plans: Mapping[str, Plan],
     texts: Sequence[str],
-    *,
-    slow_after: Callable[[int], float] | None = None,
-) -> Runs:
-    """Run `plan` once a text, every read past the page cache; `slow_after(i)` seconds into run i, IO is
-    slowed to a third, latencies included."""
-    replies = replies_of(rig, device, plan, [*texts[:2], *texts], slow_after)[2:]
+    slow_after: SlowAfter = lambda name, i: None,
+) -> dict[str, Runs]:
+    """Run each plan once a text, every read past the page cache, the plans taking turns text by text.
+
+    `slow_after(name, i)` seconds into run i of a plan, where given, reads slow down. Plans that run the same
+    are measured once.
+    """
+    runs = {name: _what_runs(p) for name, p in plans.items()}
+    first = {key: name for name, key in reversed(runs.items())}
+    kept = {name: plans[name] for name in plans if first[runs[name]] == name}
+    answers = answers_of(rig, device, kept, texts, slow_after)
+    found = {name: _summed_up(plans[name], some) for name, some in answers.items()}
+    return {name: found[first[key]] for name, key in runs.items()}
+
+
+def answers_of(
+    rig: Rig,
+    device: Device,
+    plans: Mapping[str, Plan],
+    texts: Sequence[str],
+    slow_after: SlowAfter = lambda name, i: None,
+) -> dict[str, list[Answer]]:
+    """What each plan answers, one list a plan in the order of `texts`."""
+    answers: dict[str, list[Answer]] = {name: [] for name in plans}
+    with ExitStack() as stack:
+        cells = {name: stack.enter_context(_Cell(rig, device, p)) for name, p in plans.items()}
+        for cell in cells.values():
+            for text in texts[:N_WARM]:
+                cell.answer(Ask(text))
+        for i, text in enumerate(texts):
+            for name in list(cells) if i % 2 == 0 else list(cells)[::-1]:
+                answers[name].append(cells[name].answer(Ask(text, slow_after(name, i))))
+    return answers
+
+
+class _Cell:
+    """A process that runs one plan; a context manager."""
+
+    def __init__(self, rig: Rig, device: Device, plan: Plan) -> None:
+        options = SessionOptions(
+            latency_s=plan.budget.latency_s, preload_bytes=plan.budget.preload_bytes, length=rig.length,
+            n_threads=rig.n_threads, is_anytime=plan.is_anytime, best_effort=True,
+        )  # fmt: skip
+        self._job = Job(rig.store.path, rig.cache, device.profile, options, plan)
+
+    def __enter__(self) -> "_Cell":
+        command = [sys.executable, str(Path(__file__).with_name("sti_cell.py"))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._send(self._job)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
+
+    def answer(self, ask: Ask) -> Answer:
+        self._send(ask)
+        assert self._process.stdout is not None
+        found: Answer = pickle.load(self._process.stdout)
+        return found
+
+    def _send(self, value: object) -> None:
+        assert self._process.stdin is not None
+        pickle.dump(value, self._process.stdin)
+        self._process.stdin.flush()
+
+
+def _what_runs(p: Plan) -> tuple[object, ...]:
+    """All of a plan that a run depends on."""
+    return (
+        p.layers, p.width, p.bits, p.held, p.loads, p.latest_start_s, p.latest_refinement_s,
+        p.is_anytime, p.is_pipelined, p.window, p.budget,
+    )  # fmt: skip
+
+
+def _summed_up(plan: Plan, answers: Sequence[Answer]) -> Runs:
+    replies = [a.reply for a in answers]
     waits = np.array([_waits(r) for r in replies])
     return Runs(
         target_s=plan.budget.latency_s,
@@ -62,85 +152,10 @@ def cold_runs(
         io_per_compute=float(np.median(waits[:, 2])),
         grids=tuple(r.bits for r in replies),
         is_as_planned=float(np.mean([r.bits == r.planned_bits for r in replies])),
+        read_bytes=int(np.median([r.read_bytes for r in replies])),
         weight_bytes=max(r.resident_weight_bytes for r in replies),
+        peak_bytes=max(a.peak_bytes for a in answers),
     )
-
-
-def replies_of(
-    rig: Rig,
-    device: Device,
-    plan: Plan,
-    texts: Sequence[str],
-    slow_after: Callable[[int], float] | None = None,
-) -> list[Reply]:
-    options = SessionOptions(
-        latency_s=plan.budget.latency_s, preload_bytes=plan.budget.preload_bytes, length=rig.length,
-        n_threads=rig.n_threads, is_anytime=plan.is_anytime, best_effort=True,
-    )  # fmt: skip
-    replies: list[Reply] = []
-    store = SlowedStore(rig.store, device.bandwidth, device.disk.bandwidth_Bps)
-    slowed = cast(Store, store)
-    with undisturbed(), Session(slowed, device.profile, options, cache=rig.cache, fixed=plan) as session:
-        for i, text in enumerate(texts):
-            timer = None
-            if slow_after is not None and i >= 2:
-                timer = threading.Timer(slow_after(i - 2), _slow, (store,))
-                timer.start()
-            reply = session(text)
-            if timer is not None:
-                timer.cancel()
-                timer.join()
-            session._lanes.drain()  # a cold run begins with an idle disk
-            store.slower = 1.0
-            replies.append(reply)
-    return replies
-
-
-class SlowedStore:
-    """A store on a disk of less bandwidth: after each read it sleeps as long as its bytes still take.
-
-    The latency of a read stays what it is. Multiplying it too, as the lanes' own dilation does, would
-    give a disk that takes 16 ms to begin a read: neither board of the paper has one. `slower` slows
-    whole reads on top, latency included.
-    """
-
-    def __init__(self, store: Store, by_bandwidth: float, bandwidth_Bps: float) -> None:
-        self._store = store
-        self._s_per_byte = (by_bandwidth - 1) / bandwidth_Bps
-        self.slower = 1.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def read_extent(self, extent: Extent, buffer: np.ndarray, at: int = 0) -> tuple[int, ...]:
-        start_s = time.perf_counter()
-        starts = self._store.read_extent(extent, buffer, at)
-        took_s = time.perf_counter() - start_s
-        sleep_s = self._s_per_byte * extent.n_bytes
-        time.sleep(sleep_s + (self.slower - 1) * (took_s + sleep_s))
-        return starts
-
-
-@contextmanager
-def undisturbed() -> Iterator[bool]:
-    """Real-time priority for this thread and those it starts, where the system grants it: on a shared
-    machine every other job's slice would be multiplied by the dilation."""
-    if not hasattr(os, "sched_setscheduler"):
-        yield False
-        return
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    except PermissionError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-def _slow(store: SlowedStore) -> None:
-    store.slower = 3.0
 
 
 def _waits(reply: Reply) -> tuple[float, float, float]:

@@ -1,0 +1,109 @@
+"""One system of bench/sti.py in a fresh process: cold runs on a slowed device, and the memory they took.
+
+Reads a pickled Job, then Asks, from standard input; answers each Ask with a pickled Answer. `sti_runs.py`
+starts one for each system, so that peak memory is that of this system alone.
+"""
+
+import os
+import pickle
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.ir.device import DeviceProfile
+from pliant.plan.result import Plan
+from pliant.run.memory import peak_rss_bytes
+from pliant.run.session import Reply, Session, SessionOptions
+from pliant.store.read import open_store
+
+SLOW_IO = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A plan to run on the store at `store`, on the device that `profile` dilates this machine to."""
+
+    store: Path
+    cache: Path
+    profile: DeviceProfile
+    options: SessionOptions
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One text; after `slow_after_s`, where given, reads take `SLOW_IO` times as long, latency included."""
+
+    text: str
+    slow_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply, and the process's peak resident set above what it was with all modules imported."""
+
+    reply: Reply
+    peak_bytes: int
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    asks, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr
+    job: Job = pickle.load(asks)
+    idle_bytes = peak_rss_bytes()
+    with (
+        undisturbed(),
+        open_store(job.store) as store,
+        Session(store, job.profile, job.options, cache=job.cache, fixed=job.plan) as session,
+    ):
+        while True:
+            try:
+                ask: Ask = pickle.load(asks)
+            except EOFError:
+                return
+            reply = _run(session, ask)
+            pickle.dump(Answer(reply, peak_rss_bytes() - idle_bytes), answers)
+            answers.flush()
+
+
+@contextmanager
+def undisturbed() -> Iterator[bool]:
+    """Real-time priority for this thread and those it starts, where the system grants it: another job's
+    time slice would be multiplied by the dilation of reads."""
+    if not hasattr(os, "sched_setscheduler"):
+        yield False
+        return
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def _run(session: Session, ask: Ask) -> Reply:
+    io = session.profile.dilation.io
+    timer = None
+    if ask.slow_after_s is not None:
+        timer = threading.Timer(ask.slow_after_s, lambda: setattr(session, "io_slowdown", SLOW_IO * io))
+        timer.start()
+    reply = session(ask.text)
+    if timer is not None:
+        timer.cancel()
+        timer.join()
+    session._lanes.drain()  # a cold run begins with an idle disk
+    session.io_slowdown = io
+    return reply
+
+
+if __name__ == "__main__":
+    import sti_cell  # under its own name, by which the process that reads its pickles knows it
+
+    sti_cell.main()
