@@ -23,7 +23,7 @@ def anytime(report: Report, rig: Rig, devices: Sequence[Device], importance: np.
     texts = rig.texts(size.n_runs, seed=1)
     delays = np.random.default_rng(2).uniform(0.05, 0.5, len(texts))
     rows, verdicts = [], []
-    for device, share in ((d, s) for d in devices for s in d.preset.targets[: size.n_targets]):
+    for device, share in ((d, s) for d in devices for s in d.preset.targets[-size.n_targets :]):
         p = ours(rig, device, share, PRELOAD_BYTES, importance, replace(OURS, io_reserve=SLOW_IO))
         knew = ours(rig, device, share, PRELOAD_BYTES, importance, OURS, io_slower=SLOW_IO)
         plans = {

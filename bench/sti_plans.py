@@ -45,7 +45,7 @@ class Size:
 
 def cells(rig: Rig, device: Device, importance: np.ndarray, size: Size) -> Iterator[Cell]:
     """Every system at every target of the device's preset; what cannot meet a target runs its smallest."""
-    for share in device.preset.targets[: size.n_targets]:
+    for share in device.preset.targets[-size.n_targets :]:
         for name, p in _systems(rig, device, share, importance):
             yield Cell(name, device, share, p)
 

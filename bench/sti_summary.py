@@ -12,7 +12,7 @@ from pathlib import Path
 from tasks import TASKS
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
-_PLACES = "Ours minus each system, points [95 %, paired]"
+_PLACES = "Devices and targets, points [95 %, paired]"
 _GAP = re.compile(r"(\d+) baselines better; Ours - Preload-full (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]")
 _SHARE = re.compile(r"(\d+) of (\d+)")
 

@@ -33,7 +33,7 @@ def _page(above: str, gap: float, small_met: str = "97 of 100") -> str:
     table = "\n".join(f"| {' | '.join(row.split('|'))} |" for row in (head, "|".join(["---"] * 8), *rows))
     mean = gap / 2
     claim = f"1 baselines better; Ours - Preload-full {mean:.2f} [{mean - 1:.2f}, {mean + 1:.2f}]"
-    title = "Ours minus each system, points [95 %, paired]"
+    title = "Devices and targets, points [95 %, paired]"
     return f"# page\n\n## {title}\n\n{table}\n\n## Claims\n\n| `sti.accuracy` | {claim} |\n"
 
 
