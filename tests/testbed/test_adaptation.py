@@ -214,11 +214,11 @@ def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
 
         with at_boundaries(bed.cluster, Act(4, "ws", narrow)):
             reply = bed.cluster.run(bed.model, feeds)
+        sent, sent_at_last = (
+            _exchanged_bytes(bed, partition) for partition in (reply.partitions[4], reply.partitions[-2])
+        )
     assert not reply.faults
     assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
-    sent, sent_at_last = (
-        _exchanged_bytes(bed, partition) for partition in (reply.partitions[4], reply.partitions[-2])
-    )
     assert sent_at_last < sent / 2, "a link of 1 Mbit/s carries no layer in the time that one device takes"
     for one in (before, reply):
         np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
