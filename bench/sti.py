@@ -52,6 +52,9 @@ def _extra(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gold", type=float, help="the unstretched model's accuracy on the dev set, in per cent"
     )
+    parser.add_argument(
+        "--only-promise", action="store_true", help="measure [sti.promise] alone, as a page of its own"
+    )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--length", type=int, default=128, help="tokens that are planned for and timed")
     parser.add_argument("--minutes", type=float, default=90, help="begin no part after these")
@@ -71,12 +74,16 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     rig = Rig(model, task.dev, scratch, cache_folder(), arguments.threads, arguments.length, size.n_dev)
     try:
         report = Report(
-            f"sti-{arguments.task}",
+            "sti-promise" if arguments.only_promise else f"sti-{arguments.task}",
             f"{arguments.task}, {len(rig.dev)} dev examples, {rig.spec.n_layers}x{rig.spec.n_heads}, "
             f"{arguments.length} tokens, {arguments.threads} thread(s), reads "
             + ("past the page cache (O_DIRECT)" if rig.store.is_direct else "NOT cold: no O_DIRECT here"),
             arguments,
         )
+        if arguments.only_promise:
+            promise(report, rig, model, task.dev, 436 if size.is_quick else None)
+            report.finish()
+            return
         importance = _importance(report, rig, task.held_out, size, arguments)
         _grid(report, rig, task.held_out, size)
         devices = tuple(_devices(report, rig, size))
