@@ -41,7 +41,7 @@ class Urls:
 
 def concurrency(report: Report, is_quick: bool) -> None:
     """The claim's tables, and the cost of one request that is passed on."""
-    for_s, rounds = (0.8, 3) if is_quick else (5.0, 9)
+    for_s, rounds = (0.8, 3) if is_quick else (2.0, 7)
     with ExitStack() as stack:
         urls = _started(stack)
         loads = {f"{MODEL}, {WORDS} words": body(WORDS), "5 ms and more an answer": _heavy()}

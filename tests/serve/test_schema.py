@@ -21,11 +21,12 @@ def document() -> Iterator[object]:
 
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
 def test_the_document_describes_the_node(document: object, mode: str) -> None:
-    """[crime.damage] no answer of 5xx, none of a status, type or form that the document does not say.
+    """[crime.damage] no answer of 5xx but for a deadline, none of a status, type or form that the document does not say.
 
     What the document allows is answered; what it does not is refused.
     """
     from schemathesis import GenerationMode
+    from schemathesis.checks import not_a_server_error
     from schemathesis.core.result import Ok
 
     n = 0
@@ -42,7 +43,11 @@ def test_the_document_describes_the_node(document: object, mode: str) -> None:
         )
         @hypothesis.given(case=operation.as_strategy(generation_mode=GenerationMode[mode]))
         def ask(case: object) -> None:
-            case.call_and_validate()  # type: ignore[attr-defined]
+            answer = case.call()  # type: ignore[attr-defined]
+            # A deadline that cannot be kept is refused with 503, as the document says.
+            is_late = answer.status_code == 503 and "deadline" in answer.json()["error"]
+            excluded = [not_a_server_error] if is_late else []
+            case.validate_response(answer, excluded_checks=excluded)  # type: ignore[attr-defined]
 
         with suppress(hypothesis.errors.Unsatisfiable):  # nothing about a plain GET can be wrong
             ask()
