@@ -21,7 +21,7 @@ def document() -> Iterator[object]:
 
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
 def test_the_document_describes_the_node(document: object, mode: str) -> None:
-    """[crime.damage] no answer of 5xx but for a deadline, none of a status, type or form that is not documented.
+    """[crime.damage] no answer of 5xx but for a deadline; no status, type or form that is not documented.
 
     What the document allows is answered; what it does not is refused.
     """
