@@ -16,7 +16,8 @@ from pathlib import Path
 from pliant.ir.device import DeviceProfile
 from pliant.plan.result import Plan
 from pliant.run.memory import peak_rss_bytes
-from pliant.run.session import Reply, Session, SessionOptions
+from pliant.run.reply import Reply
+from pliant.run.session import Session, SessionOptions
 from pliant.store.read import open_store
 
 SLOW_IO = 3.0

@@ -11,7 +11,7 @@ from pliant.plan.baseline import preload_model, standard_pipeline
 from pliant.plan.result import Plan
 from pliant.plan.shape import store_shape
 from pliant.profile.line import timing
-from pliant.run.session import Reply
+from pliant.run.reply import Reply
 from sti_rig import Device, Preset, Rig
 from sti_runs import answers_of
 

@@ -29,7 +29,8 @@ from pliant.plan.slowdown import Slowdown
 from pliant.profile.measure import measure_device
 from pliant.run.engine import Engine
 from pliant.run.planning import Planner, SessionOptions, planner_of
-from pliant.run.session import Reply, Session
+from pliant.run.reply import Reply
+from pliant.run.session import Session
 from pliant.settings import thread_count
 from pliant.store.read import Store
 from report import Report

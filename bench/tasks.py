@@ -1,4 +1,4 @@
-"""The five tasks of the STI evaluation: which TSV trains, chooses, is reported on. Knows no model.
+"""The five tasks of the STI evaluation, each with its training, held-out and reported examples.
 
 SST-2, RTE and MRPC (standing in for QQP) have a train and a dev part; of QNLI there is only the dev
 part, so every fifth row by position is the dev part and the others train. IMDB reviews are cut to

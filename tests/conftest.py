@@ -14,7 +14,18 @@ from jaxtyping import install_import_hook
 from tests.turns import turn
 
 # Of run, compiled ONNX models wait: beartype resolves no `Self` in a method.
-_RUN = ("engine", "execute", "memory", "pipeline", "planning", "preload", "pressure", "session", "trace")
+_RUN = (
+    "engine",
+    "execute",
+    "memory",
+    "pipeline",
+    "planning",
+    "preload",
+    "pressure",
+    "reply",
+    "session",
+    "trace",
+)
 install_import_hook(
     [
         *("pliant.models", "pliant.kernels", "pliant.compile", "pliant.evaluate", "pliant.importance"),

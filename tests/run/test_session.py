@@ -20,7 +20,8 @@ from pliant.run.engine import Engine
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
 from pliant.run.pipeline import Pipeline
 from pliant.run.planning import SessionOptions as AnyOptions
-from pliant.run.session import Reply, Session
+from pliant.run.reply import Reply
+from pliant.run.session import Session
 from pliant.store.read import open_store
 
 TEXT = "the story was not good"

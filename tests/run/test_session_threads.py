@@ -11,7 +11,8 @@ from pliant.errors import InputError
 from pliant.ir.cost import DeviceProfile
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
 from pliant.run.engine import Engine
-from pliant.run.session import Reply, Session, SessionOptions
+from pliant.run.reply import Reply
+from pliant.run.session import Session, SessionOptions
 from pliant.store.read import Store, open_store
 
 TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film")

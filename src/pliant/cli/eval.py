@@ -18,7 +18,7 @@ from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
 from pliant.recurrent import names_recurrent
-from pliant.run.session import Reply
+from pliant.run.reply import Reply
 
 
 @asking

@@ -14,7 +14,7 @@ from pliant.api import OnProgress
 from pliant.plan.lower import lower_plan
 from pliant.plan.result import Plan, plan_text
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.session import Reply
+from pliant.run.reply import Reply
 from pliant.run.trace import compare_table, timeline_text
 
 

@@ -1,4 +1,4 @@
-"""Bounds on times that follow what was observed: adaptive conformal inference. Knows no clock."""
+"""Bounds on times that follow what was observed: adaptive conformal inference."""
 
 from collections import deque
 from math import exp, inf

@@ -1,4 +1,4 @@
-"""Compute planning (STI 5.3): which n x m may run, and in which order they are tried. Knows no IO or bits."""
+"""Compute planning (STI 5.3): the submodels n x m that may run, in the order in which they are tried."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What users see of a session: inputs and outputs, shapes checked, onnxruntime's call. Knows no program."""
+"""What users see of a session: inputs and outputs, shapes checked, onnxruntime's call."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

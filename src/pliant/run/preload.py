@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from pliant.ir.program import Run
+from pliant.ir.program import FULL, Run
 from pliant.kernels.memory import aligned_bytes
+from pliant.plan.shape import FULL_BITS
 from pliant.store.read import Store
 
 
@@ -23,6 +24,14 @@ class PreloadBuffer:
     def n_bytes(self) -> int:
         """Bytes of weights held."""
         return sum(block.nbytes for block in self._held.values())
+
+    def planes(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Planes held of every shard without a gap, 32 for full fidelity: int64 [N, M] of `shape`."""
+        parts = np.zeros((*shape, FULL + 1), bool)
+        for run in self._held:
+            parts[run.layer, run.first : run.first + run.count, run.part] = True
+        planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
+        return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
 
     def address(self, run: Run) -> int:
         """Where the first slice of a run that is held lies."""

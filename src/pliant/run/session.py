@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,68 +19,22 @@ import numpy as np
 from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile, Span, cost_table, latency, simulate
 from pliant.ir.device import Percentile
-from pliant.ir.program import FULL, Program, Run
+from pliant.ir.program import Run
 from pliant.kernels.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer
-from pliant.plan.accuracy import AccuracyInterval
 from pliant.plan.result import Plan
-from pliant.plan.submodel import Cut
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.engine import Engine, runs_of
 from pliant.run.execute import Lanes
 from pliant.run.memory import MemoryBudget, peak_rss_bytes
-from pliant.run.pipeline import FULL_BITS, Outcome, Pipeline, Ring
+from pliant.run.pipeline import Outcome, Pipeline, Ring
 from pliant.run.planning import SessionOptions as SessionOptions
 from pliant.run.planning import planner_of
 from pliant.run.plans import PlanKey, Plans
 from pliant.run.preload import PreloadBuffer
 from pliant.run.pressure import PressureWatch
+from pliant.run.reply import Reply, softmax
 from pliant.store.read import Store
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """One answer, what it took, and what had been predicted.
-
-    `logits` float32 [labels] are the model's own and `scores` their softmax, in label order, `score` that
-    of `label`; an embedding model answers with `vector` instead. `seconds` run from text to answer; for
-    `waited_s` of them other threads had the session. `bits[k][s]` is what shard s of the submodel's k-th
-    layer really ran with, `planned_bits` what the plan wanted. `resident_weight_bytes` are preload buffer
-    and working buffer; `peak_rss_bytes` is the whole process. `cut` tells why the submodel may leave layers
-    or slices out (see `Plan`). `expected_accuracy`, with its 95 % interval, is that of the submodel at the
-    bits that ran; None where nothing was measured. `within_reach` is False where, by what was
-    observed lately, no plan keeps the target for 95 of 100 answers.
-    """
-
-    label: str | None
-    score: float | None
-    scores: tuple[float, ...] | None
-    logits: np.ndarray | None
-    vector: np.ndarray | None
-    seconds: float
-    waited_s: float
-    target_s: float
-    n_tokens: int
-    submodel: tuple[int, int]
-    cut: Cut
-    expected_accuracy: float | None
-    accuracy_interval: AccuracyInterval | None
-    bits: tuple[tuple[int, ...], ...]
-    planned_bits: tuple[tuple[int, ...], ...]
-    predicted_s: float
-    resident_weight_bytes: int
-    arena_bytes: int
-    peak_rss_bytes: int
-    read_bytes: int
-    spans: tuple[Span, ...]
-    predicted_spans: tuple[Span, ...]
-    program: Program
-    within_reach: bool
-
-    @property
-    def met(self) -> bool:
-        """Whether the answer came within the target."""
-        return self.seconds <= self.target_s
 
 
 @final
@@ -409,7 +363,7 @@ class Session:
             self._preload.keep(run, payload)
 
     def _held(self) -> np.ndarray:
-        return _held(self._preload.runs, self._planner.importance.shape)
+        return self._preload.planes(self._planner.importance.shape)
 
     def _forecast(
         self, pipeline: Pipeline, n_tokens: int, percentile: Percentile
@@ -429,7 +383,7 @@ class Session:
         seconds, waited_s, target_s = times_s
         plan = pipeline.plan
         labels = self.store.spec.head.labels
-        scores = None if labels is None else _softmax(answer)
+        scores = None if labels is None else softmax(answer)
         best = None if scores is None else int(np.argmax(scores))
         predicted_s, predicted = self._forecast(pipeline, n_tokens, "median")
         expected = self._planner.expected(plan, outcome.bits, self.options.plan.errors)
@@ -459,17 +413,3 @@ class Session:
             program=pipeline.program,
             within_reach=self._plans.is_within_reach(pipeline, self._planner.bucket(n_tokens), target_s),
         )
-
-
-def _held(runs: tuple[Run, ...], shape: tuple[int, ...]) -> np.ndarray:
-    """Planes of every shard that `runs` hold without a gap, 32 for full fidelity: int64 [N, M]."""
-    parts = np.zeros((*shape, FULL + 1), bool)
-    for run in runs:
-        parts[run.layer, run.first : run.first + run.count, run.part] = True
-    planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
-    return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
-
-
-def _softmax(logits: np.ndarray) -> tuple[float, ...]:
-    shares = np.exp(logits.astype(np.float64) - logits.max())
-    return tuple((shares / shares.sum()).tolist())

@@ -1,4 +1,4 @@
-"""Bodies of requests in memory: how long, how large and how many at once. Knows no model."""
+"""Bodies of requests in memory: how long, how large and how many at once."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Bytes that a node keeps for its clients, bounded in all and for each address. Knows no socket."""
+"""Bytes that a node keeps for its clients, bounded in all and for each address."""
 
 from collections import Counter
 from typing import Protocol, final

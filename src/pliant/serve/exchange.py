@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection to another node: one request, its whole answer, the next. Knows no pool."""
+"""An HTTP/1.1 connection to another node: one request, its whole answer, the next."""
 
 import asyncio
 import time

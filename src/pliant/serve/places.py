@@ -1,4 +1,4 @@
-"""Which connections a node keeps where there are more than it has places for. Knows no byte of HTTP."""
+"""Which connections a node keeps where there are more than it has places for."""
 
 from dataclasses import dataclass, field
 from typing import Protocol, final

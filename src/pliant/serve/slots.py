@@ -1,4 +1,4 @@
-"""Requests that wait for their turn at an upstream, first come, first served. Knows no HTTP."""
+"""Requests that wait for their turn at an upstream, first come, first served."""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Pack constant weights that stay integers or half floats, with their scales. Knows forms, no operator."""
+"""Pack constant weights that stay integers or half floats, with their scales."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a product of rows with a matrix reads, however its node says it. Knows no kernel."""
+"""The operands of a matrix product, read from any of the operators that can express one."""
 
 from dataclasses import dataclass
 
