@@ -20,7 +20,7 @@ from pliant.models.examples import read_examples
 from pliant.plan.accuracy import expected_grid
 from pliant.plan.shape import store_shape
 from pliant.profile.measure import measure_device
-from pliant.settings import cache_folder
+from pliant.settings import cache_folder, thread_count
 from report import ROOT, Report, options
 from sti_cell import undisturbed
 from sti_device import emulate
@@ -72,11 +72,13 @@ def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     data = Path(os.environ.get("PLIANT_DATA") or ROOT.parent / "shared" / "data")
     task = find_task(arguments.task, data, scratch)
     rig = Rig(model, task.dev, scratch, cache_folder(), arguments.threads, arguments.length, size.n_dev)
+    # The promise runs with as many threads as the process may, the other parts with those asked for.
+    n_threads = thread_count(None) if arguments.only_promise else arguments.threads
     try:
         report = Report(
             "sti-promise" if arguments.only_promise else f"sti-{arguments.task}",
             f"{arguments.task}, {len(rig.dev)} dev examples, {rig.spec.n_layers}x{rig.spec.n_heads}, "
-            f"{arguments.length} tokens, {arguments.threads} thread(s), reads "
+            f"{arguments.length} tokens, {n_threads} thread(s), reads "
             + ("past the page cache (O_DIRECT)" if rig.store.is_direct else "NOT cold: no O_DIRECT here"),
             arguments,
         )
