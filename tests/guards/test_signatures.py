@@ -1,0 +1,89 @@
+"""Guard: the public names of `pliant`, their signatures, and the tree of errors.
+
+Protects programs that import pliant. What is public is named once, in PUBLIC and CLASSES: after a rename of a
+module only these imports change, and the golden text stays. An argument may be added with a default; one that
+goes, moves or changes its default needs a line in CHANGELOG.md. Update by
+`pytest tests/guards/test_signatures.py --update-golden`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from typing import Any
+
+import pliant
+from pliant.clustered import ClusterPlan, ClusterReply
+from pliant.errors import PliantError
+from pliant.ir.device import DeviceProfile, Dilation
+from pliant.plan.options import PlanOptions
+from pliant.plan.result import Plan
+from pliant.run.compiled import CompiledSession
+from pliant.run.memory import MemoryBudget
+from pliant.run.model import ModelSession
+from pliant.run.profile import Profile
+from pliant.run.recurrent import RecurrentAnswer, RecurrentModel
+from pliant.run.reply import Reply
+from pliant.run.session import Session, SessionOptions
+from tests.guards.forms import shown_signature, shown_type
+
+# `pliant.compile` and `pliant.load` are functions under the name of a module, for a little longer.
+from pliant.compiled import compile as compile_model  # isort: skip
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "compile": compile_model,
+    "load": pliant.load,
+    "open": pliant.open,
+    "open_recurrent": pliant.open_recurrent,
+}
+CLASSES = (
+    pliant.Cluster, ClusterPlan, ClusterReply, CompiledSession, DeviceProfile, Dilation, MemoryBudget,
+    ModelSession, Plan, PlanOptions, Profile, RecurrentAnswer, RecurrentModel, Reply, Session, SessionOptions,
+)  # fmt: skip
+"""What these functions take and return."""
+_CALLS = ("__call__", "__enter__", "__exit__")
+
+
+def test_the_package_exports_what_it_did() -> None:
+    """`from pliant import *` and completion; every name leads somewhere."""
+    assert sorted(pliant.__all__) == sorted(["Cluster", "__version__", *FUNCTIONS])
+    assert all(getattr(pliant, name) is not None for name in pliant.__all__)
+    for name in pliant.__all__:
+        assert callable(getattr(pliant, name)) or name == "__version__"
+
+
+def test_functions_and_classes_have_the_signatures_they_had(golden: Callable[[str, str], None]) -> None:
+    """Names, order, types and defaults of arguments; of results, fields and properties too."""
+    lines = [f"pliant.{name}{shown_signature(function)}" for name, function in FUNCTIONS.items()]
+    for one in CLASSES:
+        lines += ["", *_class(one)]
+    golden("guards/signatures.txt", "\n".join(lines) + "\n")
+
+
+def _class(one: type) -> Iterator[str]:
+    if not is_dataclass(one):
+        yield f"class {one.__name__}{shown_signature(one)}"
+    else:
+        yield f"dataclass {one.__name__}"
+        for field in one.__dataclass_fields__.values():
+            yield f"  {field.name}: {shown_type(field.type)}"
+    members = {name: item for base in reversed(one.__mro__[:-1]) for name, item in vars(base).items()}
+    fields = getattr(one, "__dataclass_fields__", {})
+    for name in sorted(members):
+        item = members[name]
+        if (name.startswith("_") and name not in _CALLS) or name in fields:
+            continue
+        if isinstance(item, property):
+            yield f"  .{name} -> {shown_signature(item.fget).rpartition(' -> ')[2]}"  # type: ignore[arg-type]
+        elif callable(item) or isinstance(item, classmethod | staticmethod):
+            yield f"  .{name}{shown_signature(getattr(one, name))}"
+
+
+def test_the_tree_of_errors_is_as_it_was(golden: Callable[[str, str], None]) -> None:
+    """Whoever catches one catches what is below it; a class that moves up escapes."""
+    golden("guards/errors.txt", "\n".join(_tree(PliantError, 0)) + "\n")
+
+
+def _tree(one: type[Exception], depth: int) -> Iterator[str]:
+    of_package = [sub for sub in one.__subclasses__() if sub.__module__ == PliantError.__module__]
+    yield "  " * depth + one.__name__ + ("" if "__init__" not in vars(one) else shown_signature(one))
+    for sub in sorted(of_package, key=lambda sub: sub.__name__):
+        yield from _tree(sub, depth + 1)
