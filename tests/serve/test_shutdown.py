@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 
 import httpx
@@ -12,8 +13,9 @@ import pytest
 from pliant.serve.launch import NodeOptions
 from pliant.serve.limits import Limits
 from pliant.serve.security import Address
+from pliant.serve.server import bind, refuse_connections
 from tests.serve.models import Upper
-from tests.serve.nodes import PATIENCE_S, asking, running
+from tests.serve.nodes import ANY_PORT, PATIENCE_S, asking, running
 
 
 def test_every_request_that_was_taken_is_answered() -> None:
@@ -60,33 +62,83 @@ def test_clients_that_ask_all_the_time_lose_nothing(is_kept: bool) -> None:
         counts = [0] * 4
 
         def client(number: int) -> None:
-            http = HTTPConnection(node.address, timeout=PATIENCE_S)
-            while True:
-                is_new = http.sock is None
-                try:
-                    if is_new:
-                        http.connect()
-                except OSError:
-                    return
-                word = f"{number} {counts[number]}"
-                try:
-                    http.request("POST", "/v2/models/upper/infer", asking(word))
-                    answer = json.loads(http.getresponse().read())
-                except (OSError, HTTPException):
-                    if is_new:
-                        raise
-                    http.close()
-                    continue
-                assert answer["outputs"][0]["data"] == [word]
-                counts[number] += 1
-                if not is_kept:
-                    http.close()
+            with closing(HTTPConnection(node.address, timeout=PATIENCE_S)) as http:
+                while True:
+                    is_new = http.sock is None
+                    try:
+                        if is_new:
+                            http.connect()
+                    except OSError:
+                        return
+                    word = f"{number} {counts[number]}"
+                    try:
+                        http.request("POST", "/v2/models/upper/infer", asking(word))
+                        answer = json.loads(http.getresponse().read())
+                    except (OSError, HTTPException):
+                        if is_new:
+                            raise
+                        http.close()
+                        continue
+                    assert answer["outputs"][0]["data"] == [word]
+                    counts[number] += 1
+                    if not is_kept:
+                        http.close()
 
         asking_all = [pool.submit(client, number) for number in range(4)]
         _until(lambda: min(counts) > 3)
         node.stop()
         for future in asking_all:
             future.result()
+
+
+@pytest.fixture
+def defers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes listen so that a handshake ends with the client's first byte (TCP_DEFER_ACCEPT).
+
+    Over loopback a handshake takes no time; here a test decides how long one is under way.
+    """
+    with bind(ANY_PORT) as probe:
+        if not refuse_connections(probe):
+            pytest.skip("this system cannot refuse connections while it completes others")
+
+    def listening(address: Address) -> socket.socket:
+        sock = bind(address)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(PATIENCE_S))
+        return sock
+
+    monkeypatch.setattr("pliant.serve.launch.bind", listening)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.usefixtures("defers")
+def test_a_handshake_that_ends_after_others_are_refused_is_answered(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """The system completed it between the last accept and the close, which reset it with its request."""
+    monkeypatch.setattr("pliant.serve.server.LINGER_S", PATIENCE_S)
+    with running(Upper(), listen=Address(host, 0)) as node:
+        port = int(node.address.rpartition(":")[2])
+        with socket.create_connection((host, port), timeout=PATIENCE_S) as early:
+            node.stop()
+            _until(lambda: _is_refused(host, port))
+            early.sendall(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = early.recv(4096)
+        node.stop()  # the second time it goes at once
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_node_ends_where_the_system_cannot_refuse_connections_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older systems, and sandboxes that forbid it: closing the socket refuses them there."""
+    monkeypatch.setattr("pliant.serve.server._BIND_TO_INTERFACE", -1)
+    with bind(ANY_PORT) as sock:
+        assert not refuse_connections(sock)
+    with running(Upper()) as node:
+        host, _, port = node.address.partition(":")
+        node.stop()
+        node.join()
+        assert _is_refused(host, int(port))
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /v2 HT"])

@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import final
@@ -23,7 +24,12 @@ BACKLOG = 4096
 _ACCEPTED_AT_ONCE = 64
 """Calls accepted in one turn of the event loop, which then serves those that it has."""
 LINGER_S = 0.2
-"""Between the end of listening and the last look at connections: TLS handshakes take round trips."""
+"""For handshakes that have begun, of TCP and then of TLS: they take round trips."""
+_POLL_S = 0.05
+_BIND_TO_INTERFACE = 62
+"""SO_BINDTOIFINDEX (Linux 5.1), which Python has no name for."""
+_NO_INTERFACE = 0x7FFFFFFF
+"""An index that no interface has: the system counts them from 1."""
 _TURNS_TO_MAKE = 3
 """Of the event loop, from a call that asyncio has accepted to a connection that is made."""
 _SPARE_DESCRIPTORS = 256
@@ -52,11 +58,10 @@ class NodeServer(uvicorn.Server):
     """Serves `app` until SIGTERM or SIGINT, then drains: no request that was read is lost.
 
     First the node says that it is not ready and asks every client to leave (`on_drain`), while it still
-    accepts and answers, for `settle_s` after SIGTERM: whoever spreads requests looks elsewhere. Then it
-    accepts what has called, and refuses calls at once, answers what it has read or is being sent, and ends.
-    A connection that lay idle all the while is closed. SIGINT comes from a person, whom nobody balances:
-    there is no settling. A second signal ends it at once. `on_refused` hears the status of what is refused
-    before it reaches `app`.
+    accepts and answers, for `settle_s` after SIGTERM, so that load balancers look elsewhere. Then it refuses
+    new connections at once, answers what it has read or is being sent, and ends. A connection that lay idle
+    all the while is closed. SIGINT comes from a person and not from a balancer: there is no settling. A
+    second signal ends it at once. `on_refused` hears the status of what is refused before it reaches `app`.
     """
 
     def __init__(
@@ -93,21 +98,30 @@ class NodeServer(uvicorn.Server):
             sock.listen(BACKLOG)  # asyncio listens with as many as it accepts at once
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
         self._on_drain()
-        ends_s = loop.time() + self._settle_s
-        while not (self.force_exit or self._is_interrupted) and loop.time() < ends_s:
-            await asyncio.sleep(min(0.05, self._settle_s))
+        if not self._is_interrupted:
+            await self._serve_for(self._settle_s)
         await self._end_listening(sockets or [])
         await super().shutdown(sockets)
 
-    async def _end_listening(self, sockets: Sequence[socket.socket]) -> None:
-        """Accept what has called, and close `sockets`, so that later calls are refused at once.
+    async def _serve_for(self, seconds: float) -> None:
+        """Go on as before, until a second signal at most."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + seconds
+        while not self.force_exit and loop.time() < ends_s:
+            await asyncio.sleep(min(_POLL_S, seconds))
 
-        Closing them alone would reset connections that nobody has accepted yet, with their requests; and
-        asyncio loses those that it has accepted, but not made yet (`Server._attach`).
+    async def _end_listening(self, sockets: Sequence[socket.socket]) -> None:
+        """Refuse new connections, accept those that were made or are being made, and close `sockets`.
+
+        Closing alone would reset connections that were not accepted yet, with their requests, also those
+        that the system completes between the last accept and the close; and asyncio loses those that it
+        has accepted, but not made yet (`Server._attach`).
         """
         loop = asyncio.get_running_loop()
+        refuses = [refuse_connections(sock) for sock in sockets]
+        if all(refuses):
+            await self._serve_for(LINGER_S)
         for sock in sockets:
             loop.remove_reader(sock)
         for _ in range(_TURNS_TO_MAKE):
@@ -119,8 +133,10 @@ class NodeServer(uvicorn.Server):
             loop.create_task(loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls))
             for connection in accepted
         ]
-        if not self.force_exit:
-            await asyncio.sleep(LINGER_S)
+        if self._tls is not None:
+            await self._serve_for(LINGER_S)
+        for _ in range(_TURNS_TO_MAKE):
+            await asyncio.sleep(0)
         for task in made:
             task.cancel()
 
@@ -154,6 +170,23 @@ class NodeServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
+def refuse_connections(sock: socket.socket) -> bool:
+    """Have the system refuse new connections to `sock`, which listens, while those being made are completed.
+
+    A listening socket that is bound to an interface takes connections that arrive there only: bound to one
+    that does not exist, it takes none, and they are refused as at a closed port. A handshake that has begun
+    does not look for the listening socket again (Linux: `tcp_v4_rcv`, TCP_NEW_SYN_RECV), so that it ends in
+    its queue. False where the system cannot do that: before Linux 5.1, and elsewhere.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _BIND_TO_INTERFACE, _NO_INTERFACE)
+    except OSError:
+        return False
+    return True
+
+
 def within_descriptors(limits: Limits) -> Limits:
     """`limits` with as many connections as the process may have files open, which is raised where it can be.
 
@@ -172,7 +205,7 @@ def within_descriptors(limits: Limits) -> Limits:
 
 
 def _accepted(sock: socket.socket) -> Iterator[socket.socket]:
-    """Connections that were made to `sock`, and nobody has accepted yet."""
+    """Connections that were made to `sock` and wait in its queue."""
     with contextlib.suppress(BlockingIOError):
         for _ in range(BACKLOG):
             connection, _ = sock.accept()
