@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.guards.forms import shape_of
+
 
 def test_a_stretched_model_runs_under_a_target(
     as_json: Callable[..., Any], model: Path, tmp_path: Path
@@ -19,6 +21,8 @@ def test_a_stretched_model_runs_under_a_target(
         "--final-epochs", "0", "--max-tokens", "16", "--compact", "--plot", tmp_path / "grid.svg",
     )  # fmt: skip
     assert made["dev"]["widths"] == [2, 4]
+    dev = {"widths": ["int"], "n_examples": "int", "accuracy": [["float"]]}
+    assert shape_of(made) == {"out": "str", "teacher_accuracy": "float", "dev": dev}
     assert "accuracy on t.tsv" in (tmp_path / "grid.svg").read_text()
     reply = as_json("run", tmp_path / "out", "--latency", "5s", "--text", "a good film")
     assert reply["label"] in ("no", "yes")
