@@ -26,6 +26,7 @@ from pliant.ir.program import Compute, Exchange
 from pliant.models.encoder_source import EncoderSource
 from pliant.models.encoder_spec import EncoderSpec
 from pliant.run.execute import Lanes
+from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert, cut
 
 Hear = Callable[[str, bytes], None]
@@ -295,11 +296,17 @@ class Machine:
 class FakeCluster:
     """A primary `p` and workers by name, over memory; a context manager."""
 
-    def __init__(self, spec: EncoderSpec | None = None, patience: Patience = CALM) -> None:
+    def __init__(
+        self,
+        spec: EncoderSpec | None = None,
+        patience: Patience = CALM,
+        network: MemoryNetwork | LossyNetwork | None = None,
+    ) -> None:
         self.spec = spec or bert(n_layers=4)
         self.source = MadeUp(self.spec)
         self.patience = patience
-        self.network, self.wires = MemoryNetwork(), Wires(patience.silence_s)
+        self.network = MemoryNetwork() if network is None else network
+        self.wires = Wires(patience.silence_s)
         self.events: list[str] = []
         self.before: dict[str, Before] = {}
         self.machines: dict[str, Machine] = {}
