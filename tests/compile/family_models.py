@@ -15,7 +15,7 @@ Weight = tuple[int, ...] | np.ndarray
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """ONNX's textual form, and weights: arrays, or shapes of random floats."""
 
     text: str
@@ -30,8 +30,13 @@ def model_of(name: str) -> Any:
 
 def proto_of(name: str) -> Any:
     """The model as an exporter would write it."""
-    made = parse(MODELS[name].text, MODELS[name].opset)
-    for i, (weight, value) in enumerate(MODELS[name].weights.items()):
+    return written(MODELS[name])
+
+
+def written(model: Model) -> Any:
+    """A model as an exporter would write it."""
+    made = parse(model.text, model.opset)
+    for i, (weight, value) in enumerate(model.weights.items()):
         array = value if isinstance(value, np.ndarray) else _random("float32", value, i) * np.float32(0.3)
         made.graph.initializer.append(numpy_helper.from_array(array, weight))
     return made
@@ -65,7 +70,7 @@ def _bytes(dtype: str, *shape: int) -> np.ndarray:
     return np.random.default_rng(len(shape)).integers(limits.min, limits.max + 1, shape).astype(dtype)
 
 
-def _bert(n_layers: int = 2, width: int = 48, heads: int = 4) -> _Model:
+def bert(n_layers: int = 2, width: int = 48, heads: int = 4, ffn: int = 96) -> Model:
     """Embeddings, layers with masked attention and GELU by erf, as torch exports them."""
     weights: dict[str, Weight] = {"words": (50, width), "places": (1, 19, width)}
     lines = [
@@ -113,21 +118,21 @@ def _bert(n_layers: int = 2, width: int = 48, heads: int = 4) -> _Model:
             *dense(f"cm{i}", f"o{i}", width, width),
             f"r{i} = Add (o{i}, {x})",
             *norm(f"r{i}", f"a{i}"),
-            *dense(f"a{i}", f"f{i}", width, 2 * width),
+            *dense(f"a{i}", f"f{i}", width, ffn),
             f"fd{i} = Div (f{i}, root)",
             f"fe{i} = Erf (fd{i})",
             f"fa{i} = Add (fe{i}, one)",
             f"fm{i} = Mul (f{i}, fa{i})",
             f"fg{i} = Mul (fm{i}, half)",
-            *dense(f"fg{i}", f"d{i}", 2 * width, width),
+            *dense(f"fg{i}", f"d{i}", ffn, width),
             f"t{i} = Add (d{i}, a{i})",
             *norm(f"t{i}", f"x{i + 1}"),
         ]
     head = "g (int64[2, 19] index, int64[2, 1, 1, 19] mask)"
-    return _Model(f"{head} => (float[2, 19, {width}] x{n_layers}) {{ {' '.join(lines)} }}", weights, 17)
+    return Model(f"{head} => (float[2, 19, {width}] x{n_layers}) {{ {' '.join(lines)} }}", weights, 17)
 
 
-def _elementwise(dtype: str, integer: bool) -> _Model:
+def _elementwise(dtype: str, integer: bool) -> Model:
     """Arithmetic, comparison, choice and a cast of one element type, with a broadcast operand."""
     word = {"float32": "float", "float64": "double"}.get(dtype, dtype)
     body = """
@@ -140,21 +145,21 @@ def _elementwise(dtype: str, integer: bool) -> _Model:
         )
     outputs = [("y", word), ("f", "float")] + ([] if integer else [("q", word), ("c", word)])
     types = ", ".join(f"{t}[3, 37] {y}" for y, t in outputs)
-    return _Model(f"g ({word}[3, 37] x, {word}[37] b) => ({types}) {{ {body} }}")
+    return Model(f"g ({word}[3, 37] x, {word}[37] b) => ({types}) {{ {body} }}")
 
 
-def _product(a: str, b: str, y: str, weights: Mapping[str, Weight]) -> _Model:
+def _product(a: str, b: str, y: str, weights: Mapping[str, Weight]) -> Model:
     right = "" if "w" in weights else f", float[{b}] w"
-    return _Model(f"g (float[{a}] x{right}) => (float[{y}] y) {{ y = MatMul (x, w) }}", weights)
+    return Model(f"g (float[{a}] x{right}) => (float[{y}] y) {{ y = MatMul (x, w) }}", weights)
 
 
-def _conv(x: str, y: str, w: tuple[int, ...], attributes: str = "", after: str = "Relu") -> _Model:
+def _conv(x: str, y: str, w: tuple[int, ...], attributes: str = "", after: str = "Relu") -> Model:
     body = f"c = Conv <{attributes}> (x, w, b) y = {after} (c)"
     text = f"g (float[{x}] x) => (float[{y}] y) {{ {body} }}"
-    return _Model(text, {"w": w, "b": (w[0],)})
+    return Model(text, {"w": w, "b": (w[0],)})
 
 
-def _recurrent(op: str, gates: int) -> _Model:
+def _recurrent(op: str, gates: int) -> Model:
     """Both directions, sequences of unequal lengths."""
     more = ", linear_before_reset = 1" if op == "GRU" else ""
     body = f'y, h = {op} <hidden_size = 21, direction = "bidirectional"{more}> (x, w, r, b, lengths)'
@@ -165,10 +170,10 @@ def _recurrent(op: str, gates: int) -> _Model:
         "b": (2, 2 * gates * 21),
         "lengths": np.array([9, 4, 1], np.int32),
     }
-    return _Model(text, weights)
+    return Model(text, weights)
 
 
-def _dynamic_int8(dtype: str, columns: int) -> _Model:
+def _dynamic_int8(dtype: str, columns: int) -> Model:
     """A product as onnxruntime quantizes it dynamically, with bias and ReLU."""
     body = """
         q, s, z = DynamicQuantizeLinear (x) i = MatMulInteger (q, w, z, wz) f = Cast <to = 1> (i)
@@ -177,29 +182,29 @@ def _dynamic_int8(dtype: str, columns: int) -> _Model:
     text = f"g (float[2, 13, 39] x) => (float[2, 13, {columns}] y) {{ {body} }}"
     zero = np.array(128 if dtype == "uint8" else 0, dtype)
     scale = np.array(0.01, np.float32)
-    return _Model(text, {"w": _bytes(dtype, 39, columns), "wz": zero, "ws": scale, "b": (columns,)})
+    return Model(text, {"w": _bytes(dtype, 39, columns), "wz": zero, "ws": scale, "b": (columns,)})
 
 
-def _integer_product(left: str, right: str, zero: int) -> _Model:
+def _integer_product(left: str, right: str, zero: int) -> Model:
     """Constant weights, whose differences from their zero point may need more than a byte."""
     text = f"g ({left}[2, 13, 68] x) => (int32[2, 13, 37] y) {{ y = MatMulInteger (x, w, xz, wz) }}"
     weights = {"w": _bytes(right, 68, 37), "xz": np.array(7, left), "wz": np.array(zero, right)}
-    return _Model(text, weights)
+    return Model(text, weights)
 
 
-MODELS: dict[str, _Model] = {
-    "bert": _bert(),
+MODELS: dict[str, Model] = {
+    "bert": bert(),
     "product": _product("7, 45", "45, 53", "7, 53", {}),
     "product_constant": _product("61, 45", "", "61, 53", {"w": (45, 53)}),
     "product_row": _product("1, 100", "", "1, 70", {"w": (100, 70)}),
     "product_batched": _product("2, 1, 19, 33", "3, 33, 17", "2, 3, 19, 17", {}),
-    "gemm": _Model(
+    "gemm": Model(
         """g (float[33, 9] x) => (float[9, 21] y)
         { c = Gemm <alpha = 0.5, beta = 2.0, transA = 1, transB = 1> (x, w, b) y = Tanh (c) }""",
         {"w": (21, 33), "b": (21,)},
     ),
-    "product_double": _Model("g (double[5, 9] x, double[9, 7] w) => (double[5, 7] y) { y = MatMul (x, w) }"),
-    "attention_fused": _Model(
+    "product_double": Model("g (double[5, 9] x, double[9, 7] w) => (double[5, 7] y) { y = MatMul (x, w) }"),
+    "attention_fused": Model(
         """g (float[2, 3, 21, 12] q, float[2, 3, 12, 29] k, float[2, 3, 29, 12] v) => (float[2, 3, 21, 12] y)
         { s = MatMul (q, k) t = Mul (s, c) m = Add (t, hidden) p = Softmax (m) y = MatMul (p, v) }""",
         {
@@ -207,17 +212,17 @@ MODELS: dict[str, _Model] = {
             "hidden": np.triu(np.full((21, 29), -np.inf, np.float32), 9),
         },
     ),
-    "attention_causal": _Model(
+    "attention_causal": Model(
         """g (float[2, 3, 21, 12] q, float[2, 3, 29, 12] k, float[2, 3, 29, 12] v)
         => (float[2, 3, 21, 12] y) { y = Attention <is_causal = 1> (q, k, v) }""",
         opset=23,
     ),
-    "attention_mask": _Model(
+    "attention_mask": Model(
         """g (float[2, 4, 5, 16] q, float[2, 2, 50, 16] k, float[2, 2, 50, 16] v, bool[5, 50] mask)
         => (float[2, 4, 5, 16] y) { y = Attention (q, k, v, mask) }""",
         opset=23,
     ),
-    "rotary": _Model(
+    "rotary": Model(
         """g (float[2, 3, 11, 20] x, float[1, 1, 11, 16] c, float[1, 1, 11, 16] s)
         => (float[2, 3, 11, 20] y) {
         r, rest = Split <axis = 3> (x, parts) a, b = Split <axis = 3, num_outputs = 2> (r)
@@ -235,12 +240,12 @@ MODELS: dict[str, _Model] = {
         "2, 3, 30, 31", "2, 21, 14, 15", (21, 3, 5, 3), "strides = [2, 2], pads = [1, 0, 1, 0]", "Sigmoid"
     ),
     "conv_1d": _conv("2, 9, 31", "2, 17, 27", (17, 9, 3), "dilations = [2]", "Tanh"),
-    "conv_transposed": _Model(
+    "conv_transposed": Model(
         """g (float[1, 6, 7, 8] x) => (float[1, 5, 15, 17] y)
         { y = ConvTranspose <strides = [2, 2]> (x, w, b) }""",
         {"w": (6, 5, 3, 3), "b": (5,)},
     ),
-    "conv_normalized": _Model(
+    "conv_normalized": Model(
         """g (float[1, 3, 20, 20] x) => (float[1, 18] y) {
         c = Conv <pads = [1, 1, 1, 1]> (x, w, b) n = BatchNormalization (c, g1, b1, m1, v1) r = Relu (n)
         p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (r) d = Conv (p, w2, b1) s = Add (d, p)
@@ -250,7 +255,7 @@ MODELS: dict[str, _Model] = {
             **{"v1": np.linspace(0.5, 2, 18, dtype=np.float32), "w2": (18, 18, 1, 1)},
         },
     ),
-    "pools": _Model(
+    "pools": Model(
         """g (float[2, 5, 17, 19] x) => (float[2, 5, 8, 9] a, float[2, 5, 9, 10] b, float[2, 5, 15, 17] c) {
         a = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
         b = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x)
@@ -260,14 +265,14 @@ MODELS: dict[str, _Model] = {
     "lstm": _recurrent("LSTM", 4),
     "gru": _recurrent("GRU", 3),
     "rnn": _recurrent("RNN", 1),
-    "reductions": _Model(
+    "reductions": Model(
         """g (float[3, 5, 7, 33] x)
         => (float[3, 7] a, float[5, 33] b, float[3, 5, 7] c, float[1, 1, 1, 1] d, int64[3, 5, 7] e) {
         a = ReduceSum <keepdims = 0> (x, i) b = ReduceMax <keepdims = 0> (x, j)
         c = ReduceMean <keepdims = 0> (x, l) d = ReduceL2 (x) e = ArgMax <axis = -1, keepdims = 0> (x) }""",
         {"i": np.array([1, 3]), "j": np.array([0, 2]), "l": np.array([-1])},
     ),
-    "norms": _Model(
+    "norms": Model(
         """g (float[4, 6, 45] x)
         => (float[4, 6, 45] a, float[4, 6, 45] b, float[4, 6, 45] c, float[4, 6, 45] d) {
         a = LayerNormalization (x, s, t) b = RMSNormalization (x, s) c = Softmax <axis = 1> (x)
@@ -275,12 +280,12 @@ MODELS: dict[str, _Model] = {
         {"s": (45,), "t": (45,)},
         23,
     ),
-    "group_norm": _Model(
+    "group_norm": Model(
         """g (float[2, 6, 5, 9] x) => (float[2, 6, 5, 9] y, float[2, 6, 5, 9] z)
         { y = GroupNormalization <num_groups = 3> (x, s, t) z = InstanceNormalization (x, s, t) }""",
         {"s": (6,), "t": (6,)},
     ),
-    "indexing": _Model(
+    "indexing": Model(
         """g (float[5, 7, 11] x, int64[3, 4] index, float[3, 4, 7, 11] u, int64[5, 7, 3] index2)
         => (float[5, 3, 4, 11] a, float[5, 7, 3] b, float[5, 7, 11] c, float[4, 5] d, int64[4, 5] e) {
         a = Gather <axis = 1> (x, index) b = GatherElements <axis = 2> (x, index2)
@@ -292,7 +297,7 @@ MODELS: dict[str, _Model] = {
             **{"axis": np.array([2]), "k": np.array([5])},
         },
     ),
-    "moves": _Model(
+    "moves": Model(
         """g (float[3, 5, 7] x) => (float[7, 3, 5] a, float[5, 9, 12] b, float[2, 3, 7] c, float[3, 10, 7] d,
         float[6, 5, 14] e, float[3, 2, 7] f1, float[3, 3, 7] f2) {
         a = Transpose <perm = [2, 0, 1]> (x) b = Pad <mode = "reflect"> (x, p)
@@ -304,7 +309,7 @@ MODELS: dict[str, _Model] = {
             **{"parts": np.array([2, 3])},
         },
     ),
-    "resize": _Model(
+    "resize": Model(
         """g (float[1, 3, 9, 10] x) => (float[1, 3, 18, 20] a, float[1, 3, 13, 7] b, float[1, 3, 14, 15] c) {
         a = Resize <mode = "nearest"> (x, , s) b = Resize <mode = "linear"> (x, , , n)
         c = Resize <mode = "cubic"> (x, , , m) }""",
@@ -313,7 +318,7 @@ MODELS: dict[str, _Model] = {
             **{"n": np.array([1, 3, 13, 7]), "m": np.array([1, 3, 14, 15])},
         },
     ),
-    "activations": _Model(
+    "activations": Model(
         """g (float[3, 37] x)
         => (float[3, 37] a, float[3, 37] b, float[3, 37] c, float[3, 37] d, float[3, 37] e) {
         a = Gelu (x) s = Softplus (x) b = Mish (s) t = Sin (x) u = Cos (t) v = Atan (u) c = Pow (v, p)
@@ -322,12 +327,12 @@ MODELS: dict[str, _Model] = {
     ),
     **{f"elementwise_{x}": _elementwise(x, False) for x in ("float64", "float16", "bfloat16")},
     **{f"elementwise_{x}": _elementwise(x, True) for x in ("int8", "int32", "int64")},
-    "sums": _Model(
+    "sums": Model(
         """g (float[4, 50] x, int64[4, 9] i) => (float[4, 50] a, int64[4, 9] b)
         { a = CumSum (x, n) b = CumSum (i, n) }""",
         {"n": np.array(1)},
     ),
-    "einsum": _Model(
+    "einsum": Model(
         """g (float[3, 5, 7] x, float[3, 7, 6] z) => (float[3, 6] y)
         { y = Einsum <equation = "bij,bjk->bk"> (x, z) }"""
     ),
@@ -336,7 +341,7 @@ MODELS: dict[str, _Model] = {
     "int8_product": _integer_product("uint8", "int8", 0),
     "int8_product_signed": _integer_product("int8", "int8", 0),
     "int8_product_wide": _integer_product("uint8", "uint8", 90),
-    "int8_chain": _Model(
+    "int8_chain": Model(
         """g (float[5, 36] x) => (float[5, 20] y) {
         q = QuantizeLinear (x, s, z) p = QLinearMatMul (q, s, z, w, ws, wz, s, z)
         d = DequantizeLinear (p, s, z) y = Relu (d) }""",
@@ -345,7 +350,7 @@ MODELS: dict[str, _Model] = {
             **{"ws": np.full(20, 0.002, np.float32), "wz": np.zeros(20, np.int8)},
         },
     ),
-    "int8_conv": _Model(
+    "int8_conv": Model(
         """g (uint8[2, 5, 9, 10] x) => (uint8[2, 7, 9, 10] y, int32[2, 7, 4, 5] i) {
         y = QLinearConv <pads = [1, 1, 1, 1]> (x, s, z, w, ws, wz, t, z, b)
         i = ConvInteger <strides = [2, 2]> (x, w, z, wz) }""",
