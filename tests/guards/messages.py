@@ -1,0 +1,188 @@
+"""One message of every kind that members of a cluster, or nodes, send each other, with fixed values.
+
+After a rename of a module only the imports here change.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import numpy as np
+
+from pliant.cluster.coding import decode as decode_activations
+from pliant.cluster.coding import encode as encode_activations
+from pliant.cluster.comm import Tag
+from pliant.cluster.frame import pack as pack_frames
+from pliant.cluster.frame import unpack as unpack_frame
+from pliant.cluster.letter import Kind, Letter
+from pliant.cluster.letter import unpack as unpack_letter
+from pliant.cluster.messages import (
+    Bye,
+    Failed,
+    Forget,
+    Go,
+    Hello,
+    Inquire,
+    Measure,
+    Measured,
+    MeasuredLink,
+    Note,
+    Overview,
+    Ping,
+    Pong,
+    Prepare,
+    Ran,
+    Ready,
+    Refused,
+    Report,
+    Status,
+    Stop,
+    Unable,
+    Welcome,
+    Who,
+    decode,
+    decode_note,
+    encode,
+    encode_note,
+)
+from pliant.cluster.overview import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
+from pliant.ir.cluster import Capability, Curve, Drift
+from pliant.ir.partition import Grid, Partition, Share
+from pliant.route.curve import TimeCurve
+from pliant.route.identity import Identity, read_identity
+from pliant.route.tell import Told
+from pliant.route.wire import (
+    RouteMessage,
+    Spent,
+    decode_packet,
+    decode_route,
+    decode_told,
+    encode_packet,
+    encode_route,
+    encode_told,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A value as it is sent, and what comes of the bytes at the other end, which may be coarser."""
+
+    sent: bytes
+    read: Callable[[bytes], Any]
+    value: Any
+
+
+_GRID = Grid((("a", "b"),), (5, 7), (12,))
+_TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, _GRID)
+_WHOLE = Partition("1d", "a", (Share("a", 3, 4, 6), Share("b", 1, 1, 2)), 5)
+_CAPABILITY = Capability(
+    1.5, 2e9, 10**9, 1e-5, (Curve("attend", ((1e6, 0.125), (2e6, 0.25))),), (Drift("attend", 1.25),), 2.0
+)
+_STATUS = ClusterStatus(
+    "p",
+    "0.1.0",
+    "zmq",
+    (MemberStatus("a", True, None, 0.5, 10**9, 2, ("abc",), 1, "0.1.0"),),
+    PlanStatus("abc", _WHOLE),
+    True,
+    7,
+    1,
+    (FaultStatus(1.5, 2, ("b",), ("silent",), 0.25, 0.125),),
+    ("c turned away",),
+)
+CONTROL = (
+    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo"),
+    Welcome("0.1.0"),
+    Refused("another key"),
+    Prepare(3, "abc", _TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),
+    Ready(3, 0.5, 1000, 10**9),
+    Unable(3, "no memory"),
+    Measure(4, "abc", 128, ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6"),
+    Measured(4, _CAPABILITY, (MeasuredLink("a", "b", 1e-3, 1e8),), "partly"),
+    Forget((1, 2)),
+    Go(5, 2, 3, ("b",), 1.5),
+    Stop(5),
+    Failed(5, 2, "b", True, "wrong length"),
+    Report(5, (Ran(5, 1, 2, 0.5, 0.75),)),
+    Status(10**9, 5),
+    Who(),
+    Ping(0.5),
+    Pong(0.5, 0.75),
+    Bye(),
+    Inquire(),
+    Overview(_STATUS),
+)
+"""Every kind of control message, with a value in every field."""
+_NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
+_PAYLOAD = np.arange(10, dtype=np.uint8)
+_ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
+_CURVE = TimeCurve(((0, 0.01), (100, 0.11)))
+_TOLD = Told("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
+_SPENT = Spent(0.0125, 0.005)
+_ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
+_IDENTITY = Identity("0a1b", "0.1.0", 2)
+
+
+def guarded() -> dict[str, Guarded]:
+    """By name. `cluster ...` goes over a cluster's sockets, `node ...` over HTTP."""
+    found = {
+        f"cluster {type(m).__name__}": Guarded(encode(m), lambda data: decode(data, "x"), m) for m in CONTROL
+    }
+    found["cluster note"] = Guarded(encode_note(_NOTE), lambda data: decode_note(data, "x"), _NOTE)
+    for kind in Kind:
+        letter = Letter(kind, "ada", 1 << 40, b"body")
+        found[f"cluster letter {kind.name}"] = Guarded(letter.packed(), unpack_letter, letter)
+    (frame,) = pack_frames("ada", Tag(5, 2, 3), _PAYLOAD, b"note")
+    found["cluster frame"] = Guarded(
+        bytes(frame), _frame, ("ada", (5, 2, 3), 10, 0, b"note", bytes(_PAYLOAD))
+    )
+    for coding in ("fp32", "fp16", "int8"):
+        sent = encode_activations(_ROWS, coding).tobytes()
+        found[f"cluster activations {coding}"] = Guarded(sent, _activations(coding), _rounded(coding))
+    older = Told(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp)
+    found |= {
+        "node word": Guarded(encode_told(_TOLD, _SPENT).encode(), decode_told, (_TOLD, _SPENT)),
+        "node word, to protocol 1": Guarded(
+            encode_told(_TOLD, _SPENT, protocol=1).encode(), decode_told, (older, Spent(0.0125))
+        ),
+        "node word, as a broadcast": Guarded(encode_told(_TOLD).encode(), decode_told, (_TOLD, None)),
+        "node route": Guarded(encode_route(_ROUTE).encode(), decode_route, _ROUTE),
+        "node route, empty": Guarded(encode_route(RouteMessage()).encode(), decode_route, RouteMessage()),
+        "node identity": Guarded(_lines(_IDENTITY.headers()), _identity, _IDENTITY),
+        "node packet of Figure 7": Guarded(
+            encode_packet(b"payload", 10.5, TimeCurve(((0, 0.25), (100, 0.5)))),
+            lambda data: decode_packet(data, 7),
+            (b"payload", 10.5, TimeCurve(((0, 0.25), (100, 0.5)))),
+        ),
+    }
+    return found
+
+
+def _frame(data: bytes) -> tuple[Any, ...]:
+    src, piece = unpack_frame(memoryview(data))
+    return src, astuple(piece.tag), piece.n_bytes, piece.offset, piece.note, bytes(piece.payload)
+
+
+def _activations(coding: Any) -> Callable[[bytes], np.ndarray]:
+    def read(data: bytes) -> np.ndarray:
+        into = np.empty_like(_ROWS)
+        decode_activations(np.frombuffer(data, np.uint8), coding, into)
+        return into
+
+    return read
+
+
+def _rounded(coding: str) -> np.ndarray:
+    """What the other end has of _ROWS, worked out here: float16 holds them exactly, int8 in 127 steps."""
+    if coding != "int8":
+        return _ROWS
+    steps = np.abs(_ROWS).max(axis=1, keepdims=True) / np.float32(127)
+    return np.asarray(np.rint(_ROWS / steps) * steps, np.float32)
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+
+
+def _identity(data: bytes) -> Identity:
+    return read_identity(dict(line.split(": ") for line in data.decode().splitlines()))
