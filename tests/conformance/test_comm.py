@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 
 import numpy as np
 import psutil
@@ -19,7 +20,7 @@ PATIENT_S = 60.0
 SOON_S = 20.0
 
 
-# A process that imports torch takes seconds to start, and each test starts two.
+# A process that imports torch takes seconds to start, and each group starts two.
 _ENGINES = [pytest.param(e, marks=pytest.mark.slow) if e == "gloo" else e for e in ENGINES]
 
 
@@ -31,8 +32,27 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
 
 @pytest.fixture
 def pair(members: Members) -> tuple[Comm, Comm]:
+    """Two members of which the test may close one, or end an epoch."""
     made = members(["ada", "bob"])
     return made["ada"], made["bob"]
+
+
+@pytest.fixture(scope="module", params=_ENGINES)
+def shared_pair(request: pytest.FixtureRequest) -> Iterator[tuple[Comm, Comm]]:
+    """Two members for all tests after which both can go on."""
+    with ENGINES[request.param]() as make:
+        made = make(["ada", "bob"])
+        yield made["ada"], made["bob"]
+
+
+_SEGMENTS = count()
+
+
+@pytest.fixture
+def tag() -> Callable[[int], Tag]:
+    """`tag(step)` is in a segment of this test's own, so that no other test's messages have it."""
+    segment = next(_SEGMENTS)
+    return lambda step: Tag(0, segment, step)
 
 
 def _bytes(n: int, seed: int = 0) -> np.ndarray:
@@ -40,35 +60,41 @@ def _bytes(n: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000, 1_000_000, 20_000_000])
-def test_a_message_of_any_size_arrives_as_it_was_sent(pair: tuple[Comm, Comm], n: int) -> None:
+def test_a_message_of_any_size_arrives_as_it_was_sent(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag], n: int
+) -> None:
     """Nothing, one byte, and more than any socket buffer holds."""
-    ada, bob = pair
+    ada, bob = shared_pair
     sent, got = _bytes(n), np.zeros(n, np.uint8)
-    ada.send("bob", Tag(0, 0, 0), sent)
-    assert bob.receive("ada", Tag(0, 0, 0), got, PATIENT_S).note == b""
+    ada.send("bob", tag(0), sent)
+    assert bob.receive("ada", tag(0), got, PATIENT_S).note == b""
     assert np.array_equal(got, sent)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int64"])
-def test_arrays_of_any_type_and_layout_travel(pair: tuple[Comm, Comm], dtype: str) -> None:
+def test_arrays_of_any_type_and_layout_travel(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag], dtype: str
+) -> None:
     """A share of columns is not contiguous; compact exchanges send half floats and bytes."""
-    ada, bob = pair
+    ada, bob = shared_pair
     whole = np.arange(60).astype(dtype).reshape(6, 10)
     got = np.zeros((6, 3), dtype)
-    ada.send("bob", Tag(0, 0, 0), whole[:, 4:7])
-    bob.receive("ada", Tag(0, 0, 0), got, PATIENT_S)
+    ada.send("bob", tag(0), whole[:, 4:7])
+    bob.receive("ada", tag(0), got, PATIENT_S)
     assert np.array_equal(got, whole[:, 4:7])
 
 
-def test_the_buffer_may_be_reused_once_send_returned(pair: tuple[Comm, Comm]) -> None:
+def test_the_buffer_may_be_reused_once_send_returned(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]
+) -> None:
     """Arenas are overwritten by the next step."""
-    ada, bob = pair
+    ada, bob = shared_pair
     buffer = _bytes(1_000_000)
     sent = buffer.copy()
-    ada.send("bob", Tag(0, 0, 0), buffer)
+    ada.send("bob", tag(0), buffer)
     buffer[:] = 0
     got = np.zeros_like(sent)
-    bob.receive("ada", Tag(0, 0, 0), got, PATIENT_S)
+    bob.receive("ada", tag(0), got, PATIENT_S)
     assert np.array_equal(got, sent)
 
 
@@ -84,13 +110,15 @@ def test_messages_are_told_apart_by_tag_not_by_order(pair: tuple[Comm, Comm]) ->
         assert (got == i).all()
 
 
-def test_a_receive_may_be_posted_before_the_send(pair: tuple[Comm, Comm]) -> None:
+def test_a_receive_may_be_posted_before_the_send(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]
+) -> None:
     """Who is done early waits."""
-    ada, bob = pair
+    ada, bob = shared_pair
     got = np.zeros(100, np.float32)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(bob.receive, "ada", Tag(0, 0, 0), got, PATIENT_S)
-        ada.send("bob", Tag(0, 0, 0), np.ones(100, np.float32))
+        waiting = pool.submit(bob.receive, "ada", tag(0), got, PATIENT_S)
+        ada.send("bob", tag(0), np.ones(100, np.float32))
         waiting.result()
     assert (got == 1).all()
 
@@ -119,23 +147,27 @@ def test_many_threads_of_many_members_do_not_mix_their_messages(members: Members
 
 
 @pytest.mark.parametrize("n", [0, 99, 101, 100_000])
-def test_another_length_than_expected_is_refused_by_name(pair: tuple[Comm, Comm], n: int) -> None:
+def test_another_length_than_expected_is_refused_by_name(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag], n: int
+) -> None:
     """Gloo aborts on a longer message and takes a shorter one silently; nobody may compute on that."""
-    ada, bob = pair
-    ada.send("bob", Tag(0, 0, 0), _bytes(n))
+    ada, bob = shared_pair
+    ada.send("bob", tag(0), _bytes(n))
     with pytest.raises(PeerMisbehaved, match=rf"ada sent {n:,} bytes .* expects 100") as caught:
-        bob.receive("ada", Tag(0, 0, 0), np.zeros(100, np.uint8), PATIENT_S)
+        bob.receive("ada", tag(0), np.zeros(100, np.uint8), PATIENT_S)
     assert caught.value.peer == "ada"
-    ada.send("bob", Tag(0, 0, 1), _bytes(5))  # one lie does not end the connection
-    bob.receive("ada", Tag(0, 0, 1), np.zeros(5, np.uint8), PATIENT_S)
+    ada.send("bob", tag(1), _bytes(5))  # one lie does not end the connection
+    bob.receive("ada", tag(1), np.zeros(5, np.uint8), PATIENT_S)
 
 
-def test_a_message_that_does_not_come_is_given_up_in_time(pair: tuple[Comm, Comm]) -> None:
+def test_a_message_that_does_not_come_is_given_up_in_time(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]
+) -> None:
     """A frozen peer must not freeze the others."""
-    _, bob = pair
+    _, bob = shared_pair
     start = time.monotonic()
     with pytest.raises(PeerLost, match=r"waited 0.2 s .* of ada") as caught:
-        bob.receive("ada", Tag(0, 0, 0), np.zeros(1, np.uint8), 0.2)
+        bob.receive("ada", tag(0), np.zeros(1, np.uint8), 0.2)
     assert 0.2 <= time.monotonic() - start < SOON_S
     assert caught.value.peer == "ada"
 
@@ -222,40 +254,43 @@ def test_counters_count_payload_bytes_exactly(pair: tuple[Comm, Comm]) -> None:
     assert dict(bob.counters) == {"ada": Traffic(12, 1, sum(sizes), 4)}
 
 
-def test_what_failed_is_not_counted(pair: tuple[Comm, Comm]) -> None:
+def test_what_failed_is_not_counted(shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]) -> None:
     """A message that nobody could use moved no payload."""
-    ada, bob = pair
-    ada.send("bob", Tag(0, 0, 0), _bytes(3))
+    ada, bob = shared_pair
+    before = bob.counters.get("ada", Traffic())
+    ada.send("bob", tag(0), _bytes(3))
     with pytest.raises(PeerMisbehaved):
-        bob.receive("ada", Tag(0, 0, 0), np.zeros(4, np.uint8), PATIENT_S)
+        bob.receive("ada", tag(0), np.zeros(4, np.uint8), PATIENT_S)
     with pytest.raises(PeerLost):
-        bob.receive("ada", Tag(0, 0, 1), np.zeros(4, np.uint8), 0.01)
-    assert bob.counters.get("ada", Traffic()).received_messages == 0
+        bob.receive("ada", tag(1), np.zeros(4, np.uint8), 0.01)
+    assert bob.counters.get("ada", Traffic()) == before
 
 
-def test_notes_arrive_with_their_message(pair: tuple[Comm, Comm]) -> None:
+def test_notes_arrive_with_their_message(shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]) -> None:
     """Compute seconds and free memory ride on the exchanges."""
-    ada, bob = pair
+    ada, bob = shared_pair
     notes = [b"", b"x", bytes(range(256)) * (NOTE_LIMIT_BYTES // 256)]
     for i, note in enumerate(notes):
-        ada.send("bob", Tag(0, 0, i), _bytes(i), note)
+        ada.send("bob", tag(i), _bytes(i), note)
     for i, note in reversed(list(enumerate(notes))):
-        assert bob.receive("ada", Tag(0, 0, i), np.zeros(i, np.uint8), PATIENT_S).note == note
+        assert bob.receive("ada", tag(i), np.zeros(i, np.uint8), PATIENT_S).note == note
     with pytest.raises(ValueError, match=f"{NOTE_LIMIT_BYTES + 1} bytes"):
-        ada.send("bob", Tag(0, 0, 9), _bytes(1), b"x" * (NOTE_LIMIT_BYTES + 1))
+        ada.send("bob", tag(9), _bytes(1), b"x" * (NOTE_LIMIT_BYTES + 1))
 
 
-def test_a_target_that_cannot_be_written_is_refused(pair: tuple[Comm, Comm]) -> None:
+def test_a_target_that_cannot_be_written_is_refused(
+    shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]
+) -> None:
     """A silent copy would leave the arena untouched."""
-    _, bob = pair
+    _, bob = shared_pair
     with pytest.raises(ValueError, match="C-contiguous, writable"):
-        bob.receive("ada", Tag(0, 0, 0), np.zeros((4, 4), np.uint8)[:, :2], PATIENT_S)
+        bob.receive("ada", tag(0), np.zeros((4, 4), np.uint8)[:, :2], PATIENT_S)
 
 
-def test_an_unknown_member_is_an_error(pair: tuple[Comm, Comm]) -> None:
+def test_an_unknown_member_is_an_error(shared_pair: tuple[Comm, Comm], tag: Callable[[int], Tag]) -> None:
     """A plan that names nobody must not wait for him."""
     with pytest.raises(ClusterError, match="no member eve"):
-        pair[0].send("eve", Tag(0, 0, 0), _bytes(1))
+        shared_pair[0].send("eve", tag(0), _bytes(1))
 
 
 def test_close_frees_waiting_threads_and_may_be_repeated(pair: tuple[Comm, Comm]) -> None:

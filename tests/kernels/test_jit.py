@@ -15,6 +15,7 @@ from pliant.kernels import compile_child, jit
 from pliant.kernels.emit import Module
 from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, host_isa, runnable
 from pliant.kernels.jit import Library
+from tests.compiling import in_a_child
 
 
 def _constant_ir(number: int, name: str = "constant") -> str:
@@ -26,6 +27,12 @@ def _constant_ir(number: int, name: str = "constant") -> str:
 
 def _call(address: int) -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())
+
+
+@pytest.fixture(autouse=True)
+def children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here kernels are compiled as users compile them."""
+    monkeypatch.setattr(jit, "compile_modules", in_a_child)
 
 
 @pytest.fixture
