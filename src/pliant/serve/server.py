@@ -21,7 +21,7 @@ from pliant.serve.security import Address
 
 BACKLOG = 4096
 """Calls that the system keeps until they are accepted: more are lost, and made again after a second."""
-_ACCEPTED_AT_ONCE = 64
+_ACCEPTED_AT_ONCE = 16
 """Calls accepted in one turn of the event loop, which then serves those that it has."""
 LINGER_S = 0.2
 """For handshakes that have begun, of TCP and then of TLS: they take round trips."""
