@@ -4,6 +4,7 @@ Must stay importable before `pliant`: the import hook checks what is imported af
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def _names_arrays(path: Path) -> bool:
 
 
 install_import_hook(_modules_with_arrays(), "beartype.beartype")
+# Every child process of a test would compile the modules of pliant anew, for half a second of CPU time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test downloads anything
 # Timing belongs to bench/: a busy machine must not fail a property test.
 hypothesis.settings.register_profile("pliant", deadline=None)

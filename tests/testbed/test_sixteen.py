@@ -51,13 +51,6 @@ def _whole(cluster: Cluster, model: str, feeds: dict[str, np.ndarray], n_workers
 
 
 @pytest.fixture
-def quick_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes started from now on share compiled modules, which takes longer than all they then do."""
-    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "compiled"))
-    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
-
-
-@pytest.fixture
 def by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares are equal; the mode follows from the number of tokens, so that one cluster runs all three."""
     monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares, least_gain: _by_tokens)
@@ -70,7 +63,7 @@ def _by_tokens(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("quick_starts", "by_tokens")
+@pytest.mark.usefixtures("by_tokens")
 def test_sixteen_workers_answer_as_one_device_in_every_mode_and_when_one_dies(tmp_path: Path) -> None:
     """Shares of one head and a few rows or columns, 240 connections; a worker dies within the second mode,
     and the sixteen devices that are left are a grid of four by four in the third."""
