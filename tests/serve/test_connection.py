@@ -1,5 +1,6 @@
 """Clients that are slow, endless or not of HTTP, at the socket itself."""
 
+import asyncio
 import json
 import socket
 import ssl
@@ -272,13 +273,19 @@ class Timers:
         self.now_s = ends_s
 
 
-@pytest.fixture
-def by_hand() -> tuple[Any, Mock, Timers]:
-    """A connection, its transport and its time; waits are 10 s for a head, and 30 s for its answer."""
-    timers, transport = Timers(), Mock()
+def a_transport() -> Mock:
+    """One that sends at once, until a test says otherwise."""
+    transport = Mock()
     transport.is_closing.return_value = False
     transport.get_write_buffer_size.return_value = 0
     transport.get_extra_info.return_value = None
+    return transport
+
+
+@pytest.fixture
+def by_hand() -> tuple[Any, Mock, Timers]:
+    """A connection, its transport and its time; waits are 10 s for a head, and 30 s for its answer."""
+    timers, transport = Timers(), a_transport()
     config = uvicorn.Config(Mock(), interface="asgi3", log_config=None, ws="none", timeout_keep_alive=120)
     made: Any = guarded(Limits(head_s=10.0, stall_s=10.0, write_s=30.0))
     connection = made(config, ServerState(), {}, timers)
@@ -320,3 +327,66 @@ def test_a_head_is_late_only_once_the_request_before_it_is_answered(
     timers.passes(1.0)
     assert b" 408 " in transport.write.call_args.args[0]
     assert transport.close.called
+
+
+def test_a_connection_that_was_reset_leaves_nothing_behind(by_hand: tuple[Any, Mock, Timers]) -> None:
+    """uvicorn's timer of idle connections held it, and the head of its last request, for two minutes."""
+    connection, _, timers = by_hand
+    connection.data_received(LIVE + b"\r\n")
+    answered(connection)
+    connection.connection_lost(ConnectionResetError())
+    assert all(handle.cancel.called for _, handle, _ in timers._set)
+
+
+def test_a_refusal_that_is_never_read_holds_no_connection(by_hand: tuple[Any, Mock, Timers]) -> None:
+    """Closing waits until what was written is sent, for ever: the connection had no place any more."""
+    connection, transport, timers = by_hand
+    transport.write.side_effect = lambda _: setattr(transport.get_write_buffer_size, "return_value", 100)
+    connection.data_received(b"hello\r\n\r\n")
+    assert transport.close.called
+    timers.passes(29.0)
+    assert not transport.abort.called
+    timers.passes(1.0)
+    assert transport.abort.called
+
+
+def test_a_request_is_begun_once_the_answers_before_it_are_read() -> None:
+    """A client that sent many at once and read nothing had a second answer of each kind kept for it."""
+    begun: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(100_000)})
+
+    async def work() -> None:
+        transport = a_transport()
+        config = uvicorn.Config(app, interface="asgi3", log_config=None, ws="none", lifespan="off")
+        made: Any = guarded(LIMITS)
+        connection = made(config, ServerState(), {})
+        connection.connection_made(transport)
+        transport.write.side_effect = lambda part: len(part) < 100_000 or connection.pause_writing()
+        connection.data_received(b"".join(b"GET /%d HTTP/1.1\r\nhost: x\r\n\r\n" % i for i in range(3)))
+        for expected in (["/0"], ["/0", "/1"], ["/0", "/1", "/2"]):
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert begun == expected
+            connection.resume_writing()
+        connection.connection_lost(None)
+
+    asyncio.run(work())
+
+
+def test_a_connection_that_is_worked_for_is_not_evicted_for_what_comes_behind() -> None:
+    """The half of a second request made it one that may be closed, and the first was answered with 503."""
+    transports = []
+    make: Any = guarded(replace(LIMITS, n_client_connections=1))
+    for sent in (LIVE + b"\r\n" + LIVE + b"content-length: 9\r\n\r\nx", b""):
+        transport = a_transport()
+        config = uvicorn.Config(Mock(), interface="asgi3", log_config=None, ws="none")
+        connection = make(config, ServerState(), {}, Timers())
+        connection.connection_made(transport)
+        connection.data_received(sent)
+        transports.append(transport)
+    assert not transports[0].write.called
+    assert not transports[0].close.called

@@ -1,6 +1,8 @@
 """Floods of half-sent requests: health is answered, requests too, and memory stays bounded."""
 
+import json
 import socket
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,9 +19,19 @@ from pliant.errors import InputError
 from pliant.serve.connection import guarded
 from pliant.serve.limits import Limits
 from pliant.serve.server import within_descriptors
-from tests.serve.models import Upper
+from tests.serve.models import Echo, Upper
 from tests.serve.nodes import PATIENCE_S, Running, running
-from tests.serve.test_connection import LIMITS, LIVE, Timers, answered, answers, connect, said, until_closed
+from tests.serve.test_connection import (
+    LIMITS,
+    LIVE,
+    Timers,
+    a_transport,
+    answered,
+    answers,
+    connect,
+    said,
+    until_closed,
+)
 from tests.serve.test_routing import metric, until
 
 FEW = replace(LIMITS, n_connections=12, n_client_connections=8, n_reserved_connections=4)
@@ -136,10 +148,7 @@ def test_whoever_is_evicted_amid_a_request_is_told_so_and_it_is_counted(sent: by
 
 def made_by(make: Any) -> tuple[Any, Mock]:
     """A connection that is not made yet, and a transport of which nothing is read."""
-    transport = Mock()
-    transport.is_closing.return_value = False
-    transport.get_extra_info.return_value = None
-    transport.get_write_buffer_size.return_value = 0
+    transport = a_transport()
     config = uvicorn.Config(Mock(), interface="asgi3", log_config=None, ws="none", timeout_keep_alive=120)
     return make(config, ServerState(), {}, Timers()), transport
 
@@ -156,6 +165,24 @@ def test_answers_that_nobody_reads_are_bounded_too() -> None:
         answered(connection)
         transports.append(transport)
     assert [transport.abort.called for transport in transports] == [True, False, False]
+
+
+def test_an_answer_that_fits_no_clients_buffer_is_refused() -> None:
+    """It counted as nothing, since no room could be made for it, and several took as much each."""
+    with running(Echo(("float64",)), limits=Limits(body_bytes=5000, client_buffer_bytes=5000)) as node:
+        numbers = [1 / 3] * 400
+        given = {"name": "float64", "shape": [1, 400], "datatype": "FP64"}
+        outputs = [{"name": "float64", "parameters": {"binary_data": False}}]
+        binary = {**given, "parameters": {"binary_data_size": 3200}}
+        head = json.dumps({"inputs": [binary], "outputs": outputs}).encode()
+        response = httpx.post(
+            f"{node.url}/v2/models/echo/infer",
+            content=head + struct.pack("400d", *numbers),
+            headers={"inference-header-content-length": str(len(head))},
+            timeout=PATIENCE_S,
+        )
+    assert response.status_code == 422
+    assert "5000" in response.json()["error"]
 
 
 def test_buffers_that_hold_no_body_are_refused() -> None:

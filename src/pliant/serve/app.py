@@ -27,6 +27,7 @@ from pliant.serve.ask import EXPLAIN_PATH
 from pliant.serve.bodies import Bodies
 from pliant.serve.callback import Callbacks
 from pliant.serve.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
+from pliant.serve.limits import Limits
 from pliant.serve.metrics import TEXT
 from pliant.serve.node import Call, Node
 from pliant.serve.openapi import document
@@ -177,6 +178,7 @@ class _Paths:
             call = _call(request, content, route)
             try:
                 answer = await node.infer(call)
+                _check_size(answer.body, node.limits)
             except PliantError as error:
                 response, answering = await _failed(request, error), node.name
             else:
@@ -243,6 +245,16 @@ def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
             "ASCII."
         )
     return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id)
+
+
+def _check_size(answer: Body, limits: Limits) -> None:
+    """Raise NodeError (422) for an answer that does not fit what is kept for one client."""
+    if len(answer.content) > limits.client_buffer_bytes:
+        raise NodeError(
+            f"the answer has {len(answer.content)} bytes; at most {limits.client_buffer_bytes} are kept for "
+            "one client. Ask for fewer outputs, or for a smaller batch.",
+            status=422,
+        )
 
 
 def _answered(answer: Body) -> Response:

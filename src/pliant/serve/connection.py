@@ -68,6 +68,7 @@ class _Guarded(HttpToolsProtocol):
         self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset the connection
         super().connection_lost(exc)
 
     def evict(self) -> None:
@@ -114,7 +115,6 @@ class _Guarded(HttpToolsProtocol):
         if not self._has_place and not self.url.startswith(_HEALTH):
             self._refuse(503, "too many connections; try again.", ("retry-after: 1",))
             return
-        self._shared.places.reads(self)
         super().on_headers_complete()
         if (self._is_leaving or not self._has_place) and self.cycle is not None:
             self.cycle.keep_alive = False
@@ -135,13 +135,7 @@ class _Guarded(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         is_last = not self.pipeline
         super().on_response_complete()
-        self._shared.answers.release(self)
-        if self._unread is not None:
-            self._unread.cancel()
-        n_unread = self.transport.get_write_buffer_size()
-        if n_unread:
-            self._shared.answers.take(self, n_unread)
-            self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
+        self._bound_unread()
         if not is_last or self.transport.is_closing():
             return
         self._shared.places.waits(self)
@@ -191,6 +185,37 @@ class _Guarded(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
 
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Begin the next request, once the client has read the answers to those before it.
+
+        The answer to each would else lie in memory, for a client that sends requests and reads nothing.
+        """
+        if cycle.more_body:
+            self._shared.places.reads(self)
+        else:
+            self._shared.places.works(self)
+        super()._start_asgi_task(cycle, partial(self._when_read, cycle, app))
+
+    async def _when_read(self, cycle: Any, app: Any, *asgi: Any) -> None:
+        await self.flow.drain()
+        if self.transport.is_closing():
+            cycle.disconnected = True
+        else:
+            await app(*asgi)
+
+    def _bound_unread(self) -> None:
+        """What the client has not read yet takes room among the answers, and is given up after `write_s`."""
+        self._shared.answers.release(self)
+        if self._unread is not None:
+            self._unread.cancel()
+        n_unread = self.transport.get_write_buffer_size()
+        if not n_unread:
+            return
+        if self._shared.answers.take(self, n_unread):
+            self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
+        else:
+            self.transport.abort()
+
     def _abort_unread(self) -> None:
         if self.transport is not None and self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -211,3 +236,4 @@ class _Guarded(HttpToolsProtocol):
         )
         self.transport.write("\r\n".join((*lines, "\r\n")).encode() + body)
         self.transport.close()
+        self._bound_unread()  # closing waits until all of it is sent
