@@ -7,12 +7,13 @@ printed in clear. Each other case is a line of its partition and the digests of 
 names the case that changed: print that one to see what changed.
 
 `split_modes` holds the quickest partition of each mode, `split_rules` what the planner takes by its rules,
-and `split_baselines` what it is compared with. Update with `pytest tests/guards/test_cluster_plans.py
---update-golden`, and say in the commit what changed them. The partitions of five devices come from a linear
-program: a new version of SciPy may move a row between devices as good as each other.
+`split_many` some of them among 9 to 26 devices, `split_baselines` what it is compared with. Update with
+`pytest tests/guards/test_cluster_plans.py --update-golden`, and say in the commit what changed them. The
+partitions of five and more devices come from a linear program: a new version of SciPy may move a row between
+devices as good as each other.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -33,6 +34,7 @@ from pliant.plan.parts import work_flops
 from pliant.plan.problem import Problem, pose
 from pliant.plan.split import layer_segment, program_of, split
 from tests.guards.texts import digests, spans_text
+from tests.plan.clusters import cluster
 from tests.plan.splits import bert, mobilebert
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -78,10 +80,15 @@ def problem(spec: EncoderSpec, devices: dict[str, Capability], primary: str = "d
     return pose(spec, TOKENS, devices, LINKS, primary)
 
 
-def simulated(spec: EncoderSpec, partition: Partition) -> tuple[Program, tuple[Span, ...]]:
+def simulated(
+    spec: EncoderSpec,
+    partition: Partition,
+    devices: Mapping[str, Capability] = DEVICES,
+    links: Links = LINKS,
+) -> tuple[Program, tuple[Span, ...]]:
     """The program of a partition, and when each of its steps would run."""
     program = split(spec, partition)
-    cost = ClusterCost(DEVICES, LINKS, work_flops(spec, partition))
+    cost = ClusterCost(devices, links, work_flops(spec, partition))
     return program, simulate(ahead(program, partition.primary), cost)
 
 
@@ -154,6 +161,22 @@ def rules() -> Iterator[str]:
                 yield decision_line(f"{said}, {n} devices, {rule}", BERT, decision)
 
 
+def many() -> Iterator[str]:
+    """Beyond the five: searches from the fifth device on, grids from 16 on, a shortlist from 24 on."""
+    spec = bert(96, 12, 384, 1)
+    for n, rule, room in (
+        (9, "cost", ROOM),
+        (9, "paper", 220_000),
+        (17, "paper", ROOM),
+        (17, "cost", 220_000),
+        (26, "paper", ROOM),
+    ):
+        devices, links = cluster(7, n, pairs=True, free_bytes=room)
+        made = choose_partition(spec, 40, devices, links, "d0", rule=rule)
+        found = digests(*simulated(spec, made.partition, devices, links))
+        yield f"{n} devices, {rule}: {made.seconds:.9f} s {partition_text(made.partition)}; {found}\n"
+
+
 def baselines() -> Iterator[str]:
     yield in_clear("CoEdge, 2 devices", BERT, coedge(problem(BERT, some(2))).partition)
     for name, spec in FAMILIES.items():
@@ -170,7 +193,7 @@ def baselines() -> Iterator[str]:
                 yield line(f"{name}, {n} devices, a user's equal shares, {mode}", spec, partition)
 
 
-BOOKS = {"modes": modes, "rules": rules, "baselines": baselines}
+BOOKS = {"modes": modes, "rules": rules, "many": many, "baselines": baselines}
 
 
 @pytest.mark.parametrize("name", BOOKS)

@@ -7,7 +7,8 @@ choices and the digests of its program and spans, which names the case that chan
 see what changed.
 
 A change of a planning rule changes the files of the planners that it is meant for, and no other: `sti_ours`
-holds ours, `sti_paper` the published planner, `sti_baselines` the systems it is compared with. Update with
+holds ours, `sti_paper` the published planner, `sti_baselines` the systems it is compared with, `sti_accuracy`
+the accuracies that submodels are chosen by. Update with
 `pytest tests/guards/test_sti_plans.py --update-golden`, and say in the commit what changed them.
 """
 
@@ -20,12 +21,15 @@ import pytest
 from pliant.ir.cost import Budget, CostTable, cost_table, simulate
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.ir.text import program_text
+from pliant.plan.accuracy import expected_accuracy
 from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.lower import lower_plan
 from pliant.plan.options import OURS, PAPER, PlanOptions
 from pliant.plan.result import Plan, plan_text
 from pliant.plan.search import plan
 from pliant.plan.shape import FULL_BITS, StoreShape
+from pliant.plan.slowdown import Slowdown, slowed
+from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 from tests.guards.texts import digests, spans_text
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -123,14 +127,15 @@ def elastic(
     *,
     is_measured: bool = False,
     held: np.ndarray | None = None,
+    by: Slowdown = Slowdown(),  # noqa: B008 - frozen
 ) -> Planner:
     """Our planner and the paper's; with the accuracies of submodels where they were measured."""
 
     def made(case: Case) -> Plan:
         how = replace(options, best_effort=True)
         return plan(
-            shape, case.costs, case.budget, IMPORTANCE, how,
-            expected=case.expected, held=held, accuracy=ACCURACY if is_measured else None,
+            shape, slowed(case.costs, by), case.budget, IMPORTANCE, how,
+            expected=slowed(case.expected, by), held=held, accuracy=ACCURACY if is_measured else None,
         )  # fmt: skip
 
     return made
@@ -197,6 +202,7 @@ def test_our_plans_are_those_of_the_golden_files(golden: Callable[[str, str], No
         "by size": (elastic(OURS), CASES),
         "every layer": (elastic(OURS, ORDINARY), FEW),
         "not anytime": (elastic(replace(OURS, is_anytime=False, margin=0.05)), FEW),
+        "on a busy device": (elastic(OURS, is_measured=True, by=Slowdown(1.3, 1.5)), FEW),
         "a reserve of 2": (elastic(replace(OURS, io_reserve=2.0), is_measured=True), FEW),
         "little working memory": (elastic(OURS, is_measured=True), limited),
         "planes in memory": (elastic(OURS, is_measured=True, held=held), FEW),
@@ -225,3 +231,29 @@ def test_the_baselines_plans_are_those_of_the_golden_file(golden: Callable[[str,
         for bits in (6, FULL_BITS):
             planners[f"Preload-{bits}{rule}"] = (baseline(preload_model, options, bits), cases)
     golden("guards/sti_baselines.txt", "".join(book(planners)))
+
+
+def measured(fold: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Accuracies and log-likelihoods of all submodels on one fold, each off by up to two points."""
+    noise = [0.02 * np.sin(37.0 * (i + 1) + 0.5 * fold) for i in range(len(ACCURACY))]
+    accuracy = tuple(float(a + e) for a, e in zip(ACCURACY.values(), noise, strict=True))
+    return accuracy, tuple(float(-1.1 * (1 - a) - 0.3 * e) for a, e in zip(accuracy, noise, strict=True))
+
+
+@pytest.mark.parametrize("has_folds", [True, False])
+def test_expected_accuracies_are_those_of_the_golden_file(
+    golden: Callable[[str, str], None], has_folds: bool
+) -> None:
+    """Ours are chosen by them: judged by examples that chose nothing where there are folds."""
+    folds = tuple(AccuracyFold(100, *measured(fold)) for fold in range(4))
+    means = (
+        np.mean([f.accuracy for f in folds], axis=0).tolist(),
+        np.mean([f.log_likelihood for f in folds], axis=0).tolist(),
+    )
+    entries = tuple(AccuracyEntry(*place, a, x) for place, a, x in zip(ACCURACY, *means, strict=True))
+    found = expected_accuracy(AccuracyTable(400, entries, folds if has_folds else ()))
+    lines = [f"{n}x{m} at {bits} bits: {a:.6f}" for (n, m, bits), a in found.grid.items()]
+    interval = found.interval(0.8)
+    lines.append(f"{found.n_effective:.4f} examples, 80 % in {interval.low:.6f} to {interval.high:.6f}")
+    name = "folds" if has_folds else "no_folds"
+    golden(f"guards/sti_accuracy_{name}.txt", "\n".join(lines) + "\n")
