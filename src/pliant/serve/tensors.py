@@ -37,11 +37,19 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
     """
     kind = numpy_dtype(dtype).kind
     wanted = _LISTS["f" if kind == "V" else kind]
+    if dtype != "bytes":
+        _check_commas(data, shape)
+    elif shape == (1,):
+        wanted = tuple[str]  # ends at the second element
     try:
         flat = msgspec.json.decode(data, type=wanted)
     except UnicodeDecodeError as error:
         raise InputError(f"`data` is not UTF-8: {error}.") from error
-    except msgspec.DecodeError:
+    except msgspec.DecodeError as error:
+        if shape == (1,):
+            raise InputError(
+                f"`data` does not fit a shape of [1], or its elements {DATATYPES[dtype]}: {error}."
+            ) from error
         flat = _flattened(data, shape, wanted)
     _check_count(len(flat), shape)
     if dtype == "bytes":
@@ -134,6 +142,13 @@ def _objects(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray:
 def _check_count(n: int, shape: tuple[int, ...]) -> None:
     if n != prod(shape):
         raise InputError(f"a shape of {list(shape)} takes {prod(shape)} elements, not {n}.")
+
+
+def _check_commas(data: msgspec.Raw, shape: tuple[int, ...]) -> None:
+    """Before they are decoded, which takes long and much memory: numbers have a comma between two."""
+    n, n_given = prod(shape), bytes(data).count(b",") + 1
+    if n_given > prod(max(1, dim) for dim in shape) or n_given < n:
+        raise InputError(f"a shape of {list(shape)} takes {n} elements, not {n_given}.")
 
 
 def _length(element: bytes) -> bytes:
