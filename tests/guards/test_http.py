@@ -94,15 +94,15 @@ def test_answers_to_clients_and_to_nodes_have_the_headers_they_had(
 def test_a_token_guards_all_but_health(golden: Callable[[str, str], None]) -> None:
     """Who may ask what: nobody, a client, another node."""
     lines = []
-    with running(Upper(), name="here", tokens=("client" * 4,), peer_tokens=("peer" * 6,)) as node:
+    tokens = {"tokens": ("client" * 4,), "peer_tokens": ("peer" * 6,)}
+    with running(Upper(), name="here", **tokens) as node, httpx.Client(base_url=node.url, timeout=60) as http:
         for who, token in (("nobody", None), ("a client", "client" * 4), ("a node", "peer" * 6)):
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
-            for path in PATHS:
-                answer = httpx.get(f"{node.url}{path}", headers=headers, timeout=60)
-                lines.append(f"{who}: GET {path}: {answer.status_code}")
+            answers = {path: http.get(path, headers=headers) for path in PATHS}
+            lines += [f"{who}: GET {path}: {answer.status_code}" for path, answer in answers.items()]
             if token is None:
-                lines.append(_shown("nobody", httpx.get(f"{node.url}/v2", timeout=60)))
-        document = httpx.get(f"{node.url}/openapi.json", headers=headers, timeout=60).json()
+                lines.append(_shown("nobody", answers["/v2"]))
+        document = http.get("/openapi.json", headers=headers).json()
     lines.append(f"security: {json.dumps(document['security'])}")
     golden("guards/http_tokens.txt", "\n".join(lines) + "\n")
 
