@@ -47,7 +47,9 @@ class _Loop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now_s
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> "asyncio.Future[Any]":
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Any, *args: Any
+    ) -> "asyncio.Future[Any]":
         future = super().run_in_executor(executor, func, *args)
         self._clock.n_working += 1
         future.add_done_callback(self._worked)

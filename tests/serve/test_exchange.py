@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
@@ -126,3 +127,38 @@ def test_an_answer_that_does_not_come_ends_its_connection() -> None:
     with pytest.raises(NodeError) as failed:
         calling(late, timeout_s=0.05)
     assert failed.value.status == 504
+
+
+@pytest.mark.parametrize(("limit", "value", "n_open"), [("_MOST_KEPT", 2, 2), ("KEPT_S", -1.0, 0)])
+def test_connections_to_nodes_that_are_not_called_again_are_closed(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: float, n_open: int
+) -> None:
+    """Anybody with a peer's token may register ports to be called at: each kept a descriptor for ever."""
+    monkeypatch.setattr(f"pliant.serve.client.{limit}", value)
+    open_: set[int] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = writer.get_extra_info("sockname")[1]
+        open_.add(port)
+        await read_request(reader)
+        writer.write(OK)
+        with suppress(ConnectionResetError):
+            await reader.read()
+        open_.remove(port)
+        writer.close()
+
+    async def run() -> None:
+        servers = [await asyncio.start_server(serve, "127.0.0.1", 0) for _ in range(5)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        async with Client(ssl.create_default_context(), Limits()) as client:
+            for port in ports:
+                await client.call("POST", f"http://127.0.0.1:{port}/v2", {}, b"body", 30.0, None)
+            async with asyncio.timeout(30.0):
+                while len(open_) > n_open:
+                    await asyncio.sleep(0)
+            assert open_ == set(ports[5 - n_open :])
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(run())

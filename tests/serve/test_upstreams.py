@@ -1,12 +1,19 @@
 """What upstreams and clients may do without harm to a node, and to its other upstreams."""
 
+import asyncio
+from unittest.mock import Mock
+
 import httpx
 import pytest
 
 from pliant.errors import RouteError
-from pliant.route.due import Due
+from pliant.route.curve import TimeCurve
+from pliant.route.due import Broadcast, Due
 from pliant.route.router import Router
-from pliant.serve.upstreams import REQUEST_HEADER
+from pliant.route.tell import Told
+from pliant.route.wire import decode_told
+from pliant.serve.limits import Limits
+from pliant.serve.upstreams import REQUEST_HEADER, Upstreams
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, running
@@ -111,3 +118,32 @@ def test_a_node_says_what_cannot_be_of_what_an_upstream_tells() -> None:
     """Whoever set it up sees which number it is, and it is over once a ping is right."""
     with Liar(points="[[0,-1.0]]") as liar, end_below(liar.url) as end:
         until(lambda: "-1.0 seconds" in (explained(end, 1)["candidates"][1]["reason"] or ""))
+
+
+def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
+    """Each change made another, which took a descriptor for 10 s; the last one is told in the end."""
+    sent: list[bytes] = []
+
+    async def work() -> None:
+        gate = asyncio.Event()
+
+        async def call(method: str, url: str, headers: object, body: bytes, *_: object) -> Mock:
+            sent.append(body)
+            await gate.wait()
+            return Mock(status=200)
+
+        router, client = Mock(), Mock(call=call)
+        upstreams = Upstreams(router, client, (), "m", None, None, Mock(), Mock(), Limits(), 1)
+        for wait_s in (1.0, 2.0, 3.0):
+            told = Told("here", TimeCurve(((0, 1.0),)), frozenset(), wait_s=wait_s)
+            router.due.return_value = (Broadcast(("below",), told),)
+            upstreams._do_due()
+            await asyncio.sleep(0)
+        assert len(sent) == 1
+        gate.set()
+        for task in tuple(upstreams._under_way):
+            await task
+        assert not upstreams._telling
+
+    asyncio.run(work())
+    assert [decode_told(body)[0].curve.at(0) for body in sent] == [2.0, 4.0]

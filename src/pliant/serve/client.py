@@ -5,7 +5,6 @@ import socket
 import ssl
 import struct
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
@@ -21,8 +20,8 @@ from pliant.serve.security import bearer
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
 _LINE_BYTES = 4
-_MOST_KEPT = 64
-"""Connections to one node that lie unused."""
+_MOST_KEPT = 128
+"""Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
 _FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 """Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
 link is back, a request that was answered elsewhere long ago would run once more."""
@@ -65,15 +64,15 @@ class Client:
 
     def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
         self._tls, self._limits = tls, limits
-        self._kept: dict[tuple[str, str], deque[Connection]] = {}
+        self._kept: dict[Connection, tuple[str, str]] = {}
+        """Unused connections and where they lead, in order of their last use."""
 
     async def __aenter__(self) -> "Client":
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for kept in self._kept.values():
-            for connection in kept:
-                connection.close()
+        for connection in self._kept:
+            connection.close()
         self._kept.clear()
 
     async def call(
@@ -120,23 +119,43 @@ class Client:
         One that was kept may have been closed as it was used: then once more on a new one. Nothing runs
         twice by that, as requests carry an id.
         """
-        kept = self._kept.setdefault((scheme, netloc), deque())
-        connection = _usable(kept)
+        there = (scheme, netloc)
+        connection = self._take(there)
         if connection is not None:
             try:
-                return await self._asked(connection, kept, request)
+                return await self._asked(connection, there, request)
             except ConnectionError:
                 pass
-        return await self._asked(await self._opened(scheme, netloc), kept, request)
+        return await self._asked(await self._opened(scheme, netloc), there, request)
 
-    async def _asked(self, connection: Connection, kept: deque[Connection], request: bytes) -> Received:
+    async def _asked(self, connection: Connection, there: tuple[str, str], request: bytes) -> Received:
         received = await connection.ask(request)
-        if connection.is_open and len(kept) < _MOST_KEPT:
+        if connection.is_open:
             connection.idle_since_s = time.monotonic()
-            kept.append(connection)
+            self._kept[connection] = there
         else:
             connection.close()
+        self._drop()
         return received
+
+    def _take(self, there: tuple[str, str]) -> Connection | None:
+        """The one that was used last of those that lead there."""
+        self._drop()
+        for connection in reversed(self._kept):
+            if self._kept[connection] == there and connection.is_open:
+                del self._kept[connection]
+                return connection
+        return None
+
+    def _drop(self) -> None:
+        """Close those that were used first, where they have lain for too long or are too many."""
+        oldest_s = time.monotonic() - KEPT_S
+        while self._kept:
+            first = next(iter(self._kept))
+            if first.is_open and first.idle_since_s >= oldest_s and len(self._kept) <= _MOST_KEPT:
+                return
+            del self._kept[first]
+            first.close()
 
     async def _opened(self, scheme: str, netloc: str) -> Connection:
         parts, limits = urlsplit(f"{scheme}://{netloc}"), self._limits
@@ -150,14 +169,3 @@ class Client:
         assert connection.transport is not None
         connection.transport.get_extra_info("socket").setsockopt(*_FORGETS)
         return connection
-
-
-def _usable(kept: deque[Connection]) -> Connection | None:
-    """The one that was used last; those that are closed, or have lain for too long, are dropped."""
-    oldest_s = time.monotonic() - KEPT_S
-    while kept:
-        connection = kept.pop()
-        if connection.is_open and connection.idle_since_s >= oldest_s:
-            return connection
-        connection.close()
-    return None

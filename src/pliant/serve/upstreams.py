@@ -101,6 +101,8 @@ class Upstreams:
         self._model, self._metrics, self._limits = model, metrics, limits
         self._changed = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
+        self._telling: dict[str, bytes] = {}
+        """What each predecessor with a call under way is to be told last."""
         self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
         self._unidentified: set[str] = set()
@@ -247,8 +249,11 @@ class Upstreams:
                 case Ping(upstream):
                     self._start(self._ping(upstream))
                 case Broadcast(predecessors, told):
+                    body = encode_told(told, protocol=1).encode()
                     for name in predecessors:
-                        self._start(self._tell(name, encode_told(told, protocol=1).encode()))
+                        if name not in self._telling:
+                            self._start(self._tell_latest(name))
+                        self._telling[name] = body
                 case Probe(length):
                     self._probe(length)
 
@@ -324,6 +329,16 @@ class Upstreams:
             return said
         names = [peer.node for peer in self._router.states(self._clock()) if peer.name == upstream]
         return names[0] if names and names[0] is not None else upstream
+
+    async def _tell_latest(self, predecessor: str) -> None:
+        """One call at a time: whoever does not answer would have a call for each change, for _PING_S each."""
+        body = None
+        try:
+            while body is not self._telling[predecessor]:
+                body = self._telling[predecessor]
+                await self._tell(predecessor, body)
+        finally:
+            del self._telling[predecessor]
 
     async def _tell(self, predecessor: str, body: bytes) -> None:
         listener = self._router.listener_of(predecessor)
