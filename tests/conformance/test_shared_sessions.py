@@ -82,6 +82,8 @@ def test_a_fork_amid_another_threads_answer_leaves_a_working_child(shared: Share
     assert shared.answers() == expected
 
 
+# An interrupt between `open` and its `with` leaves the file to the garbage collector, in any Python program.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_an_interrupted_session_answers_again(shared: Shared) -> None:
     """Ctrl-C at a prompt, at any moment of an answer: no lock stays taken, no answer is another's."""
     expected = shared.answers()
