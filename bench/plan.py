@@ -70,7 +70,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
 
 def _allocators() -> dict[str, PlanOptions]:
     how = replace(OURS, is_anytime=False)
-    return {name: replace(how, allocate=name) for name in ("paper", "gain", "exact")}  # type: ignore[arg-type]
+    return {name: replace(how, allocate=name) for name in ("paper", "rows", "exact")}  # type: ignore[arg-type]
 
 
 def _preload_rules() -> dict[str, PlanOptions]:

@@ -14,12 +14,12 @@ from pliant.plan.load import (
     Ledger,
     count_reads,
     fidelity,
-    fill_by_gain,
     fill_by_importance,
     fill_floor,
     fill_uniform,
     weights_of,
 )
+from pliant.plan.rows import fill_rows
 from pliant.plan.shape import FULL_BITS, StoreShape
 
 # A 2-bit shard loads in 0.2 s: a plane is 1 byte at 10 bytes a second.
@@ -110,14 +110,15 @@ rows = st.integers(0, 2**31).map(np.random.default_rng)
 
 @settings(max_examples=60, deadline=None)
 @given(rng=rows, n=st.integers(1, 2), m=st.integers(1, 2))
-def test_gain_finds_the_best_there_is_in_planes(rng: np.random.Generator, n: int, m: int) -> None:
-    """Without read latency the greedy choice over planes is exact: no bits of 2..6 are worth more."""
+def test_rows_find_the_best_there_is_in_planes(rng: np.random.Generator, n: int, m: int) -> None:
+    """Without read latency nothing is rounded and no row is missing: no bits of 2..6 are worth more."""
     shape = StoreShape(n, m, (m,), 1, 10**6, (n,))
     budget_s = np.cumsum(rng.uniform(0, 1.2, n)) + 0.2 * m
     weights = weights_of(rng.random((n, m)))
     held = np.full((n, m), 2)
     ledger = Ledger(shape, m, Disk(0.0, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
-    fill_by_gain(ledger, weights, LLOYD_ERRORS, by_layer=False)
+    fill_floor(ledger)
+    ledger = fill_rows(ledger, weights, LLOYD_ERRORS)
     assert ledger.is_valid
     best = max(
         fidelity(bits.tolist(), weights, LLOYD_ERRORS)
@@ -153,8 +154,7 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
     )
     fill_floor(ledger)
     weights = weights_of(rng.random((n, m)))
-    fill_uniform(ledger, ledger.below(FULL_BITS))
-    fill_by_gain(ledger, weights, LLOYD_ERRORS, by_layer=bool(rng.integers(2)))
+    ledger = fill_rows(ledger, weights, LLOYD_ERRORS)
     fill_by_importance(ledger, weights)
     read_s = []
     for k in range(n):

@@ -1,10 +1,12 @@
 """Preload sets by invariant: they fit, and they fill from the bottom."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.plan.preload import FixedRule, held_bytes, hold_first, preload
+from pliant.ir.cost import Disk
+from pliant.plan.load import Ledger
+from pliant.plan.preload import FixedRule, held_bytes, hold_in_order, preload
 from pliant.plan.shape import BITS, FULL_BITS, StoreShape
 
 SHAPE = StoreShape(5, 4, (4,), 10, 160, (5,))
@@ -59,14 +61,57 @@ def test_a_buffer_of_nothing_holds_nothing() -> None:
     assert held_bytes(SHAPE, np.array([[FULL_BITS, 2]])) == 180
 
 
-def test_what_is_read_first_is_held_first() -> None:
-    """Bytes in memory serve their layer and all above it, so the first bytes read are worth most."""
-    held = np.zeros((2, 3), dtype=np.int64)
-    shape = StoreShape(2, 3, (3,), 10, 160, (2,))
-    need = [[0b111, 0b111, 0b100, 0, 0, 0, 0b001], [0b111, 0b111, 0, 0, 0, 0, 0]]
-    assert hold_first(shape, held, need, 0).tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert hold_first(shape, held, need, 40).tolist() == [[2, 1, 1], [0, 0, 0]]
-    # Full fidelity does not fit, so the bytes go to the next layer.
-    assert hold_first(shape, held, need, 99).tolist() == [[2, 2, 3], [1, 1, 0]]
-    # It replaces the two base planes of its shard: 70 + 160 - 20 bytes.
-    assert hold_first(shape, held, need, 210).tolist() == [[32, 2, 3], [0, 0, 0]]
+@given(
+    n_bytes=sizes,
+    more=sizes,
+    m=st.sampled_from([1, 3, 4]),
+    seek=st.floats(0, 12),
+    later=st.floats(0, 8),
+    wider=st.sampled_from([0.0, 1.0]),
+)
+def test_a_fixed_order_is_nested(
+    n_bytes: int, more: int, m: int, seek: float, later: float, wider: float
+) -> None:
+    """What a smaller buffer holds for some length, a larger one must not have thrown out for another."""
+    shape = StoreShape(3, 4, (1, 3, 4), 10, 160, (3,))
+    how = {"seek": seek, "later": later, "wider": wider}
+    small, large = (hold_in_order(shape, 3, m, size, **how) for size in (n_bytes, n_bytes + more))
+    assert (large >= small).all()
+    assert held_bytes(shape, small) <= n_bytes
+    assert (hold_in_order(shape, 3, m, 3 * m * 160, **how) == FULL_BITS).all()
+
+
+def test_the_lowest_planes_of_all_layers_are_held_first() -> None:
+    """Every submodel runs with them, at any target; and the narrowest width is part of every other."""
+    shape = StoreShape(2, 3, (1, 3), 10, 160, (2,))
+    held = [hold_in_order(shape, 2, 3, size, seek=0.0, wider=1.0).tolist() for size in (19, 40, 60, 159, 240)]
+    assert held == [
+        [[1, 0, 0], [0, 0, 0]],
+        [[2, 0, 0], [2, 0, 0]],
+        [[3, 1, 0], [2, 0, 0]],
+        [[4, 2, 2], [3, 2, 2]],
+        [[5, 4, 4], [5, 3, 3]],
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31), planes_per_load=st.integers(1, 4))
+def test_no_row_is_dearer_for_more_planes_in_memory(seed: int, planes_per_load: int) -> None:
+    """A gap in what is read is one more read; were it dearer than the gap, more memory would cost bits."""
+    rng = np.random.default_rng(seed)
+    m_all = int(rng.integers(2, 7))
+    widths = tuple(sorted({int(w) for w in rng.integers(1, m_all + 1, 3)} | {m_all}))
+    shape = StoreShape(2, m_all, widths, 10, 160, (2,))
+    m = int(rng.choice(widths))
+    seek = float(rng.uniform(0, 2 * widths[0] + 2))
+    wanted = rng.choice([2, 3, 4, 5, 6, FULL_BITS], (2, m)).tolist()
+    before_s = np.full(2, np.inf)
+    for n_bytes in range(0, 2 * m_all * 160, 10):
+        held = hold_in_order(shape, 2, m_all, n_bytes, seek=seek, wider=1.0)[:, :m]
+        ledger = Ledger(
+            shape, m, Disk(seek, 10.0), [0.0, 0.0], held, is_anytime=True, full_chunk=1,
+            planes_per_load=planes_per_load,
+        )  # fmt: skip
+        ledger.force_bits(wanted)
+        assert (np.array(ledger.load_s) <= before_s + 1e-9).all()
+        before_s = np.array(ledger.load_s)

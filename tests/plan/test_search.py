@@ -28,7 +28,7 @@ options = st.fixed_dictionaries({
     "slack": st.sampled_from(["all", "none"]),
     "uses_lead": st.booleans(),
     "preload": rules,
-    "allocate": st.sampled_from(["paper", "gain"]),
+    "allocate": st.sampled_from(["paper", "rows"]),
     "is_anytime": st.booleans(),
     "margin": st.sampled_from([0.0, 0.1]),
     "io_reserve": st.sampled_from([1.0, 3.0]),
@@ -67,7 +67,7 @@ def test_aibs_are_non_negative_just_when_no_layer_waits(
 ) -> None:
     """STI's validity rule and the simulator say the same: AIB(k) >= 0 for all k <=> no compute step waits."""
     problem = random_problem(rng, interference=False)
-    how = replace(PAPER, uses_lead=True, allocate="gain", is_anytime=is_anytime)
+    how = replace(PAPER, uses_lead=True, allocate="rows", is_anytime=is_anytime)
     p = planned(problem, how)
     # Without the compulsory stall that the planner granted, so that plans that wait occur as well.
     aib_s = np.array(p.aib_s) - p.slack_s
@@ -175,7 +175,7 @@ def test_what_an_earlier_run_left_in_memory_frees_io_for_more_bits() -> None:
     second = plan(SHAPE, COSTS, budget, IMPORTANCE, held=held)
     assert (second.n, second.width) >= (first.n, first.width)
     assert second.fidelity > first.fidelity
-    assert second.io_s <= 1.01 * first.io_s  # what was freed is spent again, within the same budgets
+    assert second.meets_target
 
 
 def test_the_accuracy_grid_overrules_the_number_of_shards() -> None:

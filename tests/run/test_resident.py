@@ -1,4 +1,4 @@
-"""What a session keeps in memory: the planned length first, then whatever serves every other one."""
+"""What a session keeps in memory, and that it serves every length."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +14,7 @@ from pliant.ir.cost import cost_table
 from pliant.ir.device import Disk
 from pliant.plan.accuracy import ExpectedAccuracy
 from pliant.plan.preload import held_bytes
+from pliant.plan.result import Plan
 from pliant.plan.search import PAPER
 from pliant.plan.shape import FULL_BITS, StoreShape
 from pliant.run.planning import Planner, SessionOptions
@@ -77,6 +78,41 @@ def test_memory_is_used_for_every_length_and_told_truly(
     if any(not p.is_resident for p in (plan, *others.values())):
         # What is left over is less than the next thing to hold, at most one shard's full fidelity.
         assert n_bytes - kept < planner.shape.full_bytes
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    is_measured=st.booleans(),
+    growth=st.lists(st.tuples(st.floats(1.0, 1.3), st.floats(1.0, 1.5)), min_size=2, max_size=4),
+    time=st.floats(0.1, 1.3),
+    share=st.floats(0.0, 0.35),
+    length=st.sampled_from(LENGTHS),
+)
+def test_more_memory_or_time_is_never_worse_at_any_length(
+    seed: int,
+    is_measured: bool,
+    growth: list[tuple[float, float]],
+    time: float,
+    share: float,
+    length: int,
+) -> None:
+    """Whichever length a session is opened for: what it keeps serves every length that its target allows."""
+    planner, whole_s = random_planner(seed, is_measured)
+    plans: list[Plan | None] = []
+    for longer, larger in ((1.0, 1.0), *growth):
+        time, share = time * longer, share * larger
+        options = SessionOptions(time * whole_s + 2e-3, int(share * whole_bytes(planner.shape)), length=OWN)
+        try:
+            _, held = planner.resident(options)
+        except BudgetError:
+            plans.append(None)
+            continue
+        plan = planner.plan(options, length, held=held)
+        plans.append(plan if plan.meets_target else None)
+    costs = cost_table(planner.profile, length, "p95")
+    grid = None if planner.accuracy is None else planner.accuracy.grid
+    assert_never_worse(plans, planner.shape, costs, grid)
 
 
 @settings(max_examples=15, deadline=None)

@@ -15,14 +15,14 @@ from pliant.plan.load import (
     Held,
     Ledger,
     fidelity,
-    fill_by_gain,
     fill_by_importance,
     fill_floor,
     fill_uniform,
     weights_of,
 )
 from pliant.plan.options import PlanOptions
-from pliant.plan.preload import held_bytes, hold_first, preload
+from pliant.plan.preload import hold_in_order, preload
+from pliant.plan.rows import fill_rows
 from pliant.plan.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 from pliant.plan.submodel import Submodel
 
@@ -92,11 +92,13 @@ class Problem:
     def attempt(self, c: Submodel) -> Attempt | None:
         """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
         best: Attempt | None = None
+        if self.held is not None or self.options.preload == "first":
+            return next(filter(self.fits, self.attempts(c)), None)
         fitting = [a for a in self.attempts(c) if self.fits(a)]
         if len(fitting) == 1:
             return fitting[0]
         for a in fitting:
-            trial = self._with_bonus(a)
+            trial = a.ledger.copy()
             bits = fill_uniform(trial, trial.below(FULL_BITS)) if self.may_read(c) else LOWEST_BITS
             value = fidelity(trial.bits, a.weights, self.options.errors)
             if best is None or value > best.uniform_fidelity + 1e-12:
@@ -128,23 +130,30 @@ class Problem:
             yield self._floor(c, layers, weights, held, rule)
 
     def allocate(self, a: Attempt) -> tuple[Ledger, Held]:
-        """The bits that the AIBs of `a` buy, and the preload set that goes with them."""
-        if not (self.fits(a) and self.may_read(a.submodel) and a.ledger.is_valid):
-            return a.ledger, a.held
-        made = self._allocate(a)
-        limit = self.budget.working_bytes
-        if limit is None or self._working(a, made[0]) <= limit:
-            return made
-        windows = sorted({min(w, len(a.layers)) for w in (2, 3, 4, len(a.layers))})
-        choices = [(a.ledger, a.held), *(c for w in windows for c in self._within(a, w, limit))]
-        return max(choices, key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors))
+        """The bits that the AIBs of `a` buy, and the preload set that goes with them.
+
+        Of several preload sets in a fixed order (rule "first") the one whose bits are worth most: as the bits
+        for each never get worse with more time or memory, nor does the best of them.
+        """
+        among = [a]
+        if a.rule == "first" and self.fits(a):
+            among = [other for other in self.attempts(a.submodel) if self.fits(other)]
+        return max(
+            map(self._allocate, among), key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors)
+        )
 
     def _allocate(self, a: Attempt) -> tuple[Ledger, Held]:
-        if a.rule != "first":
-            return self._spend(a.ledger, a.weights), a.held
-        return self._allocate_first(a)
+        if not (self.fits(a) and self.may_read(a.submodel) and a.ledger.is_valid):
+            return a.ledger, a.held
+        made = self._spend(a.ledger, a.weights)
+        limit = self.budget.working_bytes
+        if limit is None or self._working(a, made) <= limit:
+            return made, a.held
+        windows = sorted({min(w, len(a.layers)) for w in (2, 3, 4, len(a.layers))})
+        choices = [a.ledger, *(c for w in windows for c in self._within(a, w, limit))]
+        return max(choices, key=lambda x: fidelity(x.bits, a.weights, self.options.errors)), a.held
 
-    def _within(self, a: Attempt, window: int, limit: int) -> Iterator[tuple[Ledger, Held]]:
+    def _within(self, a: Attempt, window: int, limit: int) -> Iterator[Ledger]:
         """What the AIBs buy when `window` layers share `limit` bytes of working memory, if anything does."""
         layer_bytes = limit // window
         for _ in range(3):
@@ -152,8 +161,8 @@ class Problem:
             ledger.limit_bytes = layer_bytes
             if not ledger.is_valid:
                 return
-            made = self._allocate(replace(a, ledger=ledger))
-            over = self._working(a, made[0]) - limit
+            made = self._spend(ledger, a.weights)
+            over = self._working(a, made) - limit
             if over <= 0:
                 yield made
                 return
@@ -173,17 +182,28 @@ class Problem:
             yield self.held[list(layers), : c.m].astype(np.int64), "kept from earlier runs"
             return
         n_bytes, rule = self.budget.preload_bytes, self.options.preload
-        if rule == "first" and self.may_read(c):
-            unheld = self._ledger(c, np.zeros((c.n, c.m), dtype=np.int64))
-            fill_floor(unheld)
-            yield hold_first(self.shape, unheld.held, unheld.need, n_bytes), rule
+        if rule == "first":
+            yield from ((held, rule) for held in self._first_sets(c))
             return
         seen = set()
         for bits in BITS[1:]:
-            held = preload(self.shape, c.n, c.m, n_bytes, "base" if rule == "first" else rule, bits)
+            held = preload(self.shape, c.n, c.m, n_bytes, rule, bits)
             if held.tobytes() not in seen:
                 seen.add(held.tobytes())
-                yield held, "base" if rule == "first" else rule
+                yield held, rule
+
+    def _first_sets(self, c: Submodel) -> Iterator[Held]:
+        """The lowest planes of all layers first; and the first layer ahead by what a layer's time reads."""
+        plane_s = self.shape.plane_bytes / self.costs.disk.bandwidth_Bps
+        seek = self.costs.disk.latency_s / plane_s
+        row_s = (c.m * plane_s + self.costs.disk.latency_s) * self.costs.io_slowdown
+        sets = [
+            hold_in_order(self.shape, c.n, c.m, self.budget.preload_bytes, seek=seek, later=later)
+            for later in (0.0, self.costs.layer(c.m).busy_s / row_s)
+        ]
+        yield sets[0]
+        if not np.array_equal(*sets):
+            yield sets[1]
 
     def _ledger(self, c: Submodel, held: Held, limit_bytes: int | None = None) -> Ledger:
         """AIBs of `c` without slack, nothing debited."""
@@ -220,46 +240,6 @@ class Problem:
             disk = self.costs.disk.times(self.costs.io_slowdown)
             ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
 
-    def _with_bonus(self, a: Attempt) -> Ledger:
-        """AIBs as if every byte of the buffer not spent on layers 0..k could still serve them."""
-        ledger = a.ledger.copy()
-        if a.rule != "first":
-            return ledger
-        spent = np.cumsum([held_bytes(self.shape, row) for row in a.held])
-        if self.is_reserved:
-            spent[:] = spent[-1]  # base planes stay where they are
-        free = (self.budget.preload_bytes - spent) // self.shape.plane_bytes
-        ledger.add((free * ledger.plane_s).tolist())
-        return ledger
-
-    def _allocate_first(self, a: Attempt) -> tuple[Ledger, Held]:
-        """Choose bits with the buffer as a bonus to all AIBs, then hold what they read first.
-
-        Bytes in memory serve the layer that reads them and all above, so the first bytes to be read
-        are worth most; which those are is known once bits are. Where reads have no latency and planes
-        are all there is to buy, this is the best preload set there is.
-        """
-        wanted = self._spend(self._with_bonus(a), a.weights)
-        start = a.held if self.is_reserved else np.zeros_like(a.held)
-        reads = self._ledger(a.submodel, start)
-        reads.force_bits(wanted.bits)
-        left = self.budget.preload_bytes - held_bytes(self.shape, start)
-        held = hold_first(self.shape, start, reads.need, left)
-        ledger = self._ledger(a.submodel, held, a.ledger.limit_bytes)
-        fill_floor(ledger)
-        self._grant(ledger, a.ledger.granted_s)
-        exact = ledger.copy()
-        exact.force_bits(wanted.bits)
-        if exact.is_valid:
-            if self.options.allocate == "gain":
-                fill_by_gain(exact, a.weights, self.options.errors, by_layer=False)
-            return exact, held
-        # Whole full-fidelity shards did not fill the buffer to the byte: buy again what it really gives.
-        choices = [(self._spend(a.ledger, a.weights), a.held)]
-        if ledger.is_valid:
-            choices.append((self._spend(ledger, a.weights), held))
-        return max(choices, key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors))
-
     def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:
         errors = self.options.errors
         uniform = ledger.copy()
@@ -272,11 +252,4 @@ class Problem:
 
             fill_exact(uniform, weights, errors)
             return uniform
-        if fill_uniform(uniform, uniform.below(FULL_BITS)) == FULL_BITS:
-            return uniform
-        fill_by_gain(uniform, weights, errors, by_layer=True)
-        if min(map(min, uniform.bits)) >= PLANES:
-            return uniform  # no plane is left to buy
-        single = ledger.copy()
-        fill_by_gain(single, weights, errors, by_layer=False)
-        return max((uniform, single), key=lambda x: fidelity(x.bits, weights, errors))
+        return fill_rows(ledger, weights, errors)

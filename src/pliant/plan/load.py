@@ -56,7 +56,7 @@ class Ledger:
         self.full_chunk = full_chunk if is_anytime else m
         self.groups = _groups(is_anytime, planes_per_load)
         self.tiers = shape.tiers
-        self.before, self.beside = _neighbours(shape.places, m, tuple(self.groups))
+        self.before = _neighbours(shape.places, m, tuple(self.groups))
         self.latency_s = disk.latency_s
         self.plane_s = shape.plane_bytes / disk.bandwidth_Bps
         self.full_s = shape.full_bytes / disk.bandwidth_Bps
@@ -75,10 +75,6 @@ class Ledger:
         """Add `slack_s` to every AIB: so much later may every layer start."""
         self.granted_s += slack_s
         self.spare_s = [spare + slack_s for spare in self.spare_s]
-
-    def add(self, seconds: Sequence[float]) -> None:
-        """Add `seconds[k]` to AIB(k)."""
-        self.spare_s = [spare + more for spare, more in zip(self.spare_s, seconds, strict=True)]
 
     def reserve(self, factor: float, granule_s: float) -> None:
         """Keep IO time back, so that base planes are in time even when reads become `factor` times slower.
@@ -139,22 +135,6 @@ class Ledger:
         self._debit(k, extra_s, need, slices, bits)
         return True
 
-    def raise_plane(self, k: int, s: int) -> bool:
-        """Raise one shard by one plane (at least two are there, at most five), if the budgets allow."""
-        part = self.bits[k][s]
-        need = self.need[k]
-        neighbours = 0
-        for other, t in self.beside[part][s]:
-            neighbours += need[other] >> t & 1
-        extra_s = self.plane_s + (1 - neighbours) * self.latency_s
-        if extra_s > self.room_s(k) + TOLERANCE_S or not self._is_within(need, self.plane_bytes):
-            return False
-        self.need[k][part] |= 1 << s
-        self.load_s[k] += extra_s
-        self.spare_s[k:] = [spare - extra_s for spare in self.spare_s[k:]]
-        self.bits[k][s] = part + 1
-        return True
-
     def force(self, slices: Sequence[int], bits: int) -> None:
         """Raise `slices[k]` of every layer k to `bits`, whatever the budgets say."""
         for k, mask in enumerate(slices):
@@ -210,12 +190,12 @@ class Ledger:
             slices ^= low
             row[low.bit_length() - 1] = max(bits, row[low.bit_length() - 1])
 
-    def _is_within(self, need: list[int], more_bytes: int = 0) -> bool:
+    def _is_within(self, need: list[int]) -> bool:
         if self.limit_bytes is None:
             return True
         planes = sum(mask.bit_count() for mask in need[:PLANES])
         n_bytes = planes * self.plane_bytes + need[FULL].bit_count() * self.full_bytes
-        return n_bytes + more_bytes <= self.limit_bytes
+        return n_bytes <= self.limit_bytes
 
     def _seconds(self, need: list[int]) -> float:
         key = tuple(need)
@@ -292,37 +272,6 @@ def fill_by_importance(ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Non
                 break
 
 
-def fill_by_gain(
-    ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequence[float], *, by_layer: bool
-) -> None:
-    """Raise where a second of IO takes away most weighted error: single planes, then full fidelity.
-
-    With `by_layer`, whole planes of whole layers come first: fewer, longer reads. Where reads have no
-    latency, single planes alone are the best there is for up to 6 bits: planes cost the same, each
-    adds less than the one before, and the AIBs are nested, so the choice is a greedy one on a laminar
-    matroid.
-    """
-    drop = -np.diff(np.asarray(errors))
-    if by_layer:
-        gains = weights.sum(axis=1)[:, None] * drop[None, LOWEST_BITS:]
-        every = (1 << ledger.m) - 1
-        for flat in np.argsort(-gains, axis=None, kind="stable").tolist():
-            k, step = divmod(flat, PLANES - LOWEST_BITS)
-            ledger.raise_to(k, every, LOWEST_BITS + step + 1)
-    gains = weights[:, :, None] * drop[None, None, LOWEST_BITS:]
-    for flat in np.argsort(-gains, axis=None, kind="stable").tolist():
-        shard, step = divmod(flat, PLANES - LOWEST_BITS)
-        k, s = divmod(shard, ledger.m)
-        # A plane without the one above it is of no use.
-        if ledger.bits[k][s] == LOWEST_BITS + step:
-            ledger.raise_plane(k, s)
-    least_s = ledger.full_s - PLANES * (ledger.plane_s + ledger.latency_s)
-    for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
-        k, s = divmod(flat, ledger.m)
-        if ledger.room_s(k) >= least_s and ledger.bits[k][s] < FULL_BITS:
-            ledger.raise_to(k, 1 << s, FULL_BITS)
-
-
 def fidelity(
     bits: Sequence[Sequence[int]], weights: Float[np.ndarray, "n m"], errors: Sequence[float]
 ) -> float:
@@ -353,21 +302,15 @@ def _groups(is_anytime: bool, planes_per_load: int) -> list[range]:
 @cache
 def _neighbours(
     places: tuple[tuple[int, ...], ...], m: int, groups: tuple[range, ...]
-) -> tuple[dict[tuple[int, int], tuple[int, int]], list[list[list[tuple[int, int]]]]]:
-    """Shards' parts (part, slice) that stand side by side in the file and may be read by one load.
-
-    The first maps each to the one before it, the second has [part][slice] those on either side.
-    """
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """Each shard's part (part, slice) that follows another in the file and may be read with it: that one."""
     at = {places[part][s]: (part, s) for part in range(PLANES + 1) for s in range(m)}
-    before: dict[tuple[int, int], tuple[int, int]] = {}
-    beside: list[list[list[tuple[int, int]]]] = [[[] for _ in range(m)] for _ in range(PLANES + 1)]
+    before = {}
     for place, here in at.items():
         last = at.get(place - 1)
         if last is not None and any(here[0] in group and last[0] in group for group in groups):
             before[here] = last
-            beside[here[0]][here[1]].append(last)
-            beside[last[0]][last[1]].append(here)
-    return before, beside
+    return before
 
 
 def _held_masks(row: list[int]) -> list[int]:

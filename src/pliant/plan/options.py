@@ -23,8 +23,11 @@ class PlanOptions:
     `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
     the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
     `preload`: what to keep (see `PreloadRule`). `allocate`: "paper" raises single shards
-    to the highest bits in order of importance, "gain" goes by weighted error, "exact" solves for the
-    least weighted error (seconds, not milliseconds: a yardstick).
+    to the highest bits in order of importance, "rows" finds the least weighted error among a fixed set of
+    rows for each layer (see `rows.fill_rows`), "exact" among all bits (seconds, not milliseconds: a
+    yardstick). With "rows" and the preload rule "first" an anytime plan is never worse for a longer target, a
+    larger preload buffer, or more planes held in that buffer's order; a bound on the working memory may
+    still make it so.
     `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
     smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
     `io_reserve`: base planes must be in time even when reads take this many times their 95th percentile;
@@ -38,7 +41,7 @@ class PlanOptions:
     slack: Literal["all", "none"] = "all"
     uses_lead: bool = True
     preload: PreloadRule = "first"
-    allocate: Literal["paper", "gain", "exact"] = "gain"
+    allocate: Literal["paper", "rows", "exact"] = "rows"
     is_anytime: bool = True
     best_effort: bool = False
     margin: float = 0.0

@@ -1,17 +1,19 @@
 """Which planes to keep in memory before a run (STI 5.4, "preload"). Knows sizes, nothing of times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
 from typing import Literal
 
 import numpy as np
 
 from pliant.arrays import Int
-from pliant.ir.program import FULL
-from pliant.plan.load import LayerLoad
 from pliant.plan.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
 
-# "first": what the chosen bits read first. "shards": whole shards of one bitwidth, bottom layer first (the
-# paper's). "planes": the same, plane by plane within a layer. "base": the lowest planes of all layers first.
+# "first": what most submodels read first, in one fixed order (`hold_in_order`). "shards": whole shards of one
+# bitwidth, bottom layer first (the paper's). "planes": the same, plane by plane within a layer. "base": the
+# lowest planes of all layers first.
 PreloadRule = Literal["first", "shards", "planes", "base"]
 FixedRule = Literal["shards", "planes", "base"]  # those that need not know the bits
 
@@ -45,56 +47,81 @@ def preload(
     return np.array(rows, dtype=np.int64)
 
 
-def hold_first(
-    shape: StoreShape,
-    held: Int[np.ndarray, "n m"],
-    need: Sequence[Sequence[int]],
-    n_bytes: int,
+def hold_in_order(
+    shape: StoreShape, n: int, m: int, n_bytes: int, *, seek: float, later: float = 0.0, wider: float = 0.0
 ) -> Int[np.ndarray, "n m"]:
-    """`held` and the first `n_bytes` of what is read beside it, in the order in which it is read.
+    """The first `n_bytes` of n x m shards in a fixed order: a larger buffer holds all of a smaller.
 
-    `need[k][part]` is a bit mask over the slices of layer k, as a ledger keeps it. Full fidelity that
-    does not fit is passed over.
+    The lowest planes of every layer come first, then plane by plane, bottom layer first, then full fidelity.
+    Layers above the first wait `later` planes, slices beyond the narrowest width `wider` planes. `seek` is
+    the latency of a read in planes: a gap in what is read costs one more read, so the first planes of a layer
+    come together as many as are worth it, and the others where they leave no further gap. So in anytime plans
+    more planes in memory make no read slower.
     """
-    rows = held.tolist()
+    rows = [[0] * m for _ in range(n)]
     left = n_bytes
-    for row, parts in zip(rows, need, strict=True):
-        for part, mask in enumerate(parts):
-            if left < shape.plane_bytes:
-                return np.array(rows, dtype=np.int64)
-            for s in range(len(row)):
-                if not mask >> s & 1 or row[s] == FULL_BITS:
-                    continue
-                price = shape.plane_bytes if part < FULL else shape.full_bytes - row[s] * shape.plane_bytes
-                if price <= left and (part == FULL or row[s] == part):
-                    row[s] = FULL_BITS if part == FULL else part + 1
-                    left -= price
+    for k, s, bits, price in _priced_order(shape, n, m, max(1, ceil(seek)), later, wider):
+        if price > left:
+            break
+        left -= price
+        rows[k][s] = bits
     return np.array(rows, dtype=np.int64)
 
 
-def hold_loads(
-    shape: StoreShape, held: Int[np.ndarray, "N M"], loads: Sequence[LayerLoad], n_bytes: int
-) -> Int[np.ndarray, "N M"]:
-    """`held`, of a whole model, and as much of what `loads` read as makes it `n_bytes` in all.
+@lru_cache(maxsize=256)
+def _priced_order(
+    shape: StoreShape, n: int, m: int, together: int, later: float, wider: float
+) -> tuple[tuple[int, int, int, int], ...]:
+    """What comes into the buffer next: a layer, a slice, the planes it has then, the bytes that must be left.
 
-    In the order in which it is read: what comes first serves all layers that come after it.
+    Of planes that come together the first has the bytes of all, the others none.
     """
-    need = [[0] * (FULL + 1) for _ in range(shape.n_layers)]
-    for run in (run for load in loads for run in load.runs):
-        need[run.layer][run.part] |= ((1 << run.count) - 1) << run.first
-    return hold_first(shape, held, need, n_bytes - held_bytes(shape, held))
+    has = [[0] * m for _ in range(n)]
+    priced = []
+    for k, more in _order(shape, n, m, together, later, wider):
+        price = 0
+        for s, bits in more:
+            price += _held_bytes(shape, bits) - _held_bytes(shape, has[k][s])
+            has[k][s] = bits
+        for s, bits in more:
+            priced.append((k, s, bits, price))
+            price = 0
+    return tuple(priced)
 
 
-def hold_rest(shape: StoreShape, held: Int[np.ndarray, "N M"], n_bytes: int) -> Int[np.ndarray, "N M"]:
-    """`held`, of a whole model, and as much of the rest of the model as makes it `n_bytes` in all.
+def _order(
+    shape: StoreShape, n: int, m: int, together: int, later: float, wider: float
+) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """What comes into the buffer next: a layer, and the planes that its slices have then."""
+    steps = sorted(
+        (plane + later * (k > 0) + wider * is_wide, k, is_wide, plane)
+        for plane in range(LOWEST_BITS - 1, PLANES)
+        for is_wide in (False, True)
+        for k in range(n)
+    )
+    narrow, places = min(shape.widths[0], m), shape.places
+    for _, k, is_wide, plane in steps:
+        if plane < LOWEST_BITS:
+            edges = sorted({narrow, m, *(w for w in shape.widths if w < m)}) if is_wide else [0, narrow]
+            for a, b in pairwise(edges):
+                base = [(s, planes) for planes in range(1, LOWEST_BITS + 1) for s in range(a, b)]
+                first = 1 if is_wide else together
+                yield k, base[:first]
+                for s, planes in base[first:]:
+                    yield k, [(s, planes)]
+        elif is_wide:
+            for s in sorted(range(narrow, m), key=lambda s: places[plane][s]):
+                yield k, [(s, plane + 1)]
+        else:  # the last plane stands first in the file
+            for s in reversed(range(narrow)):
+                yield k, [(s, plane + 1)]
+    for k in range(n):
+        for s in range(m):
+            yield k, [(s, FULL_BITS)]
 
-    The lowest planes of every layer first, which any submodel runs with; then all planes, then full fidelity.
-    """
-    every = (1 << shape.n_slices) - 1
-    for parts in (range(LOWEST_BITS), range(LOWEST_BITS, PLANES), range(FULL, FULL + 1)):
-        need = [[every * (part in parts) for part in range(FULL + 1)]] * shape.n_layers
-        held = hold_first(shape, held, need, n_bytes - held_bytes(shape, held))
-    return held
+
+def _held_bytes(shape: StoreShape, planes: int) -> int:
+    return shape.shard_bytes(planes) if planes else 0
 
 
 def held_bytes(shape: StoreShape, held: Int[np.ndarray, "..."]) -> int:

@@ -77,7 +77,7 @@ def plan(
     known = curves(accuracy or {}, options.errors)
     every = submodels(shape.n_layers, shape.widths, costs)
     every = allowed(every, shape, options.depths, known.places)
-    order = rank(fitting(every, problem.usable_s), options.similar)
+    order = _order(problem, every)
     if accuracy and options.choose == "accuracy":
         chosen = _most_accurate(problem, order, known)
     else:
@@ -102,6 +102,18 @@ def plan(
         preload_bytes=None if held is None else held_bytes(shape, held),
     )
     return replace(made, expected_accuracy=chosen.accuracy)
+
+
+def _order(problem: Problem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
+    """Those that compute in time, in the order in which they are tried.
+
+    Which numbers of shards count as similar depends on the largest that is compared. The paper compares what
+    computes in time; ours compares all, so that no target changes the order of any two.
+    """
+    options = problem.options
+    if options.allocate == "paper":
+        return rank(fitting(every, problem.usable_s), options.similar)
+    return fitting(rank(every, options.similar), problem.usable_s)
 
 
 def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut) -> Draft:
@@ -134,7 +146,7 @@ def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
 def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
     """The submodel of the highest expected accuracy at the bits it can reach.
 
-    The whole model at full fidelity needs no comparison: where it is in reach nothing is given up. One
+    The whole model at full fidelity needs no comparison where none is expected to be more accurate. One
     that could not win at full fidelity, or at more than its IO time can buy, is not looked at any closer.
     Where none in reach was measured it is the first of `order`.
     """
@@ -151,8 +163,11 @@ def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -
 
 
 def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
-    """The whole model, if every shard of it can run at full fidelity."""
+    """The whole model, if every shard of it can run at full fidelity, and nothing else is more accurate."""
     everything = (problem.shape.n_layers, problem.shape.n_slices)
+    best = max((or_less(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
+    if or_less(known.at(*everything, 1.0)) < best:
+        return None
     found = next((c for c in order if (c.n, c.m) == everything), None)
     a = None if found is None else problem.attempt(found)
     if a is None or problem.fidelity_bound(a) < 1.0 - 1e-9:

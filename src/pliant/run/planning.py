@@ -12,13 +12,16 @@ from pliant.models.encoder_graph import Precise
 from pliant.plan.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
 from pliant.plan.load import fidelity, weights_of
 from pliant.plan.options import OURS, PlanOptions
-from pliant.plan.preload import held_bytes, hold_loads, hold_rest
+from pliant.plan.preload import hold_in_order
 from pliant.plan.result import Grid, Plan
 from pliant.plan.search import plan as make_plan
 from pliant.plan.shape import StoreShape, store_shape
 from pliant.plan.slowdown import Slowdown, slowed
 from pliant.settings import thread_count
 from pliant.store.manifest import Manifest
+
+_WIDER = 1.0
+"""Planes by which slices beyond the narrowest width wait for room in the buffer, as not all run them."""
 
 _LEAST_S = 1e-6
 """A target that only the smallest submodel is ever planned for."""
@@ -98,21 +101,23 @@ class Planner:
         held: Int[np.ndarray, "N M"] | None = None,
         arena_bytes: int = 0,
         slowdown: Slowdown = Slowdown(),  # noqa: B008 - frozen
+        is_promised: bool = False,
     ) -> Plan:
         """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
 
-        It keeps the target even when the device is slower than profiled by `slowdown`.
+        It keeps the target even when the device is slower than profiled by `slowdown`. With `held`, where no
+        plan keeps the target, it is the smallest submodel, unless `is_promised`.
 
         Raises BudgetError naming the nearest feasible target.
         """
         length, how = self.bucket(n_tokens), options.planning
+        best_effort = how.best_effort or (held is not None and not is_promised)
         made = make_plan(
             self.shape,
             slowed(cost_table(self.profile, length, "p95"), slowdown),
             options.budget,
             self.importance,
-            # Only the length that was planned for is promised; longer inputs run as well as they can.
-            replace(how, best_effort=how.best_effort or held is not None),
+            replace(how, best_effort=best_effort),
             expected=slowed(cost_table(self.profile, length, "median"), slowdown),
             held=held,
             accuracy=None if self.accuracy is None else self.accuracy.grid,
@@ -145,34 +150,29 @@ class Planner:
     ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
         """The plan for inputs of `options.length`, and what is kept in memory for inputs of every length.
 
-        That is planes of every shard, 32 for full fidelity: what the plan reads, from the first read on;
-        then what plans for other lengths read, the nearest length first; then the rest of the model. Another
-        preload rule than "first", such as the paper's, holds what the plan wants alone.
+        That is planes of every shard, 32 for full fidelity, in an order that depends on the store and its
+        disk alone, not on target or length (`hold_in_order`). So of two sessions on one device, the one with
+        more time and as much memory, or the other way round, expects no worse an answer at any length that
+        both have in reach. Another preload rule than "first", such as the paper's, holds what its plan wants.
 
         Raises BudgetError naming the nearest feasible target.
         """
+        if options.planning.preload == "first":
+            held = self._held(options.preload_bytes)
+            # Only the length that is planned for is promised; longer inputs run as well as they can.
+            return self.plan(
+                options, options.length, held=held, arena_bytes=arena_bytes, is_promised=True
+            ), held
         plan = self.plan(options, options.length, arena_bytes=arena_bytes)
         held = np.zeros(self.importance.shape, np.int64)
         held[list(plan.layers), : plan.width] = plan.held
-        if options.planning.preload != "first":
-            return plan, held
-        filled = self._filled(options, held)
-        if not np.array_equal(filled, held):
-            plan = self.plan(options, options.length, held=filled, arena_bytes=arena_bytes)
-        return plan, filled
+        return plan, held
 
-    def _filled(self, options: SessionOptions, held: Int[np.ndarray, "N M"]) -> Int[np.ndarray, "N M"]:
-        """`held` and what of `options.preload_bytes` it leaves, spent on other lengths."""
-        shape, n_bytes = self.shape, options.preload_bytes
-        own = self.bucket(options.length)
-        others = sorted(set(self.profile.lengths) - {own}, key=lambda n: (abs(n - own), n))
-        if n_bytes >= held.size * shape.full_bytes:
-            others = []  # the whole model fits
-        for length in others:
-            if n_bytes - held_bytes(shape, held) < shape.plane_bytes:
-                return held
-            held = hold_loads(shape, held, self.plan(options, length, held=held).loads, n_bytes)
-        return hold_rest(shape, held, n_bytes)
+    def _held(self, n_bytes: int) -> Int[np.ndarray, "N M"]:
+        """What a buffer of `n_bytes` holds of the whole model."""
+        shape, disk = self.shape, self.profile.disk_p95
+        seek = disk.latency_s * disk.bandwidth_Bps / shape.plane_bytes
+        return hold_in_order(shape, shape.n_layers, shape.n_slices, n_bytes, seek=seek, wider=_WIDER)
 
 
 def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
