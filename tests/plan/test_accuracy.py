@@ -95,11 +95,18 @@ def test_planes_in_memory_count_where_submodels_are_compared(rng: np.random.Gene
 
 @settings(max_examples=60, deadline=None)
 @given(rng=rngs)
-def test_the_whole_model_at_full_fidelity_runs_whatever_was_measured(rng: np.random.Generator) -> None:
-    """Where nothing has to be given up nothing is: a noisy grid must not choose a part of the model."""
+def test_the_whole_model_runs_at_full_fidelity_unless_a_part_is_expected_to_be_better(
+    rng: np.random.Generator,
+) -> None:
+    """Nothing is left out for nothing; but more time must not replace a better part by a worse whole."""
     shape, costs, budget, importance = random_problem(rng)
-    p = plan(shape, costs, replace(budget, latency_s=100.0), importance, accuracy=random_grid(rng, shape))
-    assert is_whole(p, shape)
+    grid = random_grid(rng, shape)
+    whole = (shape.n_layers, shape.n_slices)
+    lax = replace(budget, latency_s=100.0)
+    p = plan(shape, costs, lax, importance, accuracy=grid)
+    assert p.expected_accuracy == max(grid.values())
+    best = grid | {(*whole, b): 1.0 for b in BITS}
+    assert is_whole(plan(shape, costs, lax, importance, accuracy=best), shape)
 
 
 @settings(max_examples=60, deadline=None)
