@@ -21,11 +21,11 @@ import numpy as np
 
 from comm_peer import PATIENT_S, answer, plan, take
 from paired import paired
-from pliant.cluster.comm import Comm, Tag
-from pliant.cluster.comm_gloo import GlooComm
-from pliant.cluster.comm_memory import MemoryNetwork
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import new_key
+from pliant.cluster.net.comm import Comm, Tag
+from pliant.cluster.net.comm_gloo import GlooComm
+from pliant.cluster.net.comm_memory import MemoryNetwork
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import new_key
 from report import Report, options
 
 SIZES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pliant.cluster.comm import Comm, Tag
-from pliant.cluster.comm_gloo import GlooComm
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import Key
+from pliant.cluster.net.comm import Comm, Tag
+from pliant.cluster.net.comm_gloo import GlooComm
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import Key
 
 PATIENT_S = 600.0
 

@@ -73,9 +73,9 @@ def _trained(folder: Path) -> Subject:
     from tokenizers import Tokenizer
     from transformers import AutoModel
 
-    from pliant.api import model_directory
+    from pliant.api.open_elastic import model_directory
     from pliant.elastic.export import load_weights, write_weights
-    from pliant.models.checkpoint import open_checkpoint
+    from pliant.models.hf.checkpoint import open_checkpoint
 
     source = model_directory("sst2")
     checkpoint = open_checkpoint(source)
@@ -105,7 +105,7 @@ def _subject(name: str, path: Path, given: dict[str, np.ndarray]) -> Subject:
     from onnxruntime.quantization import quantize_dynamic
 
     import pliant
-    from pliant.compile.saved import save
+    from pliant.compiler.aot.compiled_directory import save
 
     logging.getLogger().setLevel(logging.ERROR)
     quantized = path.with_suffix(".int8.onnx")

@@ -20,13 +20,13 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from pliant import api
+from pliant.api import open_elastic as api
 from pliant.ir.bounds import AdaptiveBound
+from pliant.ir.endpoint import Request
 from pliant.models.tokenizer import open_tokenizer
-from pliant.route.endpoint import Request
 from pliant.route.fit import least_squares, robust
 from pliant.route.pieces import Quadratic, piecewise
-from pliant.serve.elastic import WHOLE_S, ElasticSession
+from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
 from report import ROOT, Report, options
 
 MODEL = "sst2"

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from pliant.route.curve import TimeCurve, line
-from pliant.route.world import Device, Spell
+import checkout  # noqa: F401 - research and testbed lie there
+from pliant.ir.time_curve import TimeCurve, line
+from research.world import Device, Spell
 
 MODELS = {"SNLI": "CoVe-300", "SQuAD": "CoVe-300", "SNLI_200": "CoVe-200", "IMDB": "IMDB"}
 """Each test's model."""

@@ -22,10 +22,11 @@ from typing import Any, final
 
 import numpy as np
 
+import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import Answered, Asker, check_bed, reviews, traces
-from pliant.recurrent import open_recurrent
-from pliant.route.series import LinkSeries, Trace
+from pliant.api.open_recurrent import open_recurrent
 from report import Claim, Report, options
+from research.series import LinkSeries, Trace
 from testbed import DeviceSpec, rate
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes

@@ -18,8 +18,8 @@ from crime_worlds import (
     traces,
     two_levels,
 )
-from pliant.route.choose import ENERGY
-from pliant.route.curve import TimeCurve
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, A53_IMDB
 
 Rows = list[dict[str, Any]]
@@ -229,8 +229,8 @@ def speed(devices: Devices, count: int) -> Rows | None:
     """Wall time of routers and virtual clock alone: system C, SNLI; the best of three, as others run too."""
     from time import process_time
 
-    from pliant.route.simulate import simulate
-    from pliant.route.world import draw
+    from research.simulate import simulate
+    from research.world import draw
 
     found = lengths("SNLI", count)
     if found is None or not traces():

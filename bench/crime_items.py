@@ -15,7 +15,7 @@ def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = (
         (
             "Figure 1, eq. 1 (the LSTM)",
-            "tests/run/test_recurrent.py",
+            "tests/run/graph/test_recurrent_session.py",
             "result: [crime.outputs], recurrent.md",
         ),
         (
@@ -32,14 +32,14 @@ def items(found: Mapping[str, Any]) -> list[dict[str, str]]:
         ("Figure 4 (a node's model)", "src/pliant/route/router.py", "result: tests/route/test_router.py"),
         (
             "Figure 5 (curves on the way down)",
-            "tests/route/test_curve.py",
+            "tests/ir/test_time_curve.py",
             "result: the least of the curves, exact at every integer length",
         ),
         ("Eq. 3 to 7 (decision)", "crime_decide.py", "result: [crime.decide]"),
         ("Figure 6 (time under load)", "crime_measure.py", _figure_6(found)),
         (
             "Figure 7 (the response packet)",
-            "tests/route/test_wire.py",
+            "tests/route/test_node_messages.py",
             "result: to the byte, and its sizes count here",
         ),
         (

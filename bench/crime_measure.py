@@ -30,7 +30,7 @@ _AT_ONCE = (1, 4, 8)
 
 def measure(quick: bool) -> dict[str, Any]:
     """Seconds by model and length, one thread; Figure 6's by number of inferences at once, CoVe-300."""
-    from pliant.recurrent import open_recurrent
+    from pliant.api.open_recurrent import open_recurrent
 
     rounds = 10 if quick else 60
     models = {name: open_recurrent(source, threads=1) for name, source in NAMES.items()}
@@ -91,7 +91,7 @@ def _beside(n: int) -> Iterator[None]:
 
 
 def _other(seed: int, end: Event, ready: Any) -> None:
-    from pliant.recurrent import open_recurrent
+    from pliant.api.open_recurrent import open_recurrent
 
     model = open_recurrent(NAMES["CoVe-300"], threads=1)
     random = np.random.default_rng(seed)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
-from pliant.serve.served import open_served
+from pliant.serve.node.served import open_served
 from report import Report, options
 
 MODEL = "imdb-lstm"

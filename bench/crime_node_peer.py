@@ -12,27 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from pliant.route.curve import TimeCurve
-from pliant.route.endpoint import Request
-from pliant.route.identity import Identity
-from pliant.route.wire import Spent
-from pliant.serve.admission import Admission
-from pliant.serve.app import make_app
-from pliant.serve.inference import read_request, write_reply
-from pliant.serve.launch import NodeOptions, serve
-from pliant.serve.limits import Limits
-from pliant.serve.metrics import HERE, Metrics
-from pliant.serve.node import Answer, Call, Node
-from pliant.serve.security import Address, Tokens
-from pliant.serve.served import Served, Tensors, open_served
-from pliant.serve.server import NodeServer, bind
-from pliant.serve.whole import Whole
+from pliant.ir.endpoint import Request
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.node_identity import Identity
+from pliant.route.node_messages import Spent
+from pliant.serve.http.http_app import make_app
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import Address, Tokens
+from pliant.serve.http.server import NodeServer, bind
+from pliant.serve.node.admission import Admission
+from pliant.serve.node.metrics import HERE, Metrics
+from pliant.serve.node.served import Served, Tensors, open_served
+from pliant.serve.node.serving_node import Answer, Call, Node
+from pliant.serve.node.start_node import NodeOptions, serve
+from pliant.serve.node.whole_endpoint import Whole
+from pliant.serve.protocol.inference import read_request, write_reply
 
 ANY = Address("127.0.0.1", 0)
 
 
 class Unrouted:
-    """A node's requests as `serve/node.py` answers them, with no router: no choice, no curve."""
+    """A node's requests as `serve/node/serving_node.py` answers them, with no router: no choice, no curve."""
 
     name = "unrouted"
     upstreams = None

@@ -11,8 +11,9 @@ from typing import Any, final
 import httpx
 import numpy as np
 
-from pliant.route.series import Trace, read_ripe
+import checkout  # noqa: F401 - research and testbed lie there
 from report import ROOT
+from research.series import Trace, read_ripe
 from testbed import why_not
 from testbed.nodes import NodeBed
 

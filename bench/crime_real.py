@@ -20,17 +20,18 @@ from typing import Any, final
 
 import numpy as np
 
+import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import DATA, Asker, check_bed, traces
 from pliant.ir.cost import Link
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
 from pliant.route.fit import robust
-from pliant.route.oracle import oracle
-from pliant.route.series import LinkSeries, Window, constant, windows
-from pliant.route.settings import RouterSettings
-from pliant.route.simulate import simulate
-from pliant.route.wire import RouteMessage, encode_route
-from pliant.route.world import Device, Edge, Sizes, World, draw
+from pliant.route.node_messages import RouteMessage, encode_route
+from pliant.route.router_settings import RouterSettings
 from report import Report, options
+from research.oracle import oracle
+from research.series import LinkSeries, Window, constant, windows
+from research.simulate import simulate
+from research.world import Device, Edge, Sizes, World, draw
 from testbed import DeviceSpec, rate
 from testbed.inside import inside
 from testbed.nodes import Executed, NodeBed, open_nodes

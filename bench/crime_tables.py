@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+import checkout  # noqa: F401 - research and testbed lie there
 from crime_devices import Devices
 from crime_inputs import lengths
 from crime_worlds import (
@@ -19,7 +20,7 @@ from crime_worlds import (
     traces,
     two_levels,
 )
-from pliant.route.series import Trace, Window
+from research.series import Trace, Window
 
 TESTS = ("SNLI", "SQuAD", "SNLI_200", "IMDB")
 PAPER: Mapping[tuple[str, str], tuple[float, ...]] = {

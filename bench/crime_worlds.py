@@ -14,16 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
+import checkout  # noqa: F401 - research and testbed lie there
 from crime_devices import MODELS, Devices
 from pliant.ir.cost import Link
-from pliant.route.choose import TIME, Objective
+from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import A53_COVE, A53_IMDB, LTE
-from pliant.route.oracle import Verdict, alone, judge, oracle
-from pliant.route.series import LinkSeries, Trace, Window, bluetooth, constant, read_ripe, steps, windows
-from pliant.route.settings import RouterSettings, paper
-from pliant.route.simulate import Run, simulate
-from pliant.route.world import Edge, Inputs, World, draw
+from pliant.route.router_settings import RouterSettings, paper
 from report import ROOT
+from research.oracle import Verdict, alone, judge, oracle
+from research.series import LinkSeries, Trace, Window, bluetooth, constant, read_ripe, steps, windows
+from research.simulate import Run, simulate
+from research.world import Edge, Inputs, World, draw
 
 BANDWIDTH_BPS = 250e3
 """2 Mbit/s, the paper's."""

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from fluidml_models import Subject
-from pliant.compile.ahead import write_c
-from pliant.compile.image import Image
+from pliant.compiler.aot.ahead_of_time import write_c
+from pliant.compiler.executable.image import Image
 from runtimes import RUNTIMES, THREADS
 
 HERE = Path(__file__).parent

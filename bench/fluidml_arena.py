@@ -5,10 +5,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pliant.compile.image import Image
-from pliant.compile.place import ALIGNMENT, Lifetime, place
-from pliant.compile.place_exact import place_exactly
+import checkout  # noqa: F401 - research and testbed lie there
+from pliant.compiler.executable.image import Image
+from pliant.compiler.executable.place import ALIGNMENT, Lifetime, place
 from pliant.errors import GraphError
+from research.place_exact import place_exactly
 
 LIMIT_S = 20.0
 DRAWN = 8

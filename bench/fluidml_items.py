@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 Row = Mapping[str, object]
-_TESTS = "tests/compile/schedule/test_choose.py"
+_TESTS = "tests/compiler/layout/test_choose_layouts.py"
 
 
 def items(
@@ -19,12 +19,12 @@ def items(
         ("Figure 1 (loop orders of a product)", "fluidml_operators.py", "result: plain loops beside cc's"),
         ("Figure 2 (layouts in conflict)", _TESTS, "an illustration; conflicts are counted per model"),
         ("Figure 3 (one block for all tensors)", "fluidml_arena.py", "result: each apart, greedy, optimum"),
-        ("Figure 4 (workflow)", "-", "an illustration: src/pliant/compile, run/schedule.py"),
-        ("Equation 1", _TESTS, "result: `_optimise` in schedule/vote.py"),
+        ("Figure 4 (workflow)", "-", "an illustration: src/pliant/compile, run/graph/schedule_graph.py"),
+        ("Equation 1", _TESTS, "result: `_optimise` in compiler/layout/vote.py"),
         ("Algorithm 1 (longest sequence)", _TESTS, "result: held against relaxation"),
         ("Algorithm 2 (all sequences)", _TESTS, "result: every operator in exactly one"),
         ("Algorithm 3 (layouts by programming)", _TESTS, "result: never below the optimum"),
-        ("Algorithm 4 (greedy by size)", "tests/compile/test_place.py, fluidml_arena.py",
+        ("Algorithm 4 (greedy by size)", "tests/compiler/executable/test_place.py, fluidml_arena.py",
          f"result: at most {above:.3f} of the optimum or its bound"),
         ("Table 1 (platforms)", "-", "miss: one CPU, named above; Intel and Apple were not at hand"),
         ("Table 2 (latency)", "fluidml_runtimes.py", f"result: {_below(latency, 'onnxruntime [ms]')}"),

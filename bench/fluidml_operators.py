@@ -16,15 +16,15 @@ from statistics import median
 import numpy as np
 
 from fluidml_models import Subject
-from pliant import compiled
-from pliant.compile.call import Target
-from pliant.compile.image import make_image
+from pliant.api import compile_onnx as compiled
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.pool import Pool
-from pliant.models.onnx_file import open_onnx
-from pliant.run.compiled import open_image
-from pliant.run.model import ModelOptions, ModelSession
-from pliant.run.schedule import OperatorTime, Planner
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.run.graph.graph_session import open_image
+from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.schedule_graph import OperatorTime, Planner
 from runtimes import THREADS
 
 _SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768))

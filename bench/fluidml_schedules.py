@@ -16,19 +16,19 @@ import numpy as np
 
 from fluidml_models import Subject
 from paired import paired
-from pliant import compiled
-from pliant.compile.call import Target
-from pliant.compile.encode import encode, kernels
-from pliant.compile.image import Image, make_image
-from pliant.compile.schedule.choose import WORTHWHILE, choose
-from pliant.compile.schedule.forms import candidates, keys, priced
+from pliant.api import compile_onnx as compiled
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.layout.choose_layouts import WORTHWHILE, choose
+from pliant.compiler.layout.layout_forms import candidates, keys, priced
 from pliant.ir.graph import Graph
-from pliant.kernels.pool import Pool
-from pliant.models.onnx_file import open_onnx
-from pliant.profile.forms import CostFile
-from pliant.run.compiled import open_image
-from pliant.run.model import ModelOptions, ModelSession
-from pliant.run.schedule import Planner, ScheduleKind, ScheduleReport
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.profile.form_costs import CostFile
+from pliant.run.graph.graph_session import open_image
+from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from report import interleaved
 from runtimes import THREADS
 

@@ -41,8 +41,8 @@ NOTES = (
     "but fewer: 4 of 24 (2 with --quick); MobileBERT has 12 of 24 (4). Every layer of a model takes the same "
     "time, so that ratios carry over; absolute times are of the layers that ran. Serial execution is the "
     "primary alone, in the same program.",
-    "Prediction: the devices as `cluster.measure` profiles them in this process, the links as "
-    "`cluster.measure_links` measures them between the two devices, priced by the one cost model. What the "
+    "Prediction: the devices as `cluster.member.measure_member` profiles them in this process, the links as "
+    "`measure_links` measures them between the two devices, priced by the one cost model. What the "
     "input and head stages take is not predicted and not compared.",
     "Why the paper's gains differ: with its devices' ratio of 2.9, 7/8 of its 333 ms layer leave 100 ms "
     "to the secondary; so of its 170, 225 and 267 ms a layer (WS, 1D, 2D) 70, 125 and 167 are exchange, "

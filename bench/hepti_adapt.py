@@ -24,10 +24,10 @@ import numpy as np
 
 from hepti_beds import Bed, DeviceSpec, open_bed, rate
 from hepti_rig import PAPER_SLOWER, PRIMARY, SECONDARY, alone, open_rig, random_model
-from pliant.cluster.record import Record, record, segment_ends
-from pliant.clustered import PORT, Cluster, ClusterReply, open_model
+from pliant.api.open_cluster import PORT, Cluster, ClusterReply, open_model
+from pliant.cluster.lead.record import Record, record, segment_ends
 from pliant.ir.partition import Partition
-from pliant.plan.parts import weight_bytes
+from pliant.plan.split.stage_graphs import weight_bytes
 
 MODEL, TOKENS = "bert-large", 256
 SLOWER, NEARER = 1.4, 1.5

@@ -9,17 +9,17 @@ from statistics import mean, median
 from threading import Barrier
 
 from hepti_rig import cores_of, on_core
-from pliant.cluster.shard import Shard, Shards
-from pliant.ir.cluster import Links
+from pliant.cluster.member.shard import Shard, Shards
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Program, Step
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
-from pliant.models.encoder_source import EncoderSource
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.split import layer_segment, traffic
+from pliant.ir.topology import Links
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.split import layer_segment, traffic
 from pliant.settings import cache_folder
 
 

@@ -1,15 +1,10 @@
 """What bench/hepti_*.py stand on: the testbed, wherever they run from, and encoders with random weights."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from report import ROOT
-
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
+import checkout  # noqa: F401 - research and testbed lie there
 from testbed import Device, DeviceSpec, Network, rate, why_not
 from testbed.hepti import Bed, open_bed
 from testbed.inside import inside

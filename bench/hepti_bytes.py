@@ -12,12 +12,12 @@ from typing import Any
 from hepti_modes import MODES, split_of
 from hepti_rig import PRIMARY, SECONDARY, open_rig, pair, random_model
 from pliant.ir.partition import Partition
-from pliant.models.encoder_random import random_encoder
-from pliant.models.encoder_source import Encoder
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.parts import flops, weight_bytes
-from pliant.plan.split import layer_segment, opening_segment, traffic
-from pliant.plan.stages import Stage, stages
+from pliant.models.encoder.encoder_random import random_encoder
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.split import layer_segment, opening_segment, traffic
+from pliant.plan.split.stage_graphs import flops, weight_bytes
+from pliant.plan.split.stages import Stage, stages
 from report import Claim
 
 HEADS, ROWS = 2, 32

@@ -16,12 +16,12 @@ from hepti_links import Engine, measured
 from hepti_modes import split_of
 from hepti_rig import PRIMARY, SECONDARY, open_rig, pair, random_model
 from paired import paired
-from pliant.api import model_directory
-from pliant.cluster.coding import Coding
-from pliant.evaluate.intervals import paired_difference
+from pliant.api.open_elastic import model_directory
+from pliant.cluster.net.activation_coding import Coding
+from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.ir.partition import Mode, Partition, Share
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.store.encoder import open_encoder
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.store.store_encoder import open_encoder
 from report import ROOT
 
 CODINGS: tuple[Coding, ...] = ("fp32", "fp16", "int8")

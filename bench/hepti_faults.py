@@ -23,7 +23,7 @@ import numpy as np
 
 from hepti_beds import Bed, DeviceSpec, check_bed, open_bed, random_bert, rate
 from hepti_liar import LIES
-from pliant.clustered import PORT, ClusterReply
+from pliant.api.open_cluster import PORT, ClusterReply
 from report import Claim, Report, options
 
 N_FAULTS = 200

@@ -9,7 +9,7 @@ from hepti_modes import SECOND
 from hepti_tables import PAPER_SAVED, saved, where
 from report import Claim
 
-_SPLIT, _PARTITION = "tests/plan/test_split.py", "tests/plan/test_partition.py"
+_SPLIT, _PARTITION = "tests/plan/split/test_split.py", "tests/plan/partition/test_partitioner.py"
 _NONE = "not measured in this run"
 
 
@@ -17,13 +17,21 @@ def items(found: Mapping[str, Any], claims: Sequence[Claim]) -> list[dict[str, s
     """A row for each item: a result, or a miss with its reason, of what was measured."""
     held = {claim.id: all(c.holds for c in claims if c.id == claim.id) for claim in claims}
     rows = (
-        ("Figure 1 (a transformer's layer)", "-", "an illustration: src/pliant/models/encoder_parts.py"),
+        (
+            "Figure 1 (a transformer's layer)",
+            "-",
+            "an illustration: src/pliant/models/encoder/encoder_parts.py",
+        ),
         ("Figure 2 (three ways to split a product)", _SPLIT, "result: every mode equals the unsplit model"),
         ("Figure 3 (a) (split product by m)", "hepti_products.py", _split_product(found)),
         ("Figure 3 (b) (offloading ratio)", "hepti_products.py", _offload(found, held)),
         ("Figure 4 (the three modes)", "tests/cluster/test_local.py", "result: uneven, 1 to 16 devices"),
         ("Figure 5 (exchanges of the modes)", _SPLIT, "result: programs as golden text"),
-        ("Table 1 (a) (profiling)", "tests/cluster/test_measure.py", "result: rho, f, s, and links by pair"),
+        (
+            "Table 1 (a) (profiling)",
+            "tests/cluster/member/test_measure_member.py",
+            "result: rho, f, s, and links by pair",
+        ),
         ("Table 1 (b), equations 1 to 11", _PARTITION, "result: beside all plans tried, and as one MILP"),
         (
             "Table 2 (the testbed)",

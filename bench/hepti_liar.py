@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from pliant import __version__
-from pliant.cluster import launch
-from pliant.cluster.comm import Tag
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import read_key
-from pliant.cluster.messenger import Messenger
-from pliant.clustered import open_model
+from pliant.api.open_cluster import open_model
+from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.lead import open_member as launch
+from pliant.cluster.net.comm import Tag
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import read_key
 from pliant.errors import ClusterError
 from pliant.settings import cache_folder
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hepti_beds import Network
-from pliant.cluster.key import make_key
-from pliant.cluster.measure_links import links_of
-from pliant.ir.cluster import Links
+from pliant.cluster.lead.measure_links import links_of
+from pliant.cluster.net.key import make_key
 from pliant.ir.cost import Link
+from pliant.ir.topology import Links
 
 PEER = Path(__file__).with_name("hepti_peer.py")
 Engine = Literal["zmq", "gloo"]

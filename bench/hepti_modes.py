@@ -26,16 +26,16 @@ from hepti_rig import (
     pair,
     random_model,
 )
-from pliant.cluster.adapt import Picture
-from pliant.cluster.predict import predict
-from pliant.cluster.record import record
-from pliant.ir.cluster import Capability, Links
+from pliant.cluster.lead.predict import predict
+from pliant.cluster.lead.record import record
+from pliant.cluster.watch.adapt import Picture
 from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.pace import seconds as seconds_of
-from pliant.plan.partition import choose_partition
-from pliant.plan.partition_all import all_plans
-from pliant.plan.problem import Problem, pose
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.pace import seconds as seconds_of
+from pliant.plan.partition.partition_all import all_plans
+from pliant.plan.partition.partition_problem import Problem, pose
+from pliant.plan.partition.partitioner import choose_partition
 
 MODELS = {"BERT-Large": "bert-large", "MobileBERT": "mobilebert"}
 MBITS = (940, 470)

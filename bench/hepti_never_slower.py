@@ -6,7 +6,7 @@ planner then chooses. As in a cluster that serves, a run moves the picture by wh
 one's plan is another where that saves enough; the plan of the third run is measured, in turns with the
 primary alone and with the other device that is quickest alone by prediction, transfers included.
 
-The margin of a split (`cluster.margin`) was chosen on seeds 0 to 49. The sets here have other seeds, and at
+The margin of a split (`margin`) was chosen on seeds 0 to 49. The sets here have other seeds, and at
 least 20 of 50 of them run a split: once a part has as many single devices as it may, sets that would run on
 one more are passed over.
 """
@@ -24,17 +24,17 @@ from typing import Any
 
 from hepti_beds import DeviceSpec, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
-from pliant.cluster.adapt import Picture, is_kept, reason_to_solve
-from pliant.cluster.choose import chooser
-from pliant.cluster.margin import Margins
-from pliant.cluster.measure_links import links_of
-from pliant.cluster.predict import Solved, layer_seconds, predict
-from pliant.cluster.record import record, segment_ends
-from pliant.cluster.survey import survey_links
-from pliant.ir.cluster import Capability
+from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.lead.margin import Margins
+from pliant.cluster.lead.measure_links import links_of
+from pliant.cluster.lead.predict import Solved, layer_seconds, predict
+from pliant.cluster.lead.record import record, segment_ends
+from pliant.cluster.lead.survey import survey_links
+from pliant.cluster.watch.adapt import Picture, is_kept, reason_to_solve
 from pliant.ir.partition import Partition, Share
-from pliant.models.encoder_random import random_encoder
-from pliant.plan.parts import weight_bytes
+from pliant.ir.topology import Capability
+from pliant.models.encoder.encoder_random import random_encoder
+from pliant.plan.split.stage_graphs import weight_bytes
 from report import Claim
 
 N_SETS, BAR = 50, 1.05
@@ -172,7 +172,7 @@ class _Bench:
         return predict(spec, partition, picture)
 
     def _settled(self, solved: Solved) -> Solved:
-        """The plan that is left once some runs have shown what it takes, by the rules of `cluster.steer`."""
+        """The plan that is left once some runs have shown what it takes, by the rules of `steer`."""
         margins = Margins()
         for _ in range(_LOOKS):
             run = record(self.rig.run(solved.partition))

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from pliant.cluster.comm import Comm, Tag
-from pliant.cluster.comm_gloo import GlooComm
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import read_key
-from pliant.cluster.measure_links import measure_links
+from pliant.cluster.lead.measure_links import measure_links
+from pliant.cluster.net.comm import Comm, Tag
+from pliant.cluster.net.comm_gloo import GlooComm
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import read_key
 
 PORT = 29600
 PATIENT_S = 60.0

@@ -21,16 +21,16 @@ from hepti_beds import Network
 from hepti_links import start
 from hepti_peer import give, take
 from hepti_rig import PRIMARY, SECONDARY, pair
-from pliant.cluster.comm import Comm
-from pliant.cluster.key import make_key
-from pliant.compile.call import Target
-from pliant.compile.fragment import fragment_image
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
-from pliant.models.encoder_draft import Draft
-from pliant.models.encoder_spec import Linear
-from pliant.run.compiled import CompiledSession, open_image
+from pliant.cluster.net.comm import Comm
+from pliant.cluster.net.key import make_key
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.fragment import fragment_image
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_draft import Draft
+from pliant.models.encoder.encoder_spec import Linear
+from pliant.run.graph.graph_session import CompiledSession, open_image
 from pliant.settings import cache_folder
 from report import Claim
 

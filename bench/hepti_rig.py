@@ -18,25 +18,25 @@ import numpy as np
 
 from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
-from pliant.cluster.adapt import Picture
-from pliant.cluster.coding import Coding
-from pliant.cluster.held import Held
-from pliant.cluster.key import make_key
-from pliant.cluster.launch import Leader, MemberOptions, member_lanes, open_primary
-from pliant.cluster.lead import Lead, Led
-from pliant.cluster.measure_links import links_of
-from pliant.cluster.messages import Note
-from pliant.cluster.patience import Patience
-from pliant.cluster.perform import Performer
-from pliant.cluster.predict import Solved
-from pliant.cluster.seen import Unbelieved, saw
-from pliant.cluster.survey import survey_devices, survey_links
+from pliant.cluster.control.messages import Note
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.lead_run import Lead, Led
+from pliant.cluster.lead.measure_links import links_of
+from pliant.cluster.lead.open_member import Leader, MemberOptions, member_lanes, open_primary
+from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.survey import survey_devices, survey_links
+from pliant.cluster.member.perform import Performer
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.key import make_key
+from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.observed_picture import Unbelieved, saw
 from pliant.errors import PliantError
-from pliant.ir.cluster import Capability, Links
 from pliant.ir.partition import Partition, Share
-from pliant.models.encoder_random import random_encoder
-from pliant.models.encoder_source import Encoder, EncoderSource
-from pliant.models.encoder_spec import EncoderSpec
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_random import random_encoder
+from pliant.models.encoder.encoder_source import Encoder, EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.execute import Lanes
 from pliant.settings import cache_folder
 from report import ROOT
@@ -51,7 +51,7 @@ PAPER_SLOWER = 2.9
 _CORES = tuple(sorted(os.sched_getaffinity(0)))
 _TRIES, _PATIENCE_S = 3, 120.0
 _MAIN = "from pliant.cli import main; main()"
-_CONFIGS = ROOT / "src" / "pliant" / "assets" / "encoders"
+_CONFIGS = ROOT / "src" / "pliant" / "models" / "assets" / "encoders"
 
 
 def pair(mbit: float, slower: float = SLOWER, second: float = 1.0) -> tuple[DeviceSpec, DeviceSpec]:

@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 
 from hepti_rig import random_model
-from pliant.cluster.choose import chooser
-from pliant.cluster.measure import measure_device
-from pliant.ir.cluster import Capability, ClusterCost, Interface, Links
+from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.member.measure_member import measure_device
 from pliant.ir.cost import latency, simulate
 from pliant.ir.partition import Mode, Partition
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.pace import GridPlans, plan_of, seconds, weights
-from pliant.plan.pace_2d import grid_seconds
-from pliant.plan.partition import choose_partition
-from pliant.plan.parts import work_flops
-from pliant.plan.problem import Problem, pose
-from pliant.plan.split import split
+from pliant.ir.topology import Capability, ClusterCost, Interface, Links
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.pace import GridPlans, plan_of, seconds, weights
+from pliant.plan.partition.pace_2d import grid_seconds
+from pliant.plan.partition.partition_problem import Problem, pose
+from pliant.plan.partition.partitioner import choose_partition
+from pliant.plan.split.split import split
+from pliant.plan.split.stage_graphs import work_flops
 from pliant.settings import cache_folder
 from report import Report, options
 

@@ -10,13 +10,13 @@ from statistics import mean, median
 
 import numpy as np
 
-from pliant.ir.cluster import Capability, Interface, Links
-from pliant.models.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
-from pliant.plan.pace import seconds
-from pliant.plan.partition import choose_partition, solve
-from pliant.plan.partition_improve import polish
-from pliant.plan.problem import pose
-from pliant.plan.sizes import sizes
+from pliant.ir.topology import Capability, Interface, Links
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.plan.partition.pace import seconds
+from pliant.plan.partition.partition_improve import polish
+from pliant.plan.partition.partition_problem import pose
+from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.partition.sizes import sizes
 from report import Report, options
 
 TOKENS = 256

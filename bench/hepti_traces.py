@@ -18,7 +18,7 @@ import numpy as np
 from hepti_adapt import AMPLE, Change, World, describe, layer_seconds, opened_bed
 from hepti_beds import Network
 from hepti_rig import PRIMARY, SECONDARY
-from pliant.clustered import Cluster, ClusterReply
+from pliant.api.open_cluster import Cluster, ClusterReply
 from report import ROOT
 
 TRACES = {"walking": ("5g/5g_trace_101_walking", 36), "driving": ("5g/5g_trace_77_driving", 0)}

@@ -10,12 +10,19 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from pliant.kernels.attention import attention_ir, attention_name, grain, of_qkv, scratch_bytes, units
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library, compile_modules
-from pliant.kernels.pool import Pool, Table
-from pliant.kernels.rowwise import LAYER_NORM, LayerNormArgs, layer_norm_ir
-from pliant.kernels.walker import walker_ir
+from pliant.kernels.attention.attention import (
+    attention_ir,
+    attention_name,
+    grain,
+    of_qkv,
+    scratch_bytes,
+    units,
+)
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.rows.rowwise import LAYER_NORM, LayerNormArgs, layer_norm_ir
+from pliant.kernels.runtime.jit import Library, compile_modules
+from pliant.kernels.runtime.thread_pool import Pool, Table
+from pliant.kernels.runtime.walker import walker_ir
 from report import Report, interleaved, options
 
 HEADS = 12

@@ -15,11 +15,11 @@ from statistics import median
 from local_gemms import coded_pass, int8_pass, resident_pass
 from local_layers import Model, bert, minilm
 from local_peers import onnxruntime_products, torch_products
-from pliant.kernels.gemm import gemm_ir, scratch_bytes
-from pliant.kernels.gemm_int8 import gemm_int8_ir, quantize_rows_ir, scratch_bytes_int8
-from pliant.kernels.isa import Isa, host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
+from pliant.kernels.coded.gemm import gemm_ir, scratch_bytes
+from pliant.kernels.coded.gemm_int8 import gemm_int8_ir, quantize_rows_ir, scratch_bytes_int8
+from pliant.kernels.emit.isa import Isa, host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
 from report import Report, interleaved, options
 from whole_model import overhead, whole_model
 

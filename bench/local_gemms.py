@@ -6,14 +6,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from local_layers import Model, is_along_columns
-from pliant.kernels.decode import decode_table, decode_table_int8, int8_scale
-from pliant.kernels.gemm import SLICE_DTYPE, GemmArgs, grain, pack, units
-from pliant.kernels.gemm_args import F32
-from pliant.kernels.gemm_int8 import GemmInt8Args, QuantizeArgs, units_int8
-from pliant.kernels.isa import Isa
-from pliant.kernels.pool import Pool, Table
-from pliant.models.slices import MatrixGeometry
-from pliant.store.encode import EncodedLayer
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
+from pliant.kernels.coded.gemm import SLICE_DTYPE, GemmArgs, grain, pack, units
+from pliant.kernels.coded.gemm_args import F32
+from pliant.kernels.coded.gemm_int8 import GemmInt8Args, QuantizeArgs, units_int8
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.runtime.thread_pool import Pool, Table
+from pliant.models.slice_shapes import MatrixGeometry
+from pliant.store.coding.encode_layer import EncodedLayer
 
 
 class Pass:

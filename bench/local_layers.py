@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.kernels.memory import aligned_bytes
-from pliant.models.checkpoint import open_checkpoint
-from pliant.models.slices import MatrixGeometry, SliceGeometry, slice_geometry
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.models.slice_shapes import MatrixGeometry, SliceGeometry, slice_geometry
 from pliant.models.spec import Head, ModelSpec
-from pliant.store.encode import EncodedLayer, encode_layer
-from pliant.store.slices import LINEARS
+from pliant.store.coding.cut_slices import LINEARS
+from pliant.store.coding.encode_layer import EncodedLayer, encode_layer
 
 OUTLIERS = 0.005  # of made-up weights; MiniLM's layers have 0.4 to 0.7 %
 

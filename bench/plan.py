@@ -12,17 +12,17 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from pliant.api import model_directory, read_accuracy
+from pliant.api.open_elastic import model_directory, read_accuracy
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
-from pliant.models.checkpoint import open_checkpoint
-from pliant.plan.accuracy import AccuracyGrid, expected_grid
-from pliant.plan.lower import lower_plan
-from pliant.plan.options import OURS, PAPER, Choice, PlanOptions
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.result import Plan
-from pliant.plan.search import plan
-from pliant.plan.shape import StoreShape
-from pliant.store.order import count_runs
+from pliant.plan.submodel.accuracy import AccuracyGrid, expected_grid
+from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, PlanOptions
+from pliant.plan.submodel.search import plan
+from pliant.plan.submodel.shape import StoreShape
+from pliant.store.coding.shard_order import count_runs
 from report import Report, options
 
 MINILM = StoreShape(6, 12, (3, 6, 9, 12), 18_432, 294_912, tuple(range(1, 7)))

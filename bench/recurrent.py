@@ -21,9 +21,9 @@ import torch
 
 import pliant
 from paired import paired
-from pliant.models.recurrent_source import RecurrentSource
-from pliant.recurrent import open_recurrent
-from pliant.run.recurrent import RecurrentModel
+from pliant.api.open_recurrent import open_recurrent
+from pliant.models.recurrent.recurrent_source import RecurrentSource
+from pliant.run.graph.recurrent_session import RecurrentModel
 from report import Report, interleaved, options
 
 MODELS = ("imdb-lstm", "random:cove-300", "random:cove-200", "random:gru-300")

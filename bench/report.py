@@ -16,18 +16,18 @@ from rich.markup import escape
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
-_COMPILER = ("kernels", "compile", "models", "run")
+_COMPILER = ("kernels", "compiler", "models", "run")
 _MEASURES = {
     "plan": ("plan", "ir"),
     "store": ("store", "models"),
-    "local": ("kernels", "compile", "run"),
+    "local": ("kernels", "compiler", "run"),
     "compile": _COMPILER,
     "compile_int8": _COMPILER,
     "vision": _COMPILER,
     "fluidml": _COMPILER,
     "recurrent": _COMPILER,
     "comm": ("cluster",),
-    "hepti": ("cluster", "plan", "ir", "kernels", "compile"),
+    "hepti": ("cluster", "plan", "ir", "kernels", "compiler"),
     "hepti_faults": ("cluster",),
     "hepti_scale": ("cluster", "plan", "ir"),
     "hepti_solve": ("plan", "ir"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from crime_node import Connection, body, node, started, wait_for
 from paired import paired
-from pliant.serve.served import open_served
+from pliant.serve.node.served import open_served
 from report import Report
 from service_load import MODEL, Answers, infer_body, load
 

@@ -19,7 +19,7 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from crime_node import MODEL, node, started
-from pliant.serve.limits import Limits
+from pliant.serve.http.limits import Limits
 from report import Report
 
 N_HEADS, N_BODIES = 1030, 60

@@ -13,11 +13,11 @@ from statistics import median
 import httpx
 
 from crime_node import MODEL, body, node, started, wait_for
-from pliant.route.curve import TimeCurve
-from pliant.route.identity import NODE_HEADER
-from pliant.route.tell import Told
-from pliant.route.wire import encode_told
-from pliant.serve.upstreams import CURVE_PATH, TELL_PATH
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.node_identity import NODE_HEADER
+from pliant.route.node_messages import encode_told
+from pliant.route.node_word import Told
+from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH
 from report import Report
 
 SLOWER = {"quick": 1, "slow": 30, "end": 100}

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.evaluate.grid import measure_grid
-from pliant.importance import ablate, draw_importance, first_order, importance_text, rank_correlation
+from pliant.elastic.evaluate.accuracy_grid import measure_grid
+from pliant.elastic.importance import ablate, draw_importance, first_order, importance_text, rank_correlation
 from pliant.models.examples import read_examples
-from pliant.plan.accuracy import expected_grid
-from pliant.plan.shape import store_shape
-from pliant.profile.measure import measure_device
+from pliant.plan.submodel.accuracy import expected_grid
+from pliant.plan.submodel.shape import store_shape
+from pliant.profile.measure_device import measure_device
 from pliant.settings import cache_folder, thread_count
 from report import ROOT, Report, options
 from sti_cell import undisturbed
@@ -64,7 +64,7 @@ def _extra(parser: argparse.ArgumentParser) -> None:
 
 def _evaluate(arguments: argparse.Namespace, size: Size, scratch: Path) -> None:
     began_s = time.perf_counter()
-    model = arguments.model or ROOT / "src" / "pliant" / "assets" / arguments.task
+    model = arguments.model or ROOT / "src" / "pliant" / "models" / "assets" / arguments.task
     if not model.is_dir():
         raise SystemExit(
             f"no model of {arguments.task} ships with pliant: give --model DIR (docs/results/sti.md)."

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from pliant.ir.device import DeviceProfile
 from pliant.plan.result import Plan
-from pliant.run.memory import peak_rss_bytes
-from pliant.run.reply import Reply
-from pliant.run.session import Session, SessionOptions
+from pliant.run.process_memory import peak_rss_bytes
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import Session, SessionOptions
 from pliant.store.read import open_store
 
 SLOW_IO = 3.0

@@ -7,11 +7,11 @@ import numpy as np
 from pliant.ir.cost import Budget, Disk
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, dilate
 from pliant.ir.program import Compute, Load
-from pliant.plan.baseline import preload_model, standard_pipeline
 from pliant.plan.result import Plan
-from pliant.plan.shape import store_shape
+from pliant.plan.submodel.baseline import preload_model, standard_pipeline
+from pliant.plan.submodel.shape import store_shape
 from pliant.profile.line import timing
-from pliant.run.reply import Reply
+from pliant.run.submodel.reply import Reply
 from sti_rig import Device, Preset, Rig
 from sti_runs import answers_of
 

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.api import open_source
-from pliant.evaluate.answers import Labelled
-from pliant.evaluate.intervals import paired_difference
+from pliant.api.open_elastic import open_source
+from pliant.elastic.evaluate.answers import Labelled
+from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.ir.program import Compute
 from pliant.models.examples import read_examples
-from pliant.plan.baseline import standard_pipeline
 from pliant.plan.result import Grid, Plan
-from pliant.plan.slowdown import Slowdown
-from pliant.profile.measure import measure_device
-from pliant.run.engine import Engine
-from pliant.run.planning import Planner, SessionOptions, planner_of
-from pliant.run.reply import Reply
-from pliant.run.session import Session
+from pliant.plan.submodel.baseline import standard_pipeline
+from pliant.plan.submodel.slowdown import Slowdown
+from pliant.profile.measure_device import measure_device
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.planning import Planner, SessionOptions, planner_of
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import Session
 from pliant.settings import thread_count
 from pliant.store.read import Store
 from report import Report

@@ -8,15 +8,15 @@ from typing import Literal
 
 import numpy as np
 
-from pliant.evaluate.answers import Labelled
+from pliant.elastic.evaluate.answers import Labelled
 from pliant.ir.cost import CostTable, cost_table
 from pliant.ir.device import DeviceProfile
-from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
-from pliant.plan.accuracy import AccuracyGrid
 from pliant.plan.result import Grid, Plan
-from pliant.run.engine import Engine
+from pliant.plan.submodel.accuracy import AccuracyGrid
+from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import Store, open_store
 

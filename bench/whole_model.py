@@ -12,10 +12,10 @@ import numpy as np
 import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from pliant import api
-from pliant.models.checkpoint import open_checkpoint
+from pliant.api import open_elastic as api
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Encoded
-from pliant.run.engine import Engine
+from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import Store, open_store
 from report import Report, interleaved

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pliant.cluster.key import make_key
-from pliant.cluster.meet import PORT
-from pliant.cluster.patience import Patience
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.net.connect_members import PORT
+from pliant.cluster.net.key import make_key
 from testbed.inside import inside
 from testbed.network import Device, Network
 from testbed.spec import DeviceSpec

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import IO, final
 
 from pliant.cgroup import Cgroup
-from pliant.profile.memory import used_bytes
+from pliant.profile.system_memory import used_bytes
 from testbed.commands import BedError, attempt, run, tbf, why_not
 from testbed.groups import (
     end_group,

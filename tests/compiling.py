@@ -1,7 +1,8 @@
 """Compile kernels in the tests' own process, each text once for a checkout.
 
 pliant compiles in a child process, so that LLVM's 60 MB leave with it; each child takes 0.12 s of CPU time to
-start, and the tests compile about a thousand kernels. tests/kernels/test_jit.py tests the child itself.
+start, and the tests compile about a thousand kernels. tests/kernels/runtime/test_jit.py tests the
+child itself.
 """
 
 import hashlib
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import llvmlite
 
-from pliant.kernels import compile_child, jit
-from pliant.kernels.isa import Isa
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.runtime import compile_child, jit
 
 in_a_child = jit.compile_modules
 """What pliant itself does."""

@@ -9,8 +9,8 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import models, normalizers, pre_tokenizers
 
-from pliant.models.recurrent_source import RecurrentSource
-from pliant.models.recurrent_spec import RecurrentSpec
+from pliant.models.recurrent.recurrent_source import RecurrentSource
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 
 WORDS = ("[PAD]", "[UNK]", "a", "film", "good", "bad", "very", "not", "plot", ".")
 

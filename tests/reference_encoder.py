@@ -5,7 +5,7 @@ from math import erf
 
 import numpy as np
 
-from pliant.models.encoder_spec import EncoderSpec, Linear, Narrowing, Norm
+from pliant.models.encoder.encoder_spec import EncoderSpec, Linear, Narrowing, Norm
 
 _erf = np.vectorize(erf)
 _ACTIVATIONS = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pliant import arrays
-from pliant.kernels.memory import aligned_floats
-from pliant.kernels.table import Table
+from pliant.kernels.runtime.aligned_memory import aligned_floats
+from pliant.kernels.runtime.call_table import Table
 
 
 def test_tests_check_shapes_by_jaxtyping() -> None:
@@ -23,7 +23,8 @@ def test_tests_check_shapes_by_jaxtyping() -> None:
 def test_a_process_that_checks_nothing_never_loads_jaxtyping() -> None:
     """It takes 13 MB and a tenth of a second, for which a user of a model has no use."""
     code = (
-        "import sys, pliant.compiled; from pliant.kernels.memory import aligned_floats;"
+        "import sys, pliant.api.compile_onnx;"
+        "from pliant.kernels.runtime.aligned_memory import aligned_floats;"
         "assert aligned_floats(2, 3).shape == (2, 3);"
         "sys.exit('jaxtyping' in sys.modules or 'highspy' in sys.modules)"
     )

@@ -14,13 +14,13 @@ import onnx.parser
 import pytest
 
 import pliant
+from pliant.api.open_cluster import Cluster
 from pliant.cgroup import Cgroup
-from pliant.cluster.key import make_key
-from pliant.clustered import Cluster
+from pliant.cluster.net.key import make_key
 from pliant.errors import InputError
-from pliant.models.checkpoint import open_checkpoint
-from pliant.run.engine import Engine
-from pliant.serve.served import open_served
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.run.submodel.engine import Engine
+from pliant.serve.node.served import open_served
 from pliant.settings import cache_folder, config_folder, cpu_quota, physical_cores, thread_count
 from pliant.store.build import build
 from pliant.store.read import open_store
@@ -117,9 +117,9 @@ def test_no_more_threads_than_whole_cores_of_the_quota(
 _COUNT = """
 import json, os, sys
 from pathlib import Path
-from pliant.compiled import compile
-from pliant.recurrent import open_recurrent
-from pliant.run.planning import SessionOptions
+from pliant.api.compile_onnx import compile
+from pliant.api.open_recurrent import open_recurrent
+from pliant.run.submodel.planning import SessionOptions
 from pliant.settings import cpu_quota, thread_count
 if sys.argv[1] == "affinity":
     os.sched_setaffinity(0, {int(sys.argv[2])})

@@ -7,7 +7,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from pliant.models.checkpoint import save_checkpoint
+from pliant.models.hf.checkpoint import save_checkpoint
 from pliant.models.spec import Activation, Family, Head, ModelSpec, tensor_shapes
 
 WORDS = ("a", "an", "the", "it", "is", "was", "not", "no", "and", "or", "but", "of", "to", "in", "on")

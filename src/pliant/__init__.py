@@ -5,52 +5,42 @@
 2
 """
 
-from types import ModuleType
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pliant import compile
-
 if TYPE_CHECKING:
-    from pliant.api import open as open
-    from pliant.clustered import Cluster as Cluster
-    from pliant.loaded import load as load
-    from pliant.recurrent import open_recurrent as open_recurrent
+    from pliant.api.compile_onnx import compile as compile
+    from pliant.api.load_compiled import load as load
+    from pliant.api.open_cluster import Cluster as Cluster
+    from pliant.api.open_elastic import open as open
+    from pliant.api.open_recurrent import open_recurrent as open_recurrent
+
+    __version__: str
 
 __all__ = ["Cluster", "__version__", "compile", "load", "open", "open_recurrent"]
 
+_MODULES = {
+    "Cluster": "open_cluster",
+    "compile": "compile_onnx",
+    "load": "load_compiled",
+    "open": "open_elastic",
+    "open_recurrent": "open_recurrent",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """What the package exports is looked up when asked for (PEP 562): cheap to import."""
-    if name == "open":
-        from pliant.api import open
-
-        return open
-    if name == "open_recurrent":
-        from pliant.recurrent import open_recurrent
-
-        return open_recurrent
-    if name == "Cluster":
-        from pliant.clustered import Cluster
-
-        return Cluster
-    if name == "load":
-        from pliant.loaded import load
-
-        return load
+    """Import what the package exports when it is first asked for (PEP 562): importing pliant is cheap."""
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("pliant")
-    raise AttributeError(f"module 'pliant' has no attribute {name!r}")
+        value: Any = version("pliant")
+    elif name in _MODULES:
+        value = getattr(import_module(f"pliant.api.{_MODULES[name]}"), name)
+    else:
+        raise AttributeError(f"module 'pliant' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
-class _Verb(ModuleType):
-    """The package `pliant.compile`, which users also call: `pliant.compile("model.onnx")`."""
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        from pliant.compiled import compile as compile_model
-
-        return compile_model(*args, **options)
-
-
-compile.__class__ = _Verb
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
 from tests.cli.conftest import Cli
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, command, small_model, workers
@@ -77,7 +77,7 @@ def test_a_model_that_is_not_there_is_an_error(cli: Cli, tmp_path: Path) -> None
 
 
 _PATIENTLY = f"""
-from pliant.cluster.patience import Patience
+from pliant.cluster.control.patience import Patience
 Patience.__init__.__defaults__ = {astuple(PATIENT)}
 """
 """Before anything else in a primary: it has no option for its patience, and a busy machine is no fault."""

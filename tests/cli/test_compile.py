@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import pliant
 from pliant.cli.app import app
-from tests.compile.family_models import feeds_of, proto_of
+from tests.compiler.family_models import feeds_of, proto_of
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pliant import api
-from pliant.cli.options import Asked
-from pliant.plan.options import PAPER
+from pliant.api import open_elastic as api
+from pliant.cli.verb_options import Asked
+from pliant.plan.submodel.plan_options import PAPER
 from pliant.store.read import open_store
 from tests.cli.conftest import Cli
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pliant.models.recurrent_spec import RecurrentSpec
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from tests.cli.conftest import Cli
 from tests.recurrent_models import write_recurrent
 

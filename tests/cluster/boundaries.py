@@ -6,10 +6,10 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pliant.cluster.held import Held
-from pliant.cluster.lead import Pause
-from pliant.cluster.messages import Note
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.lead_run import Pause
+from pliant.cluster.member.ready_plan import Held
 from pliant.ir.partition import Mode
 
 _PATIENCE_S = 120.0

@@ -8,23 +8,23 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from pliant.cluster.coding import Coding
-from pliant.cluster.comm import Comm
-from pliant.cluster.comm_memory import MemoryNetwork
-from pliant.cluster.held import Held
-from pliant.cluster.lead import Lead, Pause
-from pliant.cluster.messages import Note
-from pliant.cluster.patience import Patience
-from pliant.cluster.perform import Loaded, Performer
-from pliant.cluster.primary import NotReady, Primary
-from pliant.cluster.worker import Offer, Worker
+from pliant.cluster.control.messages import Note
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.lead_run import Lead, Pause
+from pliant.cluster.lead.primary import NotReady, Primary
+from pliant.cluster.member.perform import Loaded, Performer
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.worker import Offer, Worker
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.comm import Comm
+from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import PeerLost
-from pliant.ir.cluster import Capability
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.models.encoder_source import EncoderSource
-from pliant.models.encoder_spec import EncoderSpec
+from pliant.ir.topology import Capability
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.execute import Lanes
 from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert, cut

@@ -9,8 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from pliant.cluster.comm import Arrival, Comm, Tag, Traffic
-from pliant.cluster.comm_memory import MemoryNetwork
+from pliant.cluster.net.comm import Arrival, Comm, Tag, Traffic
+from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import ClusterError
 
 Order = Literal["at once", "late", "shuffled"]

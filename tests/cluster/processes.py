@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pliant.cluster.patience import Patience
+from pliant.cluster.control.patience import Patience
 
 WAIT_S = 240.0
 """Long enough for workers to start on a machine that does something else meanwhile."""

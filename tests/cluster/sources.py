@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.models.encoder_spec import EncoderSpec
+from pliant.models.encoder.encoder_spec import EncoderSpec
 from tests.reference_encoder import run_layer
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import psutil
 import pytest
 
-from pliant.cluster.coding import Coding
-from pliant.cluster.key import Key, new_key
-from pliant.clustered import Cluster, ClusterReply, data_ports, memory_source, open_model, pace_source
+from pliant.api.open_cluster import Cluster, ClusterReply, data_ports, memory_source, open_model, pace_source
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.key import Key, new_key
 from pliant.errors import ClusterError, InputError
 from pliant.ir.partition import Partition
-from pliant.plan.parts import weight_bytes
+from pliant.plan.split.stage_graphs import weight_bytes
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
 
@@ -81,7 +81,7 @@ def test_every_run_by_one_plan_is_held_against_its_prediction(
 ) -> None:
     """What a split has to save follows what splits took: unobserved, it would stay at its prior for ever."""
     seen: list[tuple[Partition, float, float]] = []
-    monkeypatch.setattr("pliant.clustered.Margins.observe", lambda _, *one: seen.append(one))
+    monkeypatch.setattr("pliant.api.open_cluster.Margins.observe", lambda _, *one: seen.append(one))
     reply = cluster.run(model, cluster.sample(model, TOKENS))
     ((partition, predicted_s, seconds),) = seen
     assert partition == reply.partitions[0]

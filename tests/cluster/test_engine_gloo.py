@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.cluster.key import make_key
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.net.key import make_key
 from pliant.errors import ClusterError
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import PATIENT, WAIT_S, small_model, workers

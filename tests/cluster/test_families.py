@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.cluster.local import run_local
 from pliant.ir.partition import Mode
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.models.encoder_random import random_encoder
-from pliant.models.encoder_source import Encoder
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.models.encoder.encoder_random import random_encoder
+from pliant.models.encoder.encoder_source import Encoder
+from tests.cluster.in_process import run_local
 from tests.models.encoder_runs import run_encoder
 from tests.plan.splits import MODES, partition
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.cluster.key import Key, make_key, read_key
-from pliant.cluster.messenger import Messenger
-from pliant.cluster.patience import Patience
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.net.key import Key, make_key, read_key
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
 

@@ -5,18 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pliant.cluster.local import run_local
 from pliant.errors import InputError, LaneError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Exchange
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.plan.pace import as_partition
-from pliant.plan.partition_grid import solve_grid
-from pliant.plan.problem import pose
-from pliant.plan.split import split
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_grid import solve_grid
+from pliant.plan.partition.partition_problem import pose
+from pliant.plan.split.split import split
+from tests.cluster.in_process import run_local
 from tests.cluster.sources import feeds, random_source
-from tests.models.test_encoder_parts import SPECS
+from tests.models.encoder.test_encoder_parts import SPECS
 from tests.plan.clusters import cluster
 from tests.plan.splits import MODES, partition
 

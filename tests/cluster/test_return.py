@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.cluster.key import make_key
-from pliant.clustered import Cluster
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.net.key import make_key
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
 

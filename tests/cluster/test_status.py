@@ -3,8 +3,8 @@
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from pliant.cluster.messages import Inquire, Overview, decode, encode
-from pliant.cluster.overview import ClusterStatus
+from pliant.cluster.control.messages import Inquire, Overview, decode, encode
+from pliant.cluster.lead.overview import ClusterStatus
 from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster
 

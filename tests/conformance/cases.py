@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from pliant.compile.call import Kernel
-from pliant.compile.encode import kernels
-from pliant.compile.load import addresses
-from pliant.compiled import shared_pool
+from pliant.api.compile_onnx import shared_pool
+from pliant.compiler.executable.call import Kernel
+from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.errors import PliantError
-from pliant.models.onnx_file import open_onnx
-from pliant.models.onnx_nodes import operator_key
-from pliant.run.model import ModelOptions, ModelSession
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.models.onnx.onnx_nodes import operator_key
+from pliant.run.graph.onnx_session import ModelOptions, ModelSession
 
 _ROOT = Path(__file__).parents[2]
 

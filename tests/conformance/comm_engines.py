@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from pliant.cluster.comm import Comm
-from pliant.cluster.comm_gloo import GlooComm
-from pliant.cluster.comm_memory import MemoryNetwork
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import new_key
+from pliant.cluster.net.comm import Comm
+from pliant.cluster.net.comm_gloo import GlooComm
+from pliant.cluster.net.comm_memory import MemoryNetwork
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import new_key
 
 Members = Callable[[Sequence[str]], dict[str, Comm]]
 

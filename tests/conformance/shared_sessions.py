@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 
 import pliant
-from pliant.cluster.key import new_key
-from pliant.clustered import Cluster
-from pliant.compile.call import Target
-from pliant.compile.saved import save
-from pliant.compiled import whole
+from pliant.api.compile_onnx import whole
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.net.key import new_key
+from pliant.compiler.aot.compiled_directory import save
+from pliant.compiler.executable.call import Target
 from pliant.ir.device import DeviceProfile
-from pliant.kernels.isa import host_isa
-from pliant.models.recurrent_spec import RecurrentSpec
-from pliant.route.endpoint import Request
-from pliant.serve.elastic import WHOLE_S, ElasticSession
+from pliant.ir.endpoint import Request
+from pliant.kernels.emit.isa import host_isa
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
+from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
 from tests.models.onnx_models import parse
 from tests.recurrent_models import write_recurrent
 from tests.run.conftest import paper_profile

@@ -1,4 +1,4 @@
-"""What every engine of `pliant.cluster.comm.Comm` promises, run against all of them."""
+"""What every engine of `pliant.cluster.net.comm.Comm` promises, run against all of them."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pliant.cluster.comm import NOTE_LIMIT_BYTES, Comm, Tag, Traffic
+from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Comm, Tag, Traffic
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 from tests.conformance.comm_engines import ENGINES, Members
 

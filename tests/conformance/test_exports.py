@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compiled import compile as compile_model
+from pliant.api.compile_onnx import compile as compile_model
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

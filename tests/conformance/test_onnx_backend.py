@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx.defs
 import pytest
 
-from pliant.compile.lower.rules import RULES
-from pliant.models.onnx_adapt import RENAMED
-from pliant.models.onnx_vanish import VANISHING
+from pliant.compiler.rules.rules import RULES
+from pliant.models.onnx.onnx_adapt import RENAMED
+from pliant.models.onnx.onnx_vanish import VANISHING
 from tests.conformance.cases import Outcome, run_elsewhere
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compiled import compile as compile_model
-from pliant.run.model import ModelSession
+from pliant.api.compile_onnx import compile as compile_model
+from pliant.run.graph.onnx_session import ModelSession
 
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")

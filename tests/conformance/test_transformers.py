@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.compile.lower.rules import RULES
-from pliant.compile.simplify.passes import simplify
-from pliant.compiled import compile as compile_model
-from pliant.models.onnx_bind import bind
-from pliant.models.onnx_file import open_onnx
+from pliant.api.compile_onnx import compile as compile_model
+from pliant.compiler.passes.passes import simplify
+from pliant.compiler.rules.rules import RULES
+from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_file import open_onnx
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

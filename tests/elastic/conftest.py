@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.elastic.options import StretchOptions
 from pliant.elastic.stretch import stretch
+from pliant.elastic.stretch_options import StretchOptions
 from tests.tiny import tiny_spec, write_model
 
 GOOD = ("a good film", "it is good", "the story was good", "good plot and good actor", "the movie is good")

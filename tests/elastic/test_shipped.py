@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pliant.elastic.grid import Grid, as_markdown
-from pliant.models.checkpoint import open_checkpoint
+from pliant.elastic.trained_grid import Grid, as_markdown
+from pliant.models.hf.checkpoint import open_checkpoint
 
-SHIPPED = Path(str(resources.files("pliant"))) / "assets" / "sst2"
+SHIPPED = Path(str(resources.files("pliant"))) / "models" / "assets" / "sst2"
 
 
 def test_the_shipped_model_opens_and_stays_within_its_size() -> None:

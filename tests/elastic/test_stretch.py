@@ -11,12 +11,12 @@ import torch
 from pliant.elastic.batches import collate, tokenise
 from pliant.elastic.export import load_weights
 from pliant.elastic.network import embed, forward
-from pliant.elastic.options import StretchOptions
 from pliant.elastic.stretch import state_path, stretch
+from pliant.elastic.stretch_options import StretchOptions
 from pliant.elastic.watch import Watch
 from pliant.errors import InputError, ModelError
-from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import read_examples
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import open_tokenizer
 from tests.reference_model import run_model
 from tests.tiny import FAMILIES, tiny_spec, write_model

@@ -9,57 +9,57 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pliant.kernels as package
-from pliant.kernels import isa as isa_table
-from pliant.kernels.attention import attention_ir
-from pliant.kernels.contract import contract_ir
-from pliant.kernels.conv import conv_ir
-from pliant.kernels.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
-from pliant.kernels.conv_args import ConvForm
-from pliant.kernels.conv_deform import deform_ir
-from pliant.kernels.conv_depthwise import depthwise_ir
-from pliant.kernels.conv_quantized import QuantizedConvForm, quantized_conv_ir
-from pliant.kernels.conv_transpose import gather_ir as transposed_gather_ir
-from pliant.kernels.conv_weights import pack_ir
-from pliant.kernels.cumulate import cumulate_ir
-from pliant.kernels.determinant import determinant_ir
-from pliant.kernels.dtypes import DTYPES
-from pliant.kernels.embed import EmbedFormats, embed_ir
-from pliant.kernels.expression import Expr, parse
-from pliant.kernels.extremum import Extremum, extremum_ir
-from pliant.kernels.fourier import fourier_ir
-from pliant.kernels.gemm import gemm_ir
-from pliant.kernels.gemm_int8 import gemm_int8_ir
-from pliant.kernels.gemm_int8 import quantize_rows_ir as round_rows_ir
-from pliant.kernels.grid import Sampling, grid_ir
-from pliant.kernels.index import gather_ir, pick_ir, reverse_ir
-from pliant.kernels.isa import Isa
-from pliant.kernels.loops import rows_ir as loop_rows_ir
-from pliant.kernels.lrn import lrn_ir
-from pliant.kernels.map import map_ir
-from pliant.kernels.mark import cache_ir, one_hot_ir
-from pliant.kernels.matmul import matmul_ir
-from pliant.kernels.matmul_integer import form_for, matmul_integer_ir
-from pliant.kernels.move import rows_ir, spread_ir, strided_ir, transpose_ir
-from pliant.kernels.operations import OPERATIONS
-from pliant.kernels.pool_window import PoolForm, pool_ir
-from pliant.kernels.quantize_rows import quantize_rows_ir, value_range_ir
-from pliant.kernels.recurrent import recurrent_ir, start_ir
-from pliant.kernels.recurrent_args import RecurrentForm
-from pliant.kernels.recurrent_cells import ACTIVATIONS as CELL_ACTIVATIONS
-from pliant.kernels.recurrent_weights import interleave_ir
-from pliant.kernels.reduce import Reduction, reduce_ir
-from pliant.kernels.regions import regions_ir
-from pliant.kernels.resample import resample_ir
-from pliant.kernels.rms_norm import rms_norm_ir
-from pliant.kernels.rotary import rotary_ir
-from pliant.kernels.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
-from pliant.kernels.scaled_block import ELEMENTS
-from pliant.kernels.scatter import added_ir, place_ir, scatter_ir
-from pliant.kernels.topk import topk_ir
-from pliant.kernels.triangle import triangle_ir
-from pliant.kernels.vmath import ACTIVATIONS
-from pliant.kernels.walker import walker_ir
-from pliant.kernels.winograd import winograd_ir
+from pliant.kernels.attention.attention import attention_ir
+from pliant.kernels.attention.rotary import rotary_ir
+from pliant.kernels.coded.embed import EmbedFormats, embed_ir
+from pliant.kernels.coded.gemm import gemm_ir
+from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.coded.gemm_int8 import quantize_rows_ir as round_rows_ir
+from pliant.kernels.conv.conv import conv_ir
+from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
+from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.conv_deform import deform_ir
+from pliant.kernels.conv.conv_depthwise import depthwise_ir
+from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
+from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
+from pliant.kernels.conv.conv_weights import pack_ir
+from pliant.kernels.conv.pool_window import PoolForm, pool_ir
+from pliant.kernels.conv.winograd import winograd_ir
+from pliant.kernels.emit import isa as isa_table
+from pliant.kernels.emit.dtypes import DTYPES
+from pliant.kernels.emit.expression import Expr, parse
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.operations import OPERATIONS
+from pliant.kernels.emit.vmath import ACTIVATIONS
+from pliant.kernels.move.grid_sample import Sampling, grid_ir
+from pliant.kernels.move.index import gather_ir, pick_ir, reverse_ir
+from pliant.kernels.move.mark import cache_ir, one_hot_ir
+from pliant.kernels.move.move import rows_ir, spread_ir, strided_ir, transpose_ir
+from pliant.kernels.move.regions import regions_ir
+from pliant.kernels.move.resample import resample_ir
+from pliant.kernels.move.scatter import added_ir, place_ir, scatter_ir
+from pliant.kernels.move.triangle import triangle_ir
+from pliant.kernels.product.contract import contract_ir
+from pliant.kernels.product.loop_order import rows_ir as loop_rows_ir
+from pliant.kernels.product.matmul import matmul_ir
+from pliant.kernels.product.matmul_integer import form_for, matmul_integer_ir
+from pliant.kernels.product.quantize_rows import quantize_rows_ir, value_range_ir
+from pliant.kernels.product.scaled_block import ELEMENTS
+from pliant.kernels.recurrent.recurrent_args import RecurrentForm
+from pliant.kernels.recurrent.recurrent_cells import ACTIVATIONS as CELL_ACTIVATIONS
+from pliant.kernels.recurrent.recurrent_kernel import recurrent_ir, start_ir
+from pliant.kernels.recurrent.recurrent_weights import interleave_ir
+from pliant.kernels.rows.cumulate import cumulate_ir
+from pliant.kernels.rows.determinant import determinant_ir
+from pliant.kernels.rows.extremum import Extremum, extremum_ir
+from pliant.kernels.rows.fourier import fourier_ir
+from pliant.kernels.rows.lrn import lrn_ir
+from pliant.kernels.rows.map import map_ir
+from pliant.kernels.rows.reduce import Reduction, reduce_ir
+from pliant.kernels.rows.rms_norm import rms_norm_ir
+from pliant.kernels.rows.rowwise import layer_norm_ir, mean_ir, most_ir, softmax_ir
+from pliant.kernels.rows.topk import topk_ir
+from pliant.kernels.runtime.walker import walker_ir
 
 Generator = Callable[[Isa], str]
 

@@ -9,14 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from pliant.cluster.coding import decode as decode_activations
-from pliant.cluster.coding import encode as encode_activations
-from pliant.cluster.comm import Tag
-from pliant.cluster.frame import pack as pack_frames
-from pliant.cluster.frame import unpack as unpack_frame
-from pliant.cluster.letter import Kind, Letter
-from pliant.cluster.letter import unpack as unpack_letter
-from pliant.cluster.messages import (
+from pliant.cluster.control.letter import Kind, Letter
+from pliant.cluster.control.letter import unpack as unpack_letter
+from pliant.cluster.control.messages import (
     Bye,
     Failed,
     Forget,
@@ -45,13 +40,17 @@ from pliant.cluster.messages import (
     encode,
     encode_note,
 )
-from pliant.cluster.overview import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
-from pliant.ir.cluster import Capability, Curve, Drift
+from pliant.cluster.lead.overview import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
+from pliant.cluster.net.activation_coding import decode as decode_activations
+from pliant.cluster.net.activation_coding import encode as encode_activations
+from pliant.cluster.net.comm import Tag
+from pliant.cluster.net.frame import pack as pack_frames
+from pliant.cluster.net.frame import unpack as unpack_frame
 from pliant.ir.partition import Grid, Partition, Share
-from pliant.route.curve import TimeCurve
-from pliant.route.identity import Identity, read_identity
-from pliant.route.tell import Told
-from pliant.route.wire import (
+from pliant.ir.time_curve import TimeCurve
+from pliant.ir.topology import Capability, Curve, Drift
+from pliant.route.node_identity import Identity, read_identity
+from pliant.route.node_messages import (
     RouteMessage,
     Spent,
     decode_packet,
@@ -61,6 +60,7 @@ from pliant.route.wire import (
     encode_route,
     encode_told,
 )
+from pliant.route.node_word import Told
 
 
 @dataclass(frozen=True, slots=True)

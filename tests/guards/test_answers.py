@@ -16,14 +16,14 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from pliant.api import model_directory
-from pliant.kernels.isa import host_isa
-from pliant.models.checkpoint import open_checkpoint
-from pliant.models.encoder_graph import Precise
+from pliant.api.open_elastic import model_directory
+from pliant.api.open_recurrent import open_recurrent
+from pliant.kernels.emit.isa import host_isa
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import picked_layers
 from pliant.models.tokenizer import open_tokenizer
-from pliant.recurrent import open_recurrent
-from pliant.run.engine import Engine
+from pliant.run.submodel.engine import Engine
 from pliant.store.build import build
 from pliant.store.read import open_store
 from tests.conftest import GOLDEN

@@ -20,8 +20,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from pliant.cluster.lead import Led
-from pliant.cluster.patience import Patience
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.lead_run import Led
 from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster, lost
 from tests.cluster.lossy import LossyNetwork

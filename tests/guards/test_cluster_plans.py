@@ -18,21 +18,21 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.cluster.choose import chooser
-from pliant.ir.cluster import Capability, ClusterCost, Curve, Drift, Interface, Links
+from pliant.cluster.lead.choose_partition import chooser
 from pliant.ir.cost import Link, Span, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
-from pliant.ir.text import program_text
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.ahead import ahead
-from pliant.plan.decision import Decision
-from pliant.plan.pace import as_partition
-from pliant.plan.partition import choose_partition, solve
-from pliant.plan.partition_baseline import by_speed, coedge, equal, local
-from pliant.plan.parts import work_flops
-from pliant.plan.problem import Problem, pose
-from pliant.plan.split import layer_segment, program_of, split
+from pliant.ir.program_text import program_text
+from pliant.ir.topology import Capability, ClusterCost, Curve, Drift, Interface, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.decision import Decision
+from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_baseline import by_speed, coedge, equal, local
+from pliant.plan.partition.partition_problem import Problem, pose
+from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.split.ahead_timeline import ahead
+from pliant.plan.split.split import layer_segment, program_of, split
+from pliant.plan.split.stage_graphs import work_flops
 from tests.guards.texts import digests, spans_text
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert, mobilebert

@@ -13,33 +13,33 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from pliant.api import model_directory
-from pliant.compile.call import Target
-from pliant.compile.fragment import fragment_image
-from pliant.compile.image import Image, make_image
-from pliant.compile.image_text import image_text
-from pliant.compile.lower.rules import RULES
-from pliant.compile.recurrent import recurrent_form
-from pliant.compile.stage import coded_form
+from pliant.api.open_elastic import model_directory
+from pliant.api.open_recurrent import recurrent_source
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.fragment import fragment_image
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.executable.image_text import image_text
+from pliant.compiler.executable.recurrent_stages import recurrent_form
+from pliant.compiler.executable.stage import coded_form
+from pliant.compiler.rules.rules import RULES
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.kernels.isa import AVX2, AVX512_VNNI, NEON, host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
-from pliant.models.checkpoint import open_checkpoint
-from pliant.models.encoder_draft import Part
-from pliant.models.encoder_graph import embedding_graph, head_graph, layer_graph
-from pliant.models.onnx_bind import bind
-from pliant.models.onnx_file import open_onnx
-from pliant.models.recurrent_graph import recurrent_graph
+from pliant.kernels.emit.isa import AVX2, AVX512_VNNI, NEON, host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_draft import Part
+from pliant.models.encoder.encoder_graph import embedding_graph, head_graph, layer_graph
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.models.recurrent.recurrent_graph import recurrent_graph
 from pliant.models.spec import ModelSpec
-from pliant.plan.parts import graph_part
-from pliant.plan.stages import stages
-from pliant.profile.forms import CostFile
-from pliant.recurrent import recurrent_source
-from pliant.run.schedule import Planned, Planner, ScheduleKind
-from tests.compile.family_models import bert, written
-from tests.compile.schedule.models import a_network
+from pliant.plan.split.stage_graphs import graph_part
+from pliant.plan.split.stages import stages
+from pliant.profile.form_costs import CostFile
+from pliant.run.graph.schedule_graph import Planned, Planner, ScheduleKind
+from tests.compiler.family_models import bert, written
+from tests.compiler.layout.models import a_network
 from tests.plan.splits import bert as encoder_spec
 
 Golden = Callable[[str, str], None]

@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.api import read_accuracy, read_importance
-from pliant.cluster.key import read_key
-from pliant.compile import saved
+from pliant.api.open_elastic import read_accuracy, read_importance
+from pliant.cluster.net.key import read_key
+from pliant.compiler.aot import compiled_directory as saved
 from pliant.errors import KernelError, StoreError
-from pliant.profile.cache import load_profile, profile_json
-from pliant.profile.forms import CostFile
+from pliant.profile.form_costs import CostFile
+from pliant.profile.profile_cache import load_profile, profile_json
 from pliant.store import manifest as store_manifest
-from pliant.store.files import verify
 from pliant.store.read import open_store
+from pliant.store.store_files import verify
 from tests.fixtures.formats.models import ACCURACY, FEEDS, IMPORTANCE, TEXT, random_models, store_answers
 from tests.fixtures.formats.versions import HERE, released
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from pliant.route.identity import Identity
-from pliant.route.wire import ROUTE_HEADER, RouteMessage, encode_route
+from pliant.route.node_identity import Identity
+from pliant.route.node_messages import ROUTE_HEADER, RouteMessage, encode_route
 from tests.serve.models import Upper
 from tests.serve.nodes import Running, asking, running
 

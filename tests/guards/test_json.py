@@ -20,8 +20,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
+from pliant.api.open_cluster import Cluster
 from pliant.cli.app import app
-from pliant.clustered import Cluster
 from tests.cluster.processes import MAIN, small_model, workers
 from tests.conftest import GOLDEN
 from tests.guards.forms import shape_of

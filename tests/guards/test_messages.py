@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from pliant.cluster import frame, letter, messages
+from pliant.cluster.control import letter, messages
+from pliant.cluster.net import frame
 from pliant.errors import PeerMisbehaved
 from tests.fixtures.formats.versions import released
 from tests.guards.messages import CONTROL, Guarded, guarded

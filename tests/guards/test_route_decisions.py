@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 
 from pliant.ir.cost import Link
-from pliant.route.choose import ENERGY, Choice, Objective
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import ENERGY, Choice, Objective
 from pliant.route.energy import A53_COVE, LTE
-from pliant.route.oracle import judge, oracle
 from pliant.route.router import Router
-from pliant.route.series import LinkSeries, bluetooth, constant, steps
-from pliant.route.settings import RouterSettings, paper
-from pliant.route.simulate import Run, simulate
+from pliant.route.router_settings import RouterSettings, paper
 from pliant.route.trade import Level, Trade
-from pliant.route.world import Device, Edge, Inputs, Spell, World, draw
+from research.oracle import judge, oracle
+from research.series import LinkSeries, bluetooth, constant, steps
+from research.simulate import Run, simulate
+from research.world import Device, Edge, Inputs, Spell, World, draw
 from tests.guards.texts import digest
 from tests.route.closed_loop import ClosedLoop
 

@@ -13,27 +13,27 @@ from inspect import getsource
 from typing import Any
 
 import pliant
-from pliant.cluster.blame import Verdict
-from pliant.cluster.run_log import Fault
-from pliant.cluster.steer import Switch
-from pliant.clustered import ClusterPlan, ClusterReply, MemberStatus
+from pliant.api.open_cluster import ClusterPlan, ClusterReply, MemberStatus
+from pliant.cluster.lead.run_log import Fault
+from pliant.cluster.lead.steer import Switch
+from pliant.cluster.watch.blame import Verdict
 from pliant.errors import PliantError
 from pliant.ir.cost import Span
 from pliant.ir.device import DeviceProfile, Dilation
 from pliant.ir.partition import Partition, Share
-from pliant.plan.options import PlanOptions
 from pliant.plan.result import Plan
-from pliant.run.compiled import CompiledSession
-from pliant.run.memory import MemoryBudget
-from pliant.run.model import ModelSession
-from pliant.run.profile import Profile
-from pliant.run.recurrent import RecurrentAnswer, RecurrentModel
-from pliant.run.reply import Reply
-from pliant.run.session import Session, SessionOptions
+from pliant.plan.submodel.plan_options import PlanOptions
+from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.onnx_session import ModelSession
+from pliant.run.graph.recurrent_session import RecurrentAnswer, RecurrentModel
+from pliant.run.graph.step_profile import Profile
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import Session, SessionOptions
 from tests.guards.forms import shown_signature, shown_type
 
 # `pliant.compile` and `pliant.load` are functions under the name of a module, for a little longer.
-from pliant.compiled import compile as compile_model  # isort: skip
+from pliant.api.compile_onnx import compile as compile_model  # isort: skip
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "compile": compile_model,

@@ -5,7 +5,7 @@ from hashlib import sha256
 
 from pliant.ir.cost import Span
 from pliant.ir.program import Program
-from pliant.ir.text import program_text
+from pliant.ir.program_text import program_text
 
 
 def digest(text: str) -> str:

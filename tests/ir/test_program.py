@@ -21,7 +21,7 @@ from pliant.ir.program import (
     part_of,
     project,
 )
-from pliant.ir.text import program_text
+from pliant.ir.program_text import program_text
 
 LAYER = Compute("layer", 3, 12)
 HIDDEN = Tensor("hidden", (Linear("tokens"), 384))

@@ -6,8 +6,8 @@ from functools import cache
 
 import numpy as np
 
-from pliant.kernels.jit import Library
-from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.jit import Library
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.kernels.isa import AVX2, AVX512, X86_64, Isa, portable
-from pliant.kernels.jit import Library
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.runtime.jit import Library
 
 
 @pytest.fixture(scope="session")

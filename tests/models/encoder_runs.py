@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pliant.compile.call import Target
-from pliant.compile.fragment import fragment_image
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.fragment import fragment_image
 from pliant.ir.graph import Graph
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
-from pliant.kernels.pool import Pool
-from pliant.models.encoder_family import Answer
-from pliant.models.encoder_parts import whole_layer
-from pliant.models.encoder_source import Encoder
-from pliant.run.compiled import open_image
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_family import Answer
+from pliant.models.encoder.encoder_parts import whole_layer
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.run.graph.graph_session import open_image
 
 
 def run_encoder(source: Encoder, feeds: Mapping[str, np.ndarray], answer: Answer | None = None) -> np.ndarray:

@@ -10,9 +10,9 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
-from pliant.models.onnx_bind import bind
-from pliant.models.onnx_file import open_onnx
-from tests.compile.simplify.reading import EVERY_OPERATOR
+from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_file import open_onnx
+from tests.compiler.passes.reading import EVERY_OPERATOR
 
 
 def parse(text: str, opset: int = 17, functions: str = "") -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.models.encoder_directory import open_directory
-from pliant.models.encoder_source import Encoder
+from pliant.models.encoder.encoder_directory import open_directory
+from pliant.models.encoder.encoder_source import Encoder
 from tests.models.encoder_runs import run_encoder
 
 torch = pytest.importorskip("torch", reason="transformers needs torch")

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.models.checkpoint import open_checkpoint, save_checkpoint
 from pliant.models.examples import read_examples
+from pliant.models.hf.checkpoint import open_checkpoint, save_checkpoint
 from pliant.models.spec import Family, Head, ModelSpec, tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
 from tests.reference_model import encode, run_model

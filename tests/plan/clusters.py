@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from pliant.ir.cluster import Capability, ClusterCost, Curve, Interface, Links
 from pliant.ir.cost import Link, latency, simulate
 from pliant.ir.partition import Partition
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.ahead import ahead
-from pliant.plan.parts import work_flops
-from pliant.plan.split import split
+from pliant.ir.topology import Capability, ClusterCost, Curve, Interface, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.ahead_timeline import ahead
+from pliant.plan.split.split import split
+from pliant.plan.split.stage_graphs import work_flops
 
 
 def cluster(

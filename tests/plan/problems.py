@@ -3,7 +3,7 @@
 import numpy as np
 
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
-from pliant.plan.shape import StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 
 def random_problem(

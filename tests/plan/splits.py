@@ -3,7 +3,7 @@
 import numpy as np
 
 from pliant.ir.partition import Grid, Mode, Partition, Share
-from pliant.models.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Narrowing, Norm
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Narrowing, Norm
 
 MODES: tuple[Mode, ...] = ("ws", "1d", "2d")
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
-from pliant.models.checkpoint import open_checkpoint
-from pliant.plan.baseline import load_and_execute, preload_model, standard_pipeline
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.result import Plan, plan_text
-from pliant.plan.search import OURS, PAPER, plan
-from pliant.plan.shape import StoreShape, store_shape
+from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
+from pliant.plan.submodel.search import OURS, PAPER, plan
+from pliant.plan.submodel.shape import StoreShape, store_shape
 from tests.plan.problems import random_problem
 
 ORDINARY = StoreShape(12, 12, (12,), 18432, 294912, (12,))

@@ -5,8 +5,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from pliant.plan.accuracy import ExpectedAccuracy, curves, expected_accuracy, expected_grid
-from pliant.plan.options import OURS
+from pliant.plan.submodel.accuracy import ExpectedAccuracy, curves, expected_accuracy, expected_grid
+from pliant.plan.submodel.plan_options import OURS
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 
 PLACES = [(n, m, bits) for n in range(1, 7) for m in (3, 6, 9, 12) for bits in (2, 4, 32)]

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable
-from pliant.plan.accuracy import AccuracyGrid
 from pliant.plan.result import Plan
-from pliant.plan.search import plan
-from pliant.plan.shape import StoreShape
-from pliant.plan.submodel import rank, submodels
-
-from .problems import random_problem
+from pliant.plan.submodel.accuracy import AccuracyGrid
+from pliant.plan.submodel.search import plan
+from pliant.plan.submodel.shape import StoreShape
+from pliant.plan.submodel.submodel import rank, submodels
+from tests.plan.problems import random_problem
 
 ROUNDING = 1e-12  # of sums of floats, in another order
 Problem = tuple[StoreShape, CostTable, Budget, np.ndarray]

@@ -8,8 +8,8 @@ import pytest
 from pliant.errors import InputError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
 from pliant.plan.picture import draw_plan
-from pliant.plan.search import plan
-from pliant.plan.shape import StoreShape
+from pliant.plan.submodel.search import plan
+from pliant.plan.submodel.shape import StoreShape
 
 SHAPE = StoreShape(4, 6, (3, 6), 18432, 294912, (1, 2, 3, 4))
 COSTS = CostTable((LayerCost(3, 1e-3, 1e-3), LayerCost(6, 2e-3, 2e-3)), Disk(1e-4, 8e8), 1e-4, 1e-4, 1e-4)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.kernels.isa import host_isa
-from pliant.kernels.jit import Library
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
 from pliant.profile.cycles import calibrated_frequency
 
 

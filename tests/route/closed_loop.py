@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from pliant.ir.cost import Link
-from pliant.route.choose import LOCAL
-from pliant.route.curve import TimeCurve
-from pliant.route.queue import Passage
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
-from pliant.route.settings import RouterSettings
+from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream_queue import Passage
 
 N = 10
 SETTINGS = RouterSettings(N)

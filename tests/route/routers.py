@@ -1,10 +1,10 @@
 """A router with upstreams that are a fixed way off, for tests that tell it of events."""
 
 from pliant.ir.cost import Link
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
+from pliant.route.node_word import Told
 from pliant.route.router import Router
-from pliant.route.settings import RouterSettings
-from pliant.route.tell import Told
+from pliant.route.router_settings import RouterSettings
 
 MAX_N = 100
 LINK = Link(0.1, 250e3)

@@ -4,8 +4,8 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.choose import ENERGY, LOCAL, TIME
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME
 from pliant.route.energy import (
     A53_COVE,
     A53_IMDB,
@@ -15,9 +15,9 @@ from pliant.route.energy import (
     local_candidate,
     remote_candidate,
 )
+from pliant.route.node_word import Told
 from pliant.route.router import Router
-from pliant.route.settings import RouterSettings
-from pliant.route.tell import Told
+from pliant.route.router_settings import RouterSettings
 
 
 def test_the_papers_powers_are_figure_8s() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
 from pliant.route.fit import FitSettings, LocalTimes, least_squares, robust
 
 MAX_N = 200

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.cost import Link
-from pliant.route.choose import LOCAL
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.due import Broadcast, Ping
+from pliant.route.node_word import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
-from pliant.route.tell import Trail
 from tests.route.routers import MAX_N, SETTINGS
 
 

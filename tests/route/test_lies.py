@@ -2,8 +2,8 @@
 
 import pytest
 
-from pliant.route.choose import LOCAL
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.due import Ping
 from pliant.route.router import Router
 from tests.route.routers import MAX_N, router, word

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.choose import ENERGY
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
-from pliant.route.oracle import alone, judge, oracle
-from pliant.route.series import LinkSeries, constant, steps
-from pliant.route.settings import RouterSettings
-from pliant.route.simulate import simulate
-from pliant.route.world import Device, Edge, Inputs, Sizes, Spell, World, draw
+from pliant.route.router_settings import RouterSettings
+from research.oracle import alone, judge, oracle
+from research.series import LinkSeries, constant, steps
+from research.simulate import simulate
+from research.world import Device, Edge, Inputs, Sizes, Spell, World, draw
 
 RATE = 1e9
 NOTHING = Sizes(0, 0, 0, 0)

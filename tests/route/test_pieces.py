@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
 from pliant.route.pieces import Quadratic, piecewise
 
 part = st.floats(0.0, 1.0).map(lambda x: round(x, 4))

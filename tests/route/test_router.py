@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from pliant.errors import RouteError
-from pliant.route.choose import LOCAL
-from pliant.route.curve import line
+from pliant.ir.time_curve import line
+from pliant.route.choose_endpoint import LOCAL
 from pliant.route.due import Broadcast, Ping, Probe
+from pliant.route.node_word import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
-from pliant.route.settings import RouterSettings, paper
-from pliant.route.tell import Trail
+from pliant.route.router_settings import RouterSettings, paper
 from tests.route.routers import FAST, LINK, MAX_N, SETTINGS, SLOW, router, word
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.series import LinkSeries, Trace, bluetooth, constant, read_ripe, steps, windows
+from research.series import LinkSeries, Trace, bluetooth, constant, read_ripe, steps, windows
 
 FAST, SLOW = Link(0.1, 250e3), Link(0.3, 250e3)
 HEAD = "epoch;rtt;cp\n"

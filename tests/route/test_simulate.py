@@ -5,14 +5,14 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.choose import ENERGY
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
+from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
-from pliant.route.oracle import alone, judge, oracle
-from pliant.route.series import LinkSeries, constant, steps
-from pliant.route.settings import RouterSettings, paper
-from pliant.route.simulate import Run, simulate
-from pliant.route.world import Device, Edge, Inputs, Sizes, Spell, World, draw
+from pliant.route.router_settings import RouterSettings, paper
+from research.oracle import alone, judge, oracle
+from research.series import LinkSeries, constant, steps
+from research.simulate import Run, simulate
+from research.world import Device, Edge, Inputs, Sizes, Spell, World, draw
 
 RATE = 1e9
 NOTHING = Sizes(0, 0, 0, 0)

@@ -5,9 +5,9 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.curve import line
-from pliant.route.series import constant
-from pliant.route.world import Device, Edge, Spell, World, draw, learned
+from pliant.ir.time_curve import line
+from research.series import constant
+from research.world import Device, Edge, Spell, World, draw, learned
 
 LINK = constant(Link(0.1, 250e3))
 A, B, C = (Device(name, line(0.0, 0.01, 50), 0.1) for name in "abc")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
-from pliant.models.checkpoint import open_checkpoint
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build
 
 

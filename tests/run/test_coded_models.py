@@ -12,10 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import pliant
-from pliant.compile.ahead import write_c
-from pliant.compile.saved import save
+from pliant.compiler.aot.ahead_of_time import write_c
+from pliant.compiler.aot.compiled_directory import save
 from pliant.errors import InputError
-from tests.store.test_matrix import meant, weights
+from tests.store.coding.test_matrix import meant, weights
 
 SIZES = ((64, 200), (200, 90), (90, 70))
 

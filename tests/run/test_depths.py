@@ -7,9 +7,9 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.device import DeviceProfile
-from pliant.plan.options import PlanOptions
-from pliant.run.session import Session, SessionOptions
-from pliant.serve.elastic import WHOLE_S, ElasticSession
+from pliant.plan.submodel.plan_options import PlanOptions
+from pliant.run.submodel.session import Session, SessionOptions
+from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
 from pliant.store.read import open_store
 
 ORDINARY = {"n_layers": 4, "widths": (4,)}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pliant.ir.device import DeviceProfile
-from pliant.profile.cache import save_profile
+from pliant.profile.profile_cache import save_profile
 
 # In a process of its own: here, the checks of annotations would answer before the sessions do.
 SCRIPT = """
@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pliant
-from pliant.cluster.key import new_key
+from pliant.cluster.net.key import new_key
 from pliant.errors import PliantError
-from pliant.profile.cache import load_profile
+from pliant.profile.profile_cache import load_profile
 
 model, cache, profile = map(Path, sys.argv[1:])
 product = onnx.parser.parse_model(

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError
 from pliant.ir.cost import cost_table
 from pliant.ir.device import Disk
-from pliant.plan.accuracy import ExpectedAccuracy
-from pliant.plan.preload import held_bytes
 from pliant.plan.result import Plan
-from pliant.plan.search import PAPER
-from pliant.plan.shape import FULL_BITS, StoreShape
-from pliant.run.planning import Planner, SessionOptions
-from pliant.run.session import Session
+from pliant.plan.submodel.accuracy import ExpectedAccuracy
+from pliant.plan.submodel.preload_set import held_bytes
+from pliant.plan.submodel.search import PAPER
+from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.run.submodel.planning import Planner, SessionOptions
+from pliant.run.submodel.session import Session
 from pliant.store.read import open_store
 from tests.plan.problems import random_problem
 from tests.plan.test_monotone import assert_never_worse, random_grid

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.compile.call import Target
-from pliant.compile.saved import save
-from pliant.compiled import compile, whole
+from pliant.api.compile_onnx import compile, whole
+from pliant.compiler.aot.compiled_directory import save
+from pliant.compiler.executable.call import Target
 from pliant.errors import InputError
-from pliant.kernels.isa import host_isa
-from pliant.run.compiled import CompiledSession
-from pliant.run.model import ModelSession
+from pliant.kernels.emit.isa import host_isa
+from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.onnx_session import ModelSession
 from tests.models.onnx_models import parse
 
 Session = ModelSession | CompiledSession

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import pliant
-from pliant.compile.saved import save
+from pliant.compiler.aot.compiled_directory import save
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

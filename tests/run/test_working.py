@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pliant.ir.device import DeviceProfile
-from pliant.run.planning import SessionOptions
-from pliant.run.session import Session
+from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.session import Session
 from pliant.store.read import open_store
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}

@@ -7,12 +7,12 @@ from typing import Literal
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.port import Port
-from pliant.route.endpoint import Endpoint, Request
-from pliant.serve.inference import Signature
-from pliant.serve.served import Tensors
-from pliant.serve.tensors import DATATYPES
-from pliant.serve.whole import Whole
+from pliant.serve.node.served import Tensors
+from pliant.serve.node.whole_endpoint import Whole
+from pliant.serve.protocol.inference import Signature
+from pliant.serve.protocol.oip_tensors import DATATYPES
 
 
 def texts(*words: str | bytes) -> np.ndarray:

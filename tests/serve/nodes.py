@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from pliant.route.curve import TimeCurve
-from pliant.route.settings import RouterSettings
-from pliant.serve.launch import NodeOptions, serve
-from pliant.serve.node import Node
-from pliant.serve.security import Address
-from pliant.serve.served import Served
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.router_settings import RouterSettings
+from pliant.serve.http.security import Address
+from pliant.serve.node.served import Served
+from pliant.serve.node.serving_node import Node
+from pliant.serve.node.start_node import NodeOptions, serve
 
 ANY_PORT = Address("127.0.0.1", 0)
 PATIENCE_S = 60.0

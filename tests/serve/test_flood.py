@@ -16,12 +16,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from pliant.errors import InputError
-from pliant.serve.connection import guarded
-from pliant.serve.limits import Limits
-from pliant.serve.server import within_descriptors
-from tests.serve.models import Echo, Upper
-from tests.serve.nodes import PATIENCE_S, Running, running
-from tests.serve.test_connection import (
+from pliant.serve.http.connection import guarded
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.server import within_descriptors
+from tests.serve.http.test_connection import (
     LIMITS,
     LIVE,
     Timers,
@@ -32,6 +30,8 @@ from tests.serve.test_connection import (
     said,
     until_closed,
 )
+from tests.serve.models import Echo, Upper
+from tests.serve.nodes import PATIENCE_S, Running, running
 from tests.serve.test_routing import metric, until
 
 FEW = replace(LIMITS, n_connections=12, n_client_connections=8, n_reserved_connections=4)

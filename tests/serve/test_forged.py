@@ -4,10 +4,10 @@ import httpx
 import pytest
 
 from pliant.errors import NodeError
-from pliant.route.curve import TimeCurve
-from pliant.route.tell import Told
-from pliant.route.wire import encode_told
-from pliant.serve.upstreams import CURVE_PATH, TELL_PATH
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.node_messages import encode_told
+from pliant.route.node_word import Told
+from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, asking, fixed, running

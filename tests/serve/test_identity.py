@@ -10,11 +10,11 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import pliant
-from pliant import api
+from pliant.api import open_elastic as api
 from pliant.cli.app import app
-from pliant.route.identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
-from pliant.serve.content import content_identity
-from pliant.serve.served import open_served
+from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
+from pliant.serve.node.served import open_served
+from pliant.serve.protocol.content_hash import content_identity
 from tests.models.onnx_models import external
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, reserved, running

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.route.endpoint import Request
-from pliant.route.wire import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
-from pliant.serve.limits import Limits
-from pliant.serve.served import Tensors
-from pliant.serve.upstreams import REQUEST_HEADER
+from pliant.ir.endpoint import Request
+from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
+from pliant.serve.http.limits import Limits
+from pliant.serve.node.served import Tensors
+from pliant.serve.upstream.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, fixed, reserved, running
@@ -189,7 +189,7 @@ def test_an_upstream_that_answers_nonsense_is_not_believed(lie: dict[str, Any]) 
 def test_a_node_gives_up_on_the_next_before_it_is_given_up_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else both time out at once, both answer by themselves, and the end node blames the gateway."""
     # The gateway has half of it for its own answer: more than a busy machine keeps a thread waiting.
-    monkeypatch.setattr("pliant.serve.upstreams._SHORTEST_S", 8.0)
+    monkeypatch.setattr("pliant.serve.upstream.upstreams._SHORTEST_S", 8.0)
     options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
     with (
         Liar(is_silent=True) as silent,
@@ -254,7 +254,7 @@ def test_broadcasts_that_cannot_be_are_refused() -> None:
 
 def test_a_node_that_takes_longer_than_it_tells_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """[crime.damage] a curve that is a lie, not a wrong form: no wrong route lasts."""
-    monkeypatch.setattr("pliant.serve.upstreams._SHORTEST_S", PATIENCE_S)
+    monkeypatch.setattr("pliant.serve.upstream.upstreams._SHORTEST_S", PATIENCE_S)
     with Liar(points="[[0,0.0]]", content=GOOD, spent_s=7.0) as liar, end_below(liar.url) as end:
         until(lambda: target_of(end, 50) == liar.url)
         for _ in range(6):

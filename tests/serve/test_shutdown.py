@@ -10,10 +10,10 @@ from http.client import HTTPConnection, HTTPException
 import httpx
 import pytest
 
-from pliant.serve.launch import NodeOptions
-from pliant.serve.limits import Limits
-from pliant.serve.security import Address
-from pliant.serve.server import bind, refuse_connections
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import Address
+from pliant.serve.http.server import bind, refuse_connections
+from pliant.serve.node.start_node import NodeOptions
 from tests.serve.models import Upper
 from tests.serve.nodes import ANY_PORT, PATIENCE_S, asking, running
 
@@ -106,7 +106,7 @@ def defers(monkeypatch: pytest.MonkeyPatch) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, int(PATIENCE_S))
         return sock
 
-    monkeypatch.setattr("pliant.serve.launch.bind", listening)
+    monkeypatch.setattr("pliant.serve.node.start_node.bind", listening)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -115,7 +115,7 @@ def test_a_handshake_that_ends_after_others_are_refused_is_answered(
     monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     """The system completed it between the last accept and the close, which reset it with its request."""
-    monkeypatch.setattr("pliant.serve.server.LINGER_S", PATIENCE_S)
+    monkeypatch.setattr("pliant.serve.http.server.LINGER_S", PATIENCE_S)
     with running(Upper(), listen=Address(host, 0)) as node:
         port = int(node.address.rpartition(":")[2])
         with socket.create_connection((host, port), timeout=PATIENCE_S) as early:
@@ -131,7 +131,7 @@ def test_a_node_ends_where_the_system_cannot_refuse_connections_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Older systems, and sandboxes that forbid it: closing the socket refuses them there."""
-    monkeypatch.setattr("pliant.serve.server._BIND_TO_INTERFACE", -1)
+    monkeypatch.setattr("pliant.serve.http.server._BIND_TO_INTERFACE", -1)
     with bind(ANY_PORT) as sock:
         assert not refuse_connections(sock)
     with running(Upper()) as node:

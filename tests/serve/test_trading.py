@@ -12,11 +12,11 @@ import pytest
 
 import pliant
 from pliant.errors import NodeError
-from pliant.route.curve import TimeCurve
-from pliant.route.endpoint import Estimate, Reply, Request
+from pliant.ir.endpoint import Estimate, Reply, Request
+from pliant.ir.time_curve import TimeCurve
 from pliant.route.trade import Level, Trade
-from pliant.serve.served import open_served
-from pliant.serve.terms import Terms
+from pliant.serve.node.served import open_served
+from pliant.serve.protocol.terms import Terms
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
 from tests.serve.test_routing import metric, until

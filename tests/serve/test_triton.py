@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.serve.tensors import DATATYPES, numpy_dtype
+from pliant.serve.protocol.oip_tensors import DATATYPES, numpy_dtype
 from tests.serve.models import Echo, Upper, texts
 from tests.serve.nodes import running
 

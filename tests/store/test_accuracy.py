@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import StoreError
-from pliant.models.checkpoint import open_checkpoint
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build
 from pliant.store.manifest import (
     AccuracyEntry,

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from pliant.errors import StoreError
-from pliant.models.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from pliant.models.spec import ModelSpec
-from pliant.plan.load import count_reads
-from pliant.plan.shape import store_shape
+from pliant.plan.submodel.io_plan import count_reads
+from pliant.plan.submodel.shape import store_shape
 from pliant.store.build import Progress, build
-from pliant.store.encode import to_precision
-from pliant.store.files import DenseTable, verify
+from pliant.store.coding.cut_slices import LINEARS, column_group_starts, cut
+from pliant.store.coding.encode_layer import to_precision
+from pliant.store.coding.planes import decode, unpack_planes
+from pliant.store.coding.quantize import Quantizer, quantize_table
 from pliant.store.manifest import FULL, put_importance
-from pliant.store.planes import decode, unpack_planes
-from pliant.store.quantize import Quantizer, quantize_table
 from pliant.store.read import Run, Store, aligned_buffer, open_store
-from pliant.store.slices import LINEARS, column_group_starts, cut
+from pliant.store.store_files import DenseTable, verify
 from tests.tiny import random_tensors, tiny_spec, write_model
 
 PADDED = {"head_dim 8": {}, "odd hidden": {"hidden": 36, "embedding": 36, "ffn": 52}}

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 from pliant.errors import ModelError, StoreError
-from pliant.models.checkpoint import open_checkpoint
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build, layer_layout
-from pliant.store.files import verify
 from pliant.store.manifest import FULL, VERSION
 from pliant.store.read import Run, open_store
+from pliant.store.store_files import verify
 from tests.tiny import tiny_spec
 
 BUILD = """
 import sys
 from pathlib import Path
-from pliant.models.checkpoint import open_checkpoint
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build
 
 def on_progress(p):

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.cluster.choose import chooser
-from pliant.cluster.holding import SPARE_BYTES
-from pliant.cluster.patience import Patience
-from pliant.clustered import ClusterReply
-from pliant.ir.cluster import Capability, Links
+from pliant.api.open_cluster import ClusterReply
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.member.member_models import SPARE_BYTES
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Exchange, value
-from pliant.models.encoder_spec import EncoderSpec
-from pliant.plan.parts import weight_bytes
-from pliant.plan.split import layer_segment
-from pliant.profile.memory import used_bytes
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.split import layer_segment
+from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.profile.system_memory import used_bytes
 from testbed import DeviceSpec, rate, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
@@ -57,8 +57,8 @@ def by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Nor does it say whether a change pays: how long weights load is the machine's affair.
     """
-    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares, least_gain: _by_memory)
-    monkeypatch.setattr("pliant.cluster.steer.pays", lambda *seconds: True)
+    monkeypatch.setattr("pliant.api.open_cluster.chooser", lambda mode, shares, least_gain: _by_memory)
+    monkeypatch.setattr("pliant.cluster.lead.steer.pays", lambda *seconds: True)
 
 
 def _by_memory(
@@ -247,7 +247,7 @@ def test_a_device_that_was_slow_and_left_out_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs tell nothing of who has no part in them; after a while it counts as it was measured."""
-    monkeypatch.setattr("pliant.cluster.retry.FIRST_S", 0.2)
+    monkeypatch.setattr("pliant.cluster.watch.retry.FIRST_S", 0.2)
     pace = tmp_path / "pace"
     _say(pace, SLOWER)
     words = ("--dilate-compute", f"@{pace}")

@@ -11,7 +11,7 @@ from testbed import BedError, DeviceSpec
 from tests.testbed.conftest import MakeNetwork, said_by
 
 _TELL = """
-from pliant.profile.memory import free_memory_bytes, memory_bytes
+from pliant.profile.system_memory import free_memory_bytes, memory_bytes
 print(memory_bytes(), free_memory_bytes())
 """
 # Holds some bytes for good.

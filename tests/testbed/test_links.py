@@ -4,9 +4,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 
-from pliant.cluster.comm_zmq import ZmqComm
-from pliant.cluster.key import Key, make_key
-from pliant.cluster.measure_links import Pair, links_of, measure_links
+from pliant.cluster.lead.measure_links import Pair, links_of, measure_links
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import Key, make_key
 from pliant.ir.cost import Link
 from testbed import Device, DeviceSpec, rate
 from testbed.inside import inside

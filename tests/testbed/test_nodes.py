@@ -8,8 +8,8 @@ from typing import Any, final
 import httpx
 import pytest
 
-from pliant.recurrent import open_recurrent
-from pliant.run.recurrent import RecurrentModel
+from pliant.api.open_recurrent import open_recurrent
+from pliant.run.graph.recurrent_session import RecurrentModel
 from testbed import DeviceSpec, why_not
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.cluster.patience import Patience
-from pliant.clustered import ClusterReply
+from pliant.api.open_cluster import ClusterReply
+from pliant.cluster.control.patience import Patience
 from testbed import DeviceSpec, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries

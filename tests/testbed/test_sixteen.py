@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.cluster.choose import chooser
-from pliant.cluster.key import make_key
-from pliant.cluster.meet import PORT
-from pliant.cluster.patience import Patience
-from pliant.clustered import Cluster, ClusterReply
-from pliant.ir.cluster import Capability, Links
+from pliant.api.open_cluster import Cluster, ClusterReply
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.choose_partition import chooser
+from pliant.cluster.net.connect_members import PORT
+from pliant.cluster.net.key import make_key
 from pliant.ir.partition import Mode, Partition
-from pliant.models.encoder_spec import EncoderSpec
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
 from testbed import DeviceSpec, Network, why_not
 from testbed.hepti import start_worker
 from testbed.inside import inside
@@ -53,7 +53,7 @@ def _whole(cluster: Cluster, model: str, feeds: dict[str, np.ndarray], n_workers
 @pytest.fixture
 def by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares are equal; the mode follows from the number of tokens, so that one cluster runs all three."""
-    monkeypatch.setattr("pliant.clustered.chooser", lambda mode, shares, least_gain: _by_tokens)
+    monkeypatch.setattr("pliant.api.open_cluster.chooser", lambda mode, shares, least_gain: _by_tokens)
 
 
 def _by_tokens(

@@ -10,16 +10,16 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from pliant import compiled
+from pliant.api import compile_onnx as compiled
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
-from pliant.cli.options import Json, Precise, Threads
+from pliant.cli.peers import PEERS, Run, open_peer
 from pliant.cli.show import console, print_json
 from pliant.cli.trace import Trace, kept
+from pliant.cli.verb_options import Json, Precise, Threads
 from pliant.errors import InputError
-from pliant.evaluate.peers import PEERS, Run, open_peer
 from pliant.quantities import format_seconds
-from pliant.run.ports import fixed
-from pliant.run.profile import Profile
+from pliant.run.graph.ports import fixed
+from pliant.run.graph.step_profile import Profile
 from pliant.settings import thread_count
 
 

@@ -8,19 +8,29 @@ from typing import Annotated, Literal
 import typer
 from rich.table import Table
 
-from pliant import compiled
-from pliant.cli.options import Json, Precise, Threads
+from pliant.api import compile_onnx as compiled
 from pliant.cli.show import console, print_json
-from pliant.compile.ahead import write_c
-from pliant.compile.call import Target
-from pliant.compile.image import Image
-from pliant.compile.saved import save
+from pliant.cli.verb_options import Json, Precise, Threads
+from pliant.compiler.aot.ahead_of_time import write_c
+from pliant.compiler.aot.compiled_directory import save
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import Image
 from pliant.errors import InputError
-from pliant.kernels.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa, host_isa
-from pliant.models.onnx_file import onnx_identity
+from pliant.kernels.emit.isa import (
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_VNNI,
+    NEON,
+    NEON_DOT,
+    X86_64,
+    Isa,
+    host_isa,
+)
+from pliant.models.onnx.onnx_file import onnx_identity
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.model import Weights
-from pliant.run.schedule import ScheduleReport
+from pliant.run.graph.onnx_session import Weights
+from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.settings import cache_folder, thread_count
 
 Emit = Literal["session", "c"]

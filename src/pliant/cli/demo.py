@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from pliant import api
-from pliant.cli.options import Asked, Json
+from pliant.api import open_elastic as api
 from pliant.cli.show import print_json, progress_bar, reply_values, show_plan, show_reply, show_steps
+from pliant.cli.verb_options import Asked, Json
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
 

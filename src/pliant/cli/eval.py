@@ -7,18 +7,18 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from pliant.cli.options import Asked, Json, System, asking
+from pliant.api.open_recurrent import names_recurrent
 from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
 from pliant.cli.show import print_json, progress_bar, show_truncation
-from pliant.cli.texts import Reading, Text, Truncate, readable
+from pliant.cli.text_lines import Reading, Text, Truncate, readable
+from pliant.cli.verb_options import Asked, Json, System, asking
+from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
-from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import Example, read_examples
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.submodel import Cut
+from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
-from pliant.recurrent import names_recurrent
-from pliant.run.reply import Reply
+from pliant.run.submodel.reply import Reply
 
 
 @asking

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from pliant import api
-from pliant.cli.options import Json
+from pliant.api import open_elastic as api
+from pliant.api.open_recurrent import names_recurrent, recurrent_source
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.show import console, print_json, progress_bar
-from pliant.compile.saved import PROGRAM, open_saved
+from pliant.cli.verb_options import Json
+from pliant.compiler.aot.compiled_directory import PROGRAM, open_saved
 from pliant.errors import InputError
-from pliant.models.onnx_file import open_onnx
+from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
-from pliant.recurrent import names_recurrent, recurrent_source
 from pliant.settings import cache_folder
-from pliant.store.files import verify as verify_files
 from pliant.store.manifest import Manifest
+from pliant.store.store_files import verify as verify_files
 
 
 def inspect(

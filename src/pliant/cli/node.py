@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from pliant import __version__
-from pliant.cli.cluster_options import KeyFile, Slower, say
-from pliant.cli.options import Json, LayersLeft, Threads
+from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.show import print_json
+from pliant.cli.verb_options import Json, LayersLeft, Threads
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
-from pliant.serve.security import Tls, parse_address, read_tokens
-from pliant.serve.served import Served, open_served
-from pliant.serve.terms import Terms
+from pliant.serve.http.security import Tls, parse_address, read_tokens
+from pliant.serve.node.served import Served, open_served
+from pliant.serve.protocol.terms import Terms
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
@@ -132,9 +132,9 @@ def node(
     json: Json = False,
 ) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
-    from pliant.serve.callback import parse_callbacks
-    from pliant.serve.launch import NodeOptions, serve  # needs the extra; the help does not
-    from pliant.serve.power import read_objective, read_power, read_radio
+    from pliant.serve.node.power import read_objective, read_power, read_radio
+    from pliant.serve.node.start_node import NodeOptions, serve  # needs the extra; the help does not
+    from pliant.serve.upstream.callback import parse_callbacks
 
     if per_joule and power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
@@ -163,7 +163,7 @@ def node(
     if cluster is None:
         served = open_served(model, preload=preload, threads=threads, dilation=dilate, depths=depths)
     else:
-        from pliant.serve.cluster import open_cluster_text  # needs pyzmq
+        from pliant.serve.node.cluster_endpoint import open_cluster_text  # needs pyzmq
 
         served = open_cluster_text(
             model, cluster, key=key, n_workers=workers, threads=threads, dilation=dilate, on_event=say

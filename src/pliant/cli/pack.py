@@ -8,20 +8,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from pliant import api
-from pliant.api import Importance, OnProgress, read_accuracy, read_importance
-from pliant.cli.options import Json, numbers
+from pliant.api import open_elastic as api
+from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
 from pliant.cli.show import print_json, progress_bar
+from pliant.cli.verb_options import Json, numbers
+from pliant.elastic.evaluate.accuracy_grid import measure_grid
+from pliant.elastic.evaluate.answers import Labelled, spread
+from pliant.elastic.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
 from pliant.errors import InputError
-from pliant.evaluate.answers import Labelled, spread
-from pliant.evaluate.grid import measure_grid
-from pliant.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
-from pliant.models.checkpoint import open_checkpoint
 from pliant.models.examples import Example, read_examples
+from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import encode_example, open_tokenizer
 from pliant.quantities import format_bytes
-from pliant.run.engine import Engine
+from pliant.run.submodel.engine import Engine
 from pliant.store.build import ALL_BITS, Progress, build
 from pliant.store.manifest import AccuracyTable, Manifest, put_accuracy, put_importance, read_manifest
 from pliant.store.read import open_store

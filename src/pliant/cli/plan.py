@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from pliant import api
-from pliant.cli.options import Asked, Json, System, asking
+from pliant.api import open_elastic as api
 from pliant.cli.show import print_json, progress_bar, show_plan
-from pliant.ir.text import program_text
-from pliant.plan.lower import lower_plan
+from pliant.cli.verb_options import Asked, Json, System, asking
+from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
+from pliant.plan.submodel.lower_plan import lower_plan
 
 
 @asking

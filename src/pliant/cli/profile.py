@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from pliant import api
-from pliant.cli.options import Json, Precise, Source, Threads, numbers
+from pliant.api import open_elastic as api
 from pliant.cli.show import console, print_json, progress_bar
+from pliant.cli.verb_options import Json, Precise, Source, Threads, numbers
 from pliant.ir.device import DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
 from pliant.settings import cache_folder, thread_count

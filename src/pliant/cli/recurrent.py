@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import typer
 
-from pliant.cli.options import Asked
+from pliant.api.open_recurrent import open_recurrent
 from pliant.cli.show import print_json, show_truncation
-from pliant.cli.texts import Reading, Text, readable
+from pliant.cli.text_lines import Reading, Text, readable
+from pliant.cli.verb_options import Asked
+from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
-from pliant.evaluate.intervals import accuracy
 from pliant.models.examples import read_examples
 from pliant.quantities import format_bytes, format_seconds
-from pliant.recurrent import open_recurrent
-from pliant.run.memory import peak_rss_bytes
-from pliant.run.recurrent import RecurrentAnswer, RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentAnswer, RecurrentModel
+from pliant.run.process_memory import peak_rss_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.options import Json
 from pliant.cli.show import console, print_json
+from pliant.cli.verb_options import Json
 from pliant.quantities import format_bytes, format_seconds
 
 
@@ -22,8 +22,8 @@ def explain(
     """Say where a node would have an input of some length answered now, and what it knows of each way."""
     from rich.table import Table
 
-    from pliant.serve.launch import ask_explanation  # needs the extra; the help does not
-    from pliant.serve.security import Tls, read_tokens
+    from pliant.serve.http.security import Tls, read_tokens
+    from pliant.serve.node.start_node import ask_explanation  # needs the extra; the help does not
 
     token = None if token_file is None else read_tokens(token_file)[0]
     found = ask_explanation(node, length, token, Tls(ca=ca).client())

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.options import Asked, Json, asking
+from pliant.api.open_recurrent import names_recurrent
 from pliant.cli.recurrent import run_recurrent
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps, show_truncation
-from pliant.cli.texts import Reading, Text, Truncate, readable, text_lines
+from pliant.cli.text_lines import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.trace import Trace, kept
+from pliant.cli.verb_options import Asked, Json, asking
 from pliant.errors import InputError
 from pliant.models.tokenizer import open_tokenizer
-from pliant.recurrent import names_recurrent
 from pliant.run.trace import write_trace
 
 

@@ -10,11 +10,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from pliant.api import OnProgress
-from pliant.plan.lower import lower_plan
+from pliant.api.open_elastic import OnProgress
 from pliant.plan.result import Plan, plan_text
+from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.reply import Reply
+from pliant.run.submodel.reply import Reply
 from pliant.run.trace import compare_table, timeline_text
 
 

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from pliant.cli.options import Json, numbers
 from pliant.cli.show import console, print_json
+from pliant.cli.verb_options import Json, numbers
 from pliant.elastic.heatmap import check_picture, draw_grid
-from pliant.elastic.options import StretchOptions
+from pliant.elastic.stretch_options import StretchOptions
 from pliant.errors import InputError
-from pliant.models.hub import resolve
+from pliant.models.hf.hub import resolve
 
 
 def stretch(
@@ -68,9 +68,9 @@ def stretch(
     if plot is not None:
         check_picture(plot)
     try:
-        from pliant.elastic.grid import as_json, as_table
         from pliant.elastic.progress import shown_progress
         from pliant.elastic.stretch import stretch as run_stretch
+        from pliant.elastic.trained_grid import as_json, as_table
     except ImportError as error:
         raise InputError(f"stretching needs torch ({error}): pip install 'pliant[train]'.") from error
     with shown_progress(Console(stderr=True)) as watch:

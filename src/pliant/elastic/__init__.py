@@ -1,0 +1,1 @@
+"""Elastic models: made by training (extra `train`), measured, evaluated."""

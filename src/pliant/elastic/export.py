@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from pliant.elastic.network import Weights
-from pliant.models.checkpoint import WORD, Checkpoint, save_checkpoint
+from pliant.models.hf.checkpoint import WORD, Checkpoint, save_checkpoint
 from pliant.models.spec import ModelSpec, tensor_shapes
-from pliant.store.quantize import quantize_table
+from pliant.store.coding.quantize import quantize_table
 
 
 def load_weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pliant.errors import InputError
 
 if TYPE_CHECKING:  # the command line checks a picture's name without loading torch
-    from pliant.elastic.grid import Grid
+    from pliant.elastic.trained_grid import Grid
 
 ENDINGS = (".svg", ".png", ".pdf")
 

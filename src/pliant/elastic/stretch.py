@@ -17,16 +17,16 @@ import torch
 
 from pliant.elastic.batches import Sample, collate, shuffled, tokenise
 from pliant.elastic.export import load_weights, write_weights
-from pliant.elastic.grid import Grid, as_json, measure_grid
 from pliant.elastic.learn import Schedule, Stage, StateFile, learn, n_steps
 from pliant.elastic.network import Weights
 from pliant.elastic.objectives import Distil, Tune
-from pliant.elastic.options import StretchOptions
-from pliant.elastic.reorder import measure, reorder
+from pliant.elastic.reorder_heads import measure, reorder
+from pliant.elastic.stretch_options import StretchOptions
+from pliant.elastic.trained_grid import Grid, as_json, measure_grid
 from pliant.elastic.watch import Watch
 from pliant.errors import ModelError
-from pliant.models.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.examples import label_names, read_examples
+from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.models.spec import Head, ModelSpec, tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
 

@@ -1,0 +1,1 @@
+"""Values that every layer shares: graphs, programs, costs, curves, devices, endpoints."""

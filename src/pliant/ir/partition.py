@@ -84,7 +84,7 @@ class Grid:
 class Partition:
     """One decision about all layers: the mode, who holds the input and the answer, and every share.
 
-    Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split` checks; the
+    Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split.split` checks; the
     weight-stationary mode cuts no columns. `grid` is there in the 2D-tiled mode, and only then.
     Raises InputError naming what does not fit.
     """

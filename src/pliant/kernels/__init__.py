@@ -1,0 +1,1 @@
+"""Kernels generated as LLVM IR, one family a folder."""

@@ -10,19 +10,19 @@ _IMPORTED_S = time.time()
 
 
 def source_version(folder: Path, read_s: float) -> str | None:
-    """SHA-256 over the names and bytes of `folder`'s Python files; None where they do not tell.
+    """SHA-256 over the names and bytes of the Python files under `folder`; None where they do not tell.
 
     They do not when none can be read, or when one changed after `read_s` (seconds since the epoch): then
     what runs may be older than what lies there, and an old kernel would be kept under the new version.
     """
     digest = hashlib.sha256()
-    files = sorted(folder.glob("*.py"))
+    files = sorted(folder.rglob("*.py"))
     try:
         for path in files:
             if path.stat().st_mtime > read_s:
                 return None
             data = path.read_bytes()
-            digest.update(f"{path.name} {len(data)}\n".encode() + data)
+            digest.update(f"{path.relative_to(folder).as_posix()} {len(data)}\n".encode() + data)
     except OSError:
         return None
     return digest.hexdigest() if files else None

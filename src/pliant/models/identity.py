@@ -8,7 +8,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from pliant.errors import ModelError
-from pliant.models.weights import index_weights
+from pliant.models.hf.safetensors_file import index_weights
 
 _TOKENIZER = "tokenizer.json"
 

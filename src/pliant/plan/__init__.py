@@ -1,0 +1,1 @@
+"""Plans: submodels under a target, and partitions over devices."""

@@ -6,11 +6,11 @@ from itertools import groupby
 
 from pliant.ir.cost import Budget, Span
 from pliant.ir.program import FULL, Run
-from pliant.plan.accuracy import AccuracyInterval
-from pliant.plan.load import LayerLoad
-from pliant.plan.shape import FULL_BITS, StoreShape
-from pliant.plan.slowdown import Slowdown
-from pliant.plan.submodel import Cut
+from pliant.plan.submodel.accuracy import AccuracyInterval
+from pliant.plan.submodel.io_plan import LayerLoad
+from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.slowdown import Slowdown
+from pliant.plan.submodel.submodel import Cut
 
 Grid = tuple[tuple[int, ...], ...]
 

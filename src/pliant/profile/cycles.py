@@ -7,8 +7,8 @@ import ctypes
 import time
 from collections.abc import Callable
 
-from pliant.kernels.emit import Module
-from pliant.kernels.jit import Library
+from pliant.kernels.emit.builder import Module
+from pliant.kernels.runtime.jit import Library
 
 _NAME = "pliant_chain"
 _CHAIN = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

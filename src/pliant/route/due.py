@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pliant.route.tell import Told
+from pliant.route.node_word import Told
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """What computing and sending cost a battery (CRIME 4.4, eq. 8 and 9), as data with their sources.
 
-Knows no meter (route/meter.py) and no choice.
+Knows no meter (profile/energy_meter.py) and no choice.
 """
 
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.route.choose import LOCAL, Candidate
-from pliant.route.curve import TimeCurve
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import LOCAL, Candidate
 
 _MEGABIT_BYTES = 125_000.0
 

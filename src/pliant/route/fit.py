@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.errors import RouteError
-from pliant.route.curve import TimeCurve, line
+from pliant.ir.time_curve import TimeCurve, line
 from pliant.route.pieces import Quadratic, piecewise
 
 _ENOUGH = 8

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pliant.ir.cost import Link
-from pliant.route.choose import Candidate
-from pliant.route.curve import TimeCurve
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import Candidate
 from pliant.route.energy import remote_candidate
-from pliant.route.queue import Passage, UpstreamQueue
-from pliant.route.settings import RouterSettings
-from pliant.route.tell import Told
+from pliant.route.node_word import Told
+from pliant.route.router_settings import RouterSettings
 from pliant.route.transfer import TransferTimes
+from pliant.route.upstream_queue import Passage, UpstreamQueue
 
 _LIE = 3.0
 """A peer that works for so many times what it told, and a millisecond more, has told something else."""

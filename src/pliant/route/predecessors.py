@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pliant.route.curve import exceeds_by
-from pliant.route.tell import Told
+from pliant.ir.time_curve import exceeds_by
+from pliant.route.node_word import Told
 
 _MOST = 256
 

@@ -6,7 +6,7 @@ Nothing else would show that it has recovered: inputs go elsewhere.
 from collections.abc import Callable
 from typing import final
 
-from pliant.route.curve import TimeCurve
+from pliant.ir.time_curve import TimeCurve
 from pliant.route.fit import LocalTimes
 
 _CONFIRM_S = 1.0

@@ -19,17 +19,17 @@ from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.route.choose import LOCAL, TIME, Candidate, Choice, Objective, choose
-from pliant.route.curve import TimeCurve
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
 from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
 from pliant.route.fit import Confidence, LocalTimes
+from pliant.route.node_word import Told, Trail, checked_name
 from pliant.route.peer import PeerState, Successor
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.probes import Probes
-from pliant.route.queue import Passage, RecentAverage
-from pliant.route.settings import RouterSettings
-from pliant.route.tell import Told, Trail, checked_name
+from pliant.route.router_settings import RouterSettings
+from pliant.route.upstream_queue import Passage, RecentAverage
 from pliant.route.words import wait_beyond, word_of
 
 _UNKNOWN = TimeCurve(((0, 0.0),))

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pliant.errors import BudgetError, RouteError
 from pliant.ir.bounds import AdaptiveBound
-from pliant.route.curve import TimeCurve, minimum
+from pliant.ir.time_curve import TimeCurve, minimum
 
 _ALIKE = 1e-9
 """Accuracies that differ by less are the same."""

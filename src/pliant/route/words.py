@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pliant.route.choose import LOCAL, Candidate
-from pliant.route.curve import MAX_POINTS, minimum, thinned
-from pliant.route.tell import Told
+from pliant.ir.time_curve import MAX_POINTS, minimum, thinned
+from pliant.route.choose_endpoint import LOCAL, Candidate
+from pliant.route.node_word import Told
 
 _SHORT_S = 1e-4
 _ALIKE = 1.0 + 1e-9

@@ -1,0 +1,1 @@
+"""What runs programs: lanes, memory, traces."""

@@ -2,7 +2,7 @@
 
 from typing import final
 
-from pliant.kernels.memory import aligned_bytes
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
 
 @final

@@ -1,0 +1,1 @@
+"""Stores: shards of a model at several bitwidths on disk."""

@@ -13,10 +13,17 @@ import xxhash
 
 from pliant.errors import StoreError
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
-from pliant.models.table import QuantizedTable
+from pliant.models.word_table import QuantizedTable
+from pliant.store.coding.encode_layer import (
+    RESIDENT_ARRAYS,
+    EncodedLayer,
+    ResidentLayer,
+    encode_layer,
+    to_precision,
+)
+from pliant.store.coding.quantize import BITS, Quantizer
+from pliant.store.coding.shard_order import Cell, file_order
 from pliant.store.container import BLOCK, Field, Layout, Opener, Written, dtype_name, lay_out, write_file
-from pliant.store.encode import RESIDENT_ARRAYS, EncodedLayer, ResidentLayer, encode_layer, to_precision
-from pliant.store.files import EMBEDDINGS, HEAD, RESIDENT
 from pliant.store.manifest import (
     FORMAT,
     FULL,
@@ -32,9 +39,8 @@ from pliant.store.manifest import (
     stored_parts,
     write_manifest,
 )
-from pliant.store.order import Cell, file_order
-from pliant.store.quantize import BITS, Quantizer
 from pliant.store.staged import clear_leftovers, staged
+from pliant.store.store_files import EMBEDDINGS, HEAD, RESIDENT
 
 TOKENIZER = "tokenizer.json"
 ALL_BITS = (*range(1, BITS + 1), FULL_BITS)

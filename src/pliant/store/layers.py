@@ -6,14 +6,14 @@ import numpy as np
 
 from pliant.arrays import Float32, UInt8
 from pliant.ir.program import FULL, Run
-from pliant.models.slices import GROUP, GROUP_COLUMNS, GROUP_ROWS
+from pliant.models.slice_shapes import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
-from pliant.store.encode import ResidentLayer
-from pliant.store.files import DenseTable, Linear
+from pliant.store.coding.cut_slices import column_group_starts, join
+from pliant.store.coding.encode_layer import ResidentLayer
+from pliant.store.coding.planes import decode
 from pliant.store.manifest import FULL_BITS
-from pliant.store.planes import decode
 from pliant.store.read import Store
-from pliant.store.slices import column_group_starts, join
+from pliant.store.store_files import DenseTable, Linear
 
 Norm = Float32[np.ndarray, "2 hidden"]
 

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from pliant.errors import StoreError
-from pliant.models.slices import slice_geometry
+from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
-from pliant.store.quantize import BITS, Quantizer
+from pliant.store.coding.quantize import BITS, Quantizer
 
 VERSION = 3
 OLDEST_VERSION = 2  # without `spec.depths` and the folds of `accuracy`; otherwise the same

@@ -20,11 +20,12 @@ import xxhash
 from pliant.arrays import UInt8
 from pliant.errors import StoreError
 from pliant.ir.program import Run
-from pliant.models.slices import SliceGeometry, slice_geometry
+from pliant.models.slice_shapes import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec
+from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.container import BLOCK
-from pliant.store.encode import ResidentLayer
-from pliant.store.files import (
+from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
+from pliant.store.store_files import (
     Embeddings,
     HeadWeights,
     open_embeddings,
@@ -32,7 +33,6 @@ from pliant.store.files import (
     open_resident,
     read_checked,
 )
-from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
 
 __all__ = ["FULL", "Extent", "ResidentLayer", "Run", "Store", "aligned_buffer", "open_store"]
 
@@ -120,7 +120,7 @@ class Store:
         """The fewest reads that bring in `runs`: those that touch or overlap on disk become one.
 
         Reads are whole blocks, in order of layer and offset. A run whose slices do not stand together
-        becomes several. See `store/order.py` for what is one read.
+        becomes several. See `store/coding/shard_order.py` for what is one read.
         """
         spans = sorted({span for run in runs for span in self._spans(run)})
         merged: list[list[_Span]] = []

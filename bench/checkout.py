@@ -1,0 +1,8 @@
+"""Puts the root of the checkout on the path of imports, for `research` and `testbed`; import it first."""
+
+import sys
+from pathlib import Path
+
+_ROOT = str(Path(__file__).resolve().parents[1])
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)

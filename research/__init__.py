@@ -1,0 +1,1 @@
+"""Simulators, oracles and exact solvers that only evaluations use; not in the wheel."""

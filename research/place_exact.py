@@ -1,0 +1,37 @@
+"""The smallest arena there is, as an integer program (HiGHS): a yardstick for small graphs, not a pass."""
+
+from collections.abc import Sequence
+
+import highspy
+
+from pliant.compiler.executable.place import ALIGNMENT, Lifetime, Placement
+from pliant.errors import GraphError
+
+
+def place_exactly(tensors: Sequence[Lifetime], time_limit_s: float = 20.0) -> Placement:
+    """Offsets with the least end, in units of ALIGNMENT; of two tensors alive together one lies below.
+
+    Raises GraphError when the time is over before the optimum is proved.
+    """
+    sizes = [-(-t.n_bytes // ALIGNMENT) for t in tensors]
+    total = sum(sizes)
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("time_limit", time_limit_s)
+    whole = highspy.HighsVarType.kInteger
+    end = solver.addVariable(0.0, total, 1.0)
+    offsets = [solver.addVariable(0.0, total, 0.0) for _ in tensors]
+    for i, (a, n) in enumerate(zip(tensors, sizes, strict=True)):
+        solver.addConstr(offsets[i] + n <= end)
+        for j in range(i):
+            if n and sizes[j] and a.overlaps(tensors[j]):
+                below = solver.addVariable(0.0, 1.0, 0.0, whole)
+                solver.addConstr(offsets[i] + n <= offsets[j] + total * (1 - below))
+                solver.addConstr(offsets[j] + sizes[j] <= offsets[i] + total * below)
+    solver.minimize()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        raise GraphError(f"the best of {len(tensors)} tensors' places was not found in {time_limit_s:g} s.")
+    values = solver.getSolution().col_value
+    placed = tuple(ALIGNMENT * round(values[offset.index]) for offset in offsets)
+    last = max((o + t.n_bytes for o, t in zip(placed, tensors, strict=True)), default=0)
+    return Placement(placed, last)

@@ -1,0 +1,107 @@
+"""`pliant.compile`: an ONNX model becomes a session. Knows defaults, no compiler."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pliant.api.load_compiled import load, shared_pool
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import Image, make_image
+from pliant.errors import InputError
+from pliant.ir.graph import Graph, TensorType
+from pliant.ir.port import Port
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.run.graph.buckets import Buckets
+from pliant.run.graph.onnx_session import ModelOptions, ModelSession, Weights
+from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
+
+__all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
+
+
+def compile(
+    source: str | os.PathLike[str] | bytes | Any,
+    *,
+    dims: Mapping[str, int] | None = None,
+    threads: int | None = None,
+    without: Collection[str] = (),
+    images: int = 8,
+    schedule: ScheduleKind = "static",
+    weights: Weights = "fp32",
+    compute: Precise = "fp32",
+    buckets: Mapping[str, Sequence[int]] | None = None,
+    pads: Mapping[str, float] | None = None,
+    cache: Path | None = None,
+) -> ModelSession:
+    """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
+
+    `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis".
+    The others are whatever is fed: the model is compiled for each new shape, and the last `images` of
+    these are kept; a UserWarning says when one that was not kept is compiled again. Without `threads`,
+    settings.thread_count decides; sessions of equal `threads` share a pool. `without` names passes to leave
+    out. Compiled kernels are kept in the cache folder, which `cache` replaces (settings.cache_folder).
+
+    `buckets` names sizes of symbolic dimensions ({"sequence": (32, 64, 128)}): feeds are padded to the next
+    of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are
+    compiled. That is right only for models that take no notice of padding, such as those with a mask: the
+    first answer of each bucket is compared with that of the exact shape. InputError says where they differ.
+
+    `schedule` chooses layouts and loops: "static" by rule, "paper" by votes and "exact" by an integer
+    program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default
+    layouts and plain loops for comparison.
+
+    `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
+    decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
+
+    Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
+    compiled, InputError for options that make no sense.
+    """
+    model = open_onnx(source)
+    library, pool = shared_pool(threads, cache)
+    padding = Buckets(buckets or {}, pads or {})
+    options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding)
+    return ModelSession(model, pool, library, options)
+
+
+def whole(
+    source: str | os.PathLike[str] | bytes | Any,
+    target: Target,
+    *,
+    dims: Mapping[str, int] | None = None,
+    without: Collection[str] = (),
+    schedule: ScheduleKind = "static",
+    weights: Weights = "fp32",
+    compute: Precise = "fp32",
+) -> tuple[Graph, Image, ScheduleReport | None]:
+    """The graph after all passes, its image for `target`, which need not be this CPU, and its schedule.
+
+    Only what a schedule measures is run, on this CPU.
+
+    Raises InputError naming the dimensions that are still open, and what `compile` raises.
+    """
+    library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
+    options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
+    model = ModelSession(open_onnx(source), pool, library, options, ahead=False)
+    graph = model.graph(sample_feeds(model.inputs))
+    return graph, make_image(graph, target), model.schedule
+
+
+def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
+    """Feeds to try a model with: ones for whole numbers (valid as token ids and masks), noise for others.
+
+    Raises InputError naming the dimensions that are not fixed.
+    """
+    open_dims = sorted({f"{p.name}: {p}" for p in inputs if not p.is_static})
+    if open_dims:
+        raise InputError(f"fix every dimension first, with dims or --dim: {'; '.join(open_dims)}.")
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for port in inputs:
+        shape = tuple(d for d in port.dims or () if isinstance(d, int))
+        kind = TensorType(port.dtype, shape).numpy
+        is_float = port.dtype in ("float16", "bfloat16", "float32", "float64")
+        feeds[port.name] = (rng.standard_normal(shape) if is_float else np.ones(shape)).astype(kind)
+    return feeds

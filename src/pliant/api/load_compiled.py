@@ -1,0 +1,36 @@
+"""`pliant.load`: a compiled model becomes a session. Knows what sessions share, and imports no compiler."""
+
+import os
+from functools import cache as remembered
+from pathlib import Path
+
+from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.graph.graph_session import CompiledSession
+from pliant.settings import cache_folder, thread_count
+
+
+def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
+    """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
+
+    Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
+    """
+    saved = open_saved(Path(directory))
+    _, pool = shared_pool(threads)
+    return CompiledSession(saved.program, saved.weights, saved.addresses, pool)
+
+
+def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:
+    """The kernels and threads all sessions of a process share; idle threads sleep and cost nothing.
+
+    What is not given is decided by `settings`. Raises InputError below 1 thread.
+    """
+    return _shared(thread_count(threads), cache_folder(cache))
+
+
+@remembered
+def _shared(n_threads: int, cache: Path) -> tuple[Library, Pool]:
+    library = Library(host_isa(), cache)
+    return library, Pool(n_threads, library)

@@ -1,0 +1,83 @@
+"""`pliant cluster bench`: a split model beside its prediction, and beside this device alone."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from pliant.cli.cluster.cluster_options import Led, ModelName, Tokens, leading
+from pliant.cli.show import console, print_json
+from pliant.cli.verb_options import Json
+from pliant.ir.partition import Mode
+from pliant.quantities import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from pliant.api.open_cluster import ClusterReply
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One way of running: seconds a run, predicted and measured, and how far its answers are apart."""
+
+    devices: tuple[str, ...]
+    mode: Mode
+    predicted_s: float
+    median_s: float
+    p95_s: float
+    sent_bytes: int
+    n_faults: int
+    difference: float
+
+
+@leading
+def bench(
+    model: ModelName,
+    led: Led,
+    tokens: Tokens = 128,
+    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 10,
+    json: Json = False,
+) -> None:
+    """Time a model over the cluster and on this device alone, in turns."""
+    with led.open(model) as cluster:
+        feeds = cluster.sample(model, tokens)
+        replies: dict[str, list[ClusterReply]] = {"cluster": [], "alone": []}
+        for i in range(runs + 1):
+            for way, found in replies.items():
+                reply = cluster.run(model, feeds, is_alone=way == "alone")
+                if i:  # the first loads weights
+                    found.append(reply)
+    rows = [_measured(found, replies["alone"][0]) for found in replies.values()]
+    if json:
+        print_json(rows)
+        return
+    table = Table("devices", "mode", "predicted", "median", "95th percentile", "exchanged", "difference")
+    for row in rows:
+        table.add_row(
+            ", ".join(row.devices),
+            row.mode,
+            format_seconds(row.predicted_s),
+            format_seconds(row.median_s),
+            format_seconds(row.p95_s),
+            format_bytes(row.sent_bytes),
+            f"{row.difference:.2e}",
+        )
+    console().print(table)
+    typer.echo(f"{runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
+
+
+def _measured(replies: "list[ClusterReply]", alone: "ClusterReply") -> Measured:
+    times = [reply.seconds for reply in replies]
+    last = replies[-1]
+    return Measured(
+        devices=last.partitions[-1].participants,
+        mode=last.mode,
+        predicted_s=last.predicted_s,
+        median_s=median(times),
+        p95_s=float(np.quantile(times, 0.95)),
+        sent_bytes=last.sent_bytes,
+        n_faults=sum(len(reply.faults) for reply in replies),
+        difference=max(float(np.abs(reply.answer - alone.answer).max(initial=0.0)) for reply in replies),
+    )

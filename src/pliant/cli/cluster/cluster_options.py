@@ -1,0 +1,134 @@
+"""Options that the verbs of `pliant cluster` share, and how they become a cluster. Knows no verb."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pliant.cli.verb_options import Threads
+from pliant.cluster.lead.choose_partition import AnyMode, Shares
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.connect_members import PORT, Engine
+
+if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
+    from pliant.api.open_cluster import Cluster
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="The cluster's key.", show_default="pliant/cluster.key in your configuration folder"),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory that models may take here, such as 1GB; @FILE reads it from a file whenever asked.",
+        show_default="what is free",
+    ),
+]
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        help="A model directory, a store, a model that ships with pliant, or random:CONFIG[:SEED]."
+    ),
+]
+Tokens = Annotated[int, typer.Option(help="Rows that the model reads: tokens, patches or frames.", min=1)]
+Deadline = Annotated[str | None, typer.Option(help="Deadline from input to answer, such as 200ms.")]
+Slower = Annotated[
+    float, typer.Option(help="Emulate a device that computes this many times slower.", min=1.0)
+]
+
+DataEngine = Annotated[
+    Engine, typer.Option(help="What carries activations; gloo needs torch and is not encrypted.")
+]
+DataPort = Annotated[
+    str | None,
+    typer.Option(
+        help="Where tensors come in: a port, or a range such as 29501-29510, whose first free one is taken.",
+        show_default="any free port",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What every verb that leads a cluster is asked for (see `leading`)."""
+
+    listen: Annotated[str, typer.Option(help="Where workers join: HOST:PORT of this device.")] = (
+        f"127.0.0.1:{PORT}"
+    )
+    name: Annotated[
+        str | None,
+        typer.Option(help="What this device is called.", show_default="primary- and six random digits"),
+    ] = None
+    key: KeyFile = None
+    wait: Annotated[int, typer.Option(help="Workers to wait for.", min=0)] = 1
+    patience: Annotated[str, typer.Option(help="How long to wait for them.")] = "30s"
+    mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
+    partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
+    exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
+    engine: DataEngine = "zmq"
+    data_port: DataPort = None
+    announce: Annotated[
+        bool,
+        typer.Option("--announce", help="Let `pliant worker --discover` find this device (multicast DNS)."),
+    ] = False
+    adapt: Annotated[bool, typer.Option(help="Change the plan inside a run when devices or links drift.")] = (
+        True
+    )
+    memory: Memory = None
+    threads: Threads = None
+    dilate_compute: Slower = 1.0
+
+    @contextmanager
+    def open(self, model: str | None = None) -> "Iterator[Cluster]":
+        """The cluster, once its workers joined; what happens to them is said on stderr.
+
+        `model` is opened first: nobody waits for workers to learn that it cannot be read.
+        """
+        from pliant.api.open_cluster import Cluster
+
+        with Cluster(
+            self.listen,
+            key=self.key,
+            name=self.name,
+            threads=self.threads,
+            memory=self.memory,
+            mode=self.mode,
+            shares=self.partition,
+            exchange=self.exchange,
+            engine=self.engine,
+            data_port=self.data_port,
+            announce=self.announce,
+            adapt=self.adapt,
+            dilation=self.dilate_compute,
+            on_event=say,
+        ) as cluster:
+            if model is not None:
+                cluster.open(model)
+            cluster.wait(self.wait, self.patience)
+            yield cluster
+
+
+def say(text: str) -> None:
+    """For people, beside what a verb prints."""
+    typer.echo(f"pliant: {text}", err=True)
+
+
+def leading(verb: Callable[..., None]) -> Callable[..., None]:
+    """`verb(led=..., its own options)` as a command: Led's options stand where `led` stands."""
+
+    @wraps(verb)
+    def command(**given: object) -> None:
+        led = Led(**{field.name: given.pop(field.name) for field in fields(Led)})  # type: ignore[arg-type]
+        verb(led=led, **given)
+
+    parameters: list[Parameter] = []
+    for own in signature(verb).parameters.values():
+        shared = signature(Led).parameters.values() if own.name == "led" else (own,)
+        parameters += [p.replace(kind=Parameter.KEYWORD_ONLY) for p in shared]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command

@@ -1,0 +1,125 @@
+"""`pliant worker`: lend this device to a cluster."""
+
+import platform
+import signal
+from collections.abc import Callable
+from contextlib import ExitStack
+from queue import SimpleQueue
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pliant import __version__
+from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
+from pliant.cli.show import print_json
+from pliant.cli.verb_options import Json, Threads
+from pliant.quantities import parse_seconds
+from pliant.settings import cache_folder, thread_count
+
+if TYPE_CHECKING:
+    from pliant.cluster.member.worker import Worker
+
+PROBLEM_S = 2.0
+"""A problem that lasts as long is said."""
+LOOK_S = 0.1
+
+
+def worker(
+    join: Annotated[
+        list[str] | None, typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")
+    ] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Join primaries that announce themselves (multicast DNS).")
+    ] = False,
+    name: Annotated[
+        str | None, typer.Option(help="What this device is called.", show_default="the host's name")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A model that this device holds: directory, store, name, random:CONFIG[:SEED]."),
+    ] = None,
+    key: KeyFile = None,
+    engine: DataEngine = "zmq",
+    data_port: DataPort = None,
+    memory: Memory = None,
+    threads: Threads = None,
+    dilate_compute: Annotated[
+        str, typer.Option(help="Emulate a device so many times slower; @FILE reads it whenever asked.")
+    ] = "1",
+    silence: Annotated[
+        str,
+        typer.Option(help="How long a primary may be silent, on a busy device, before it counts as lost."),
+    ] = "1s",
+    json: Json = False,
+) -> None:
+    """Join a primary and run this device's part of its models, until Ctrl-C."""
+    from pliant.api.open_cluster import cluster_key, data_ports, memory_source, open_model, pace_source
+    from pliant.cluster.control.patience import Patience
+    from pliant.cluster.lead.open_member import MemberOptions, open_worker
+
+    if not (join or discover):
+        raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
+    cache = cache_folder()
+    sources = [open_model(one, cache) for one in model or ("sst2",)]
+
+    def report(text: str) -> None:
+        if json:
+            print_json({"event": text})
+        else:
+            say(text)
+
+    options = MemberOptions(
+        name=name or platform.node() or "worker",
+        key=cluster_key(key),
+        version=__version__,
+        cache=cache,
+        n_threads=thread_count(threads),
+        free_bytes=memory_source(memory),
+        dilation=pace_source(dilate_compute),
+        engine=engine,
+        data_ports=data_ports(data_port),
+        patience=Patience(silence_s=parse_seconds(silence)),
+        on_event=report,
+    )
+    ended = Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    found: SimpleQueue[str] = SimpleQueue()
+    with ExitStack() as ends:
+        if discover:
+            from pliant.cluster.control.discover import discovered
+
+            ends.enter_context(discovered(options.key, found.put))
+        known = list(join or ())
+        if not known:
+            report(f"{options.name} looks for primaries that hold its key")
+        while not known and not ended.wait(LOOK_S):
+            known = _taken(found)
+        if known:
+            member = ends.enter_context(open_worker(options, known, sources))
+            report(f"{options.name} knocks at {', '.join(known)}")
+            _stay(member, found, ended, report)
+    report(f"{options.name} has left")
+
+
+def _stay(member: "Worker", found: "SimpleQueue[str]", ended: Event, report: Callable[[str], None]) -> None:
+    """Until the end: knock where primaries were found, and say what goes wrong for longer than a moment."""
+    before: set[str] = set()
+    said: set[str] = set()
+    while not ended.wait(PROBLEM_S):
+        for address in _taken(found):
+            member.join(address)
+        now = set(member.problems)
+        for problem in sorted(now & before - said):
+            report(problem)
+        said, before = said | now & before, now
+
+
+def _taken(found: "SimpleQueue[str]") -> list[str]:
+    return [found.get() for _ in range(found.qsize())]

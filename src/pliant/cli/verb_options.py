@@ -1,0 +1,183 @@
+"""Options that several verbs share, and how they become a session. Knows no verb."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
+
+import typer
+
+from pliant.api import open_elastic as api
+from pliant.api.open_elastic import Baseline, Compute, OnProgress
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.plan.submodel.plan_options import PAPER, Choice, Depths, PlanOptions
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.submodel.planning import MARGIN
+from pliant.run.submodel.session import Session, SessionOptions
+from pliant.settings import cache_folder, thread_count
+from pliant.store.coding.quantize import Quantizer
+from pliant.store.read import Store
+
+Source = Annotated[
+    str, typer.Argument(help="A store, a model that ships with pliant (sst2), a model directory or hub id.")
+]
+Threads = Annotated[
+    int | None, typer.Option(help="Compute threads.", show_default="the cores it may use", min=1)
+]
+Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix products.")]
+System = Annotated[
+    Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
+]
+LayersLeft = Annotated[
+    Depths,
+    typer.Option(
+        help="Leave layers out only where the model was trained for it or its accuracy measured, or of any "
+        "model, at whatever that costs in accuracy."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What run, plan and eval are all asked for, in the words of the command line (see `asking`)."""
+
+    source: Source
+    latency: Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
+    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")] = "0"
+    working: Annotated[
+        str | None,
+        typer.Option(
+            help="Bound of the memory that layers in flight are read into, such as 1MB.",
+            show_default="unbounded",
+        ),
+    ] = None
+    length: Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")] = 64
+    threads: Threads = None
+    best_effort: Annotated[
+        bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
+    ] = False
+    anytime: Annotated[bool, typer.Option(help="Do without refinements that are late.")] = True
+    compute: Precise = "fp32"
+    choose: Annotated[
+        Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
+    ] = "accuracy"
+    depths: LayersLeft = "trained"
+    io_reserve: Annotated[
+        float | None,
+        typer.Option(
+            help="Keep the target even if reads take this many times their 95th percentile.",
+            show_default="learnt from the spread of reads",
+            min=1.0,
+        ),
+    ] = None
+    adapt: Annotated[
+        bool, typer.Option(help="Plan for compute and reads as the latest answers took them.")
+    ] = True
+    paper: Annotated[
+        bool,
+        typer.Option(
+            "--paper",
+            help="Plan and run as STI does: its planner, the largest submodel of any depth, no slack, no "
+            "lead, no late refinements left out, no margin, its quantizer (the model is packed so).",
+        ),
+    ] = False
+    dilate_compute: Annotated[
+        float, typer.Option(help="Emulate a device that computes this many times slower.")
+    ] = 1.0
+    dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
+
+    @property
+    def dilation(self) -> Dilation:
+        return Dilation(self.dilate_compute, self.dilate_io)
+
+    @property
+    def options(self) -> SessionOptions:
+        return SessionOptions(
+            latency_s=parse_seconds(self.latency),
+            preload_bytes=parse_bytes(self.preload),
+            working_bytes=None if self.working is None else parse_bytes(self.working),
+            length=self.length,
+            n_threads=thread_count(self.threads),
+            is_anytime=self.anytime and not self.paper,
+            best_effort=self.best_effort,
+            compute=self.compute,
+            plan=self.plan,
+            margin=self.margin,
+        )
+
+    @property
+    def margin(self) -> float:
+        return PAPER.margin if self.paper else MARGIN
+
+    @property
+    def quantizer(self) -> Quantizer | None:
+        """What the store must be made by; None for any."""
+        return "equal-population" if self.paper else None
+
+    @property
+    def plan(self) -> PlanOptions:
+        if self.paper:
+            return PAPER
+        return PlanOptions(choose=self.choose, depths=self.depths, io_reserve=self.io_reserve)
+
+    def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
+        """The session, ours or a baseline's; packs and profiles first where that was never done."""
+        return api.open(
+            self.source,
+            latency=self.latency,
+            preload=self.preload,
+            working=self.working,
+            length=self.length,
+            threads=self.threads,
+            anytime=self.anytime and not self.paper,
+            best_effort=self.best_effort,
+            compute=self.compute,
+            dilation=self.dilation,
+            plan=self.plan,
+            margin=self.margin,
+            adapt=self.adapt and not self.paper,
+            baseline=baseline,
+            quantizer=self.quantizer,
+            on_progress=on_progress,
+        )
+
+    def open_store(self, on_progress: OnProgress) -> Store:
+        """The store that a session would run from; packed first where that was never done."""
+        return api.open_source(self.source, cache_folder(), on_progress, self.quantizer)
+
+    def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
+        """The profile that a session would run with."""
+        threads = self.options.n_threads
+        kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
+        return dilate(kept, self.dilation)
+
+
+def asking(verb: Callable[..., None]) -> Callable[..., None]:
+    """`verb(asked=..., its own options)` as a command: Asked's options stand where `asked` stands."""
+
+    @wraps(verb)
+    def command(**given: Any) -> None:
+        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
+        verb(asked=asked, **given)
+
+    parameters: list[Parameter] = []
+    for own in signature(verb).parameters.values():
+        shared = signature(Asked).parameters.values() if own.name == "asked" else (own,)
+        parameters += [p.replace(kind=Parameter.KEYWORD_ONLY) for p in shared]
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def numbers(text: str | None, name: str) -> tuple[int, ...] | None:
+    """`"3,6,9"` -> (3, 6, 9); raises InputError naming the option."""
+    return None if text is None else _list(text, int, name, "whole numbers such as 3,6,9")
+
+
+def _list(text: str, kind: Callable[[str], int], name: str, wanted: str) -> tuple[int, ...]:
+    try:
+        return tuple(kind(part) for part in text.split(","))
+    except ValueError as error:
+        raise InputError(f"{name} {text!r}: give {wanted}, separated by commas.") from error

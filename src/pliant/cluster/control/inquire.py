@@ -1,0 +1,48 @@
+"""Ask a running primary for its state, without being one of its workers."""
+
+import secrets
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+from pliant.cluster.control.messages import Inquire, Overview, decode, encode
+from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.lead.overview import ClusterStatus
+from pliant.cluster.net.key import Key
+from pliant.errors import ClusterError, PeerMisbehaved
+
+
+def inquire(address: str, key: Key, timeout_s: float = 5.0) -> ClusterStatus:
+    """The state of the primary at HOST:PORT, which holds `key`; nothing changes there.
+
+    Raises ClusterError where none answers in time, PeerMisbehaved where the answer cannot be read.
+    """
+    answers: SimpleQueue[ClusterStatus | PeerMisbehaved] = SimpleQueue()
+
+    def hear(peer: str, data: bytes) -> None:
+        try:
+            message = decode(data, peer)
+        except PeerMisbehaved as error:
+            answers.put(error)
+            return
+        if isinstance(message, Overview):
+            answers.put(message.status)
+
+    def ask(peer: str) -> None:
+        messenger.send(peer, encode(Inquire()))
+
+    until_s = monotonic() + timeout_s
+    with Messenger(
+        f"status-{secrets.token_hex(4)}", key, on_message=hear, on_peer=ask, silence_s=max(timeout_s, 1.0)
+    ) as messenger:
+        messenger.connect(address)
+        try:
+            answer = answers.get(timeout=max(0.0, until_s - monotonic()))
+        except Empty:
+            why = "".join(f" ({problem})" for problem in messenger.problems)
+            raise ClusterError(
+                f"no primary answers at {address} within {timeout_s:.3g} s{why}. One is there while `pliant "
+                "cluster run` or `bench`, or a Cluster in Python, is open: give its address and key."
+            ) from None
+    if isinstance(answer, PeerMisbehaved):
+        raise answer
+    return answer

@@ -1,0 +1,349 @@
+"""Control messages between members, and who is silent. Knows neither plans nor tensors.
+
+Its connections are its own: large tensors do not hold up a heartbeat. Every Messenger beats each `beat_s`
+to all it is connected with, on a thread that does nothing else; whoever is not heard for `silence_s`,
+because it died, froze or was cut off, is reported, and reported again when it returns.
+"""
+
+import math
+import secrets
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread, current_thread
+from time import monotonic
+
+from pliant.cluster.control.letter import BadLetter, Kind, Letter, unpack
+from pliant.cluster.net.comm import check_name
+from pliant.cluster.net.key import Key
+from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
+from pliant.cluster.watch.roll import Roll
+from pliant.errors import ClusterError, PeerLost
+
+_QUEUED = 1000
+_MORE_BYTES = 1024
+_AT_ONCE = 100
+
+
+class Messenger:
+    """Sends and receives control messages by peer's name; a context manager.
+
+    `on_message(peer, body)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
+    are called in the order of what happened, on a thread of their own, so they may take their time; one
+    that raises ends this messenger, and the others notice. A name belongs to one process at a time:
+    another that uses it is heard once the first is silent or has said good-bye. What a peer sends that is no
+    letter is handed on as it came: who reads it refuses the peer by name.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: Key,
+        listen: str | None = None,
+        *,
+        on_message: Callable[[str, bytes], None],
+        on_silence: Callable[[str], None] | None = None,
+        on_peer: Callable[[str], None] | None = None,
+        beat_s: float = 0.1,
+        silence_s: float = 1.0,
+        max_message_bytes: int = 16 << 20,
+    ) -> None:
+        check_name(name)
+        self.name = name
+        self._on_message = on_message
+        self._on_silence = on_silence or _ignore
+        self._on_peer = on_peer or _ignore
+        self._beat_s = beat_s
+        self._silence_s = silence_s
+        self._max_message_bytes = max_message_bytes
+        self._incarnation = secrets.randbits(64)
+        self._wire = Wire(key, max_message_bytes + _MORE_BYTES, heartbeat_s=silence_s)
+        self._inbox: Socket | None = None
+        self.address: str | None = None
+        if listen is not None:
+            self._inbox, self.address = self._wire.listen_or_close(zmq.ROUTER, listen, _QUEUED)
+            self._inbox.router_mandatory = True
+        self._lock = Lock()  # guards the next four
+        self._roll: Roll[_Link | bytes] = Roll(silence_s)
+        self._links: dict[str, _Link] = {}
+        self._refused: deque[str] = deque(maxlen=16)
+        self._is_closed = False
+        self._outbox: SimpleQueue[tuple[str, bytes] | _Link | None] = SimpleQueue()
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._alarm = Alarm()
+        self._io = Thread(target=self._serve, name=f"pliant-messenger-{name}", daemon=True)
+        self._caller = Thread(target=self._answer, name=f"pliant-control-{name}", daemon=True)
+        self._io.start()
+        self._caller.start()
+
+    def connect(self, address: str) -> None:
+        """Knock at `address` until somebody answers, and again whenever the connection is lost."""
+        with self._lock:
+            self._check_open()
+            if address in self._links:
+                return
+            self._links[address] = link = _Link(address, *self._wire.connect(zmq.DEALER, address, _QUEUED))
+            self._outbox.put(link)
+        self._alarm.ring()
+
+    def send(self, peer: str, body: bytes) -> None:
+        """Send `body` to `peer`; returns at once. What it says arrives whole, in order, or `peer` is lost.
+
+        Raises PeerLost if `peer` is not here now, ClusterError if the message is too long.
+        """
+        if len(body) > self._max_message_bytes:
+            raise ClusterError(
+                f"a control message to {peer} has {len(body):,} bytes; the limit is "
+                f"{self._max_message_bytes:,}."
+            )
+        with self._lock:
+            self._check_open()
+            if peer not in self._roll.routes():
+                raise PeerLost(f"{self.name} does not hear {peer}: it has left, or was never here.", peer)
+            self._outbox.put((peer, body))
+        self._alarm.ring()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Who is here, in the order of arrival."""
+        with self._lock:
+            return tuple(self._roll.routes())
+
+    def heard_s_ago(self, peer: str) -> float:
+        """Seconds since anything came from `peer`; infinite if nothing ever did."""
+        with self._lock:
+            heard_s = self._roll.heard_s(peer)
+        return math.inf if heard_s is None else monotonic() - heard_s
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why nobody is heard at the addresses knocked at, and what was refused lately: for people."""
+        with self._lock:
+            return (*(p for link in self._links.values() if (p := link.problem)), *self._refused)
+
+    def close(self) -> None:
+        """Say good-bye, end all connections and both threads; safe to call twice, and from a callback."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if is_first:
+            self._outbox.put(None)
+            self._alarm.ring()
+            self._calls.put(None)
+        for thread in (self._io, self._caller):
+            if thread is not current_thread():
+                thread.join()
+
+    def __enter__(self) -> "Messenger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClusterError(f"{self.name} has closed its connections.")
+
+    def _answer(self) -> None:
+        """The thread of callbacks."""
+        try:
+            while (call := self._calls.get()) is not None:
+                call()
+        finally:
+            with self._lock:
+                self._is_closed = True
+            self._outbox.put(None)
+            self._alarm.ring()
+
+    def _serve(self) -> None:
+        """The thread of sockets: all of them are used here alone."""
+        poller = zmq.Poller()
+        for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
+            if source is not None:
+                poller.register(source, zmq.POLLIN)
+        awake_s = beat_s = monotonic()
+        while self._post(poller):
+            ready = poller.poll(max(0, math.ceil((beat_s - monotonic()) * 1e3)))
+            for source, _ in ready:
+                self._take_in(source)
+            now_s = monotonic()
+            if (
+                now_s - awake_s > self._silence_s / 2
+            ):  # this process was stopped: the others may well have spoken
+                with self._lock:
+                    self._roll.excuse(now_s)
+            awake_s = now_s
+            if now_s >= beat_s:
+                self._say(Kind.BEAT)
+                beat_s = now_s + self._beat_s
+            with self._lock:
+                silent = self._roll.fall_silent(now_s)
+            for peer in silent:
+                self._calls.put(partial(self._on_silence, peer))
+        self._say(Kind.BYE)
+        self._shut()
+
+    def _post(self, poller: zmq.Poller) -> bool:
+        """Send what is in the outbox and take over new connections; False at the end."""
+        while True:
+            try:
+                item = self._outbox.get_nowait()
+            except Empty:
+                return True
+            if item is None:
+                return False
+            if isinstance(item, _Link):
+                poller.register(item.socket, zmq.POLLIN)
+                poller.register(item.monitor, zmq.POLLIN)
+                continue
+            peer, body = item
+            with self._lock:
+                route = self._roll.routes().get(peer)
+            if route is not None and not self._write(route, Kind.WORD, body):
+                self._lose(peer)
+
+    def _write(self, route: "_Link | bytes", kind: Kind, body: bytes = b"") -> bool:
+        letter = Letter(kind, self.name, self._incarnation, body).packed()
+        try:
+            if isinstance(route, _Link):
+                route.socket.send(letter, zmq.NOBLOCK)
+            elif self._inbox is not None:
+                self._inbox.send_multipart([route, letter], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
+                return False
+            raise
+        return True
+
+    def _say(self, kind: Kind) -> None:
+        """Tell all who are here, and wherever this member knocks."""
+        with self._lock:
+            routes = {*self._links.values(), *self._roll.routes().values()}
+        for route in routes:
+            self._write(route, kind)
+
+    def _take_in(self, source: "Socket | int") -> None:
+        if source == self._alarm.fileno():
+            self._alarm.quiet()
+        elif source is self._wire.gate:
+            self._wire.admit()
+        elif source is self._inbox:
+            self._read_all(self._inbox, None)
+        else:
+            with self._lock:
+                link = next(x for x in self._links.values() if source in (x.socket, x.monitor))
+            if source is link.socket:
+                self._read_all(link.socket, link)
+            else:
+                link.note(event(link.monitor))
+
+    def _read_all(self, socket: Socket, link: "_Link | None") -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                parts = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            route = link or parts[0]
+            try:
+                self._hear(unpack(parts[-1]), route)
+            except BadLetter as error:
+                peer = self._peer_by(route)
+                if peer is None:
+                    self._refuse(str(error), route)
+                else:
+                    self._calls.put(partial(self._on_message, peer, parts[-1]))
+
+    def _peer_by(self, route: "_Link | bytes") -> str | None:
+        with self._lock:
+            return next((name for name, other in self._roll.routes().items() if other == route), None)
+
+    def _hear(self, letter: Letter, route: "_Link | bytes") -> None:
+        peer = letter.name
+        if letter.kind is Kind.NO:
+            return self._note_refusal(letter, route)
+        if letter.kind is Kind.BYE:
+            return self._lose(peer, letter.incarnation)
+        if peer == self.name:
+            return self._refuse_name(f"{peer!r} is the name of this member itself", route)
+        with self._lock:
+            is_new = self._roll.hear(peer, letter.incarnation, route, monotonic())
+        if is_new is None:
+            return self._refuse_name(f"there is another {peer!r} already", route)
+        if isinstance(route, _Link):
+            route.problem = None
+        if is_new:
+            self._calls.put(partial(self._on_peer, peer))
+        if letter.kind is Kind.WORD:
+            self._calls.put(partial(self._on_message, peer, letter.body))
+        return None
+
+    def _lose(self, peer: str, incarnation: int | None = None) -> None:
+        with self._lock:
+            was_here = self._roll.leave(peer, incarnation)
+        if was_here:
+            self._calls.put(partial(self._on_silence, peer))
+
+    def _note_refusal(self, letter: Letter, route: "_Link | bytes") -> None:
+        if isinstance(route, _Link):
+            route.note_refusal(letter)
+        else:  # a member that knocked here works for another of this name
+            self._note(f"{letter.name} does not admit {self.name}: {letter.body.decode('utf-8', 'replace')}")
+
+    def _refuse_name(self, why: str, route: "_Link | bytes") -> None:
+        """Tell the other side of a clash of names, on links too: a refusal is not answered."""
+        why = f"{why}: names are unique, give one of the two another --name"
+        self._note(why)
+        self._write(route, Kind.NO, why.encode())
+
+    def _note(self, why: str) -> None:
+        with self._lock:
+            if why not in self._refused:
+                self._refused.append(why)
+
+    def _refuse(self, why: str, route: "_Link | bytes") -> None:
+        self._note(why)
+        if not isinstance(route, _Link):  # two that refuse each other must not go on about it
+            self._write(route, Kind.NO, why.encode())
+
+    def _shut(self) -> None:
+        with self._lock:
+            links = list(self._links.values())
+        for link in links:
+            link.close()
+        if self._inbox is not None:
+            self._inbox.close()
+        self._alarm.close()
+        self._wire.close()
+
+
+class _Link:
+    """One address knocked at: its socket and monitor, and what is known of who is there."""
+
+    def __init__(self, address: str, socket: Socket, monitor: Socket) -> None:
+        self.socket = socket
+        self.monitor = monitor
+        self.problem: str | None = f"nobody answers at {address}"
+        self._address = address
+        self._was_agreed = False
+
+    def note(self, what: int) -> None:
+        if what == CONNECTED:
+            self.problem = f"nothing was heard from {self._address} yet"
+        elif self._was_agreed:
+            self.problem = f"the connection to {self._address} was lost"
+        else:
+            self.problem = f"{self._address} hangs up at once: it holds another cluster key, or is no member"
+        self._was_agreed = what == CONNECTED
+
+    def note_refusal(self, letter: Letter) -> None:
+        why = letter.body.decode("utf-8", "replace")
+        self.problem = f"{letter.name} at {self._address} does not admit this device: {why}"
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.monitor.close()
+        self.socket.close()
+
+
+def _ignore(peer: str) -> None:
+    return None

@@ -1,0 +1,1 @@
+"""The primary: plans, runs, records."""

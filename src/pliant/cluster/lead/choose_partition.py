@@ -1,0 +1,120 @@
+"""The partition that a user asked for: the planner's, of one mode, equal, CoEdge's. Predicts nothing."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import isqrt
+from typing import Literal, assert_never
+
+import numpy as np
+
+from pliant.cluster.lead.margin import Margins
+from pliant.errors import BudgetError, InputError
+from pliant.ir.partition import Grid, Mode, Partition, Share
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.pace import as_partition
+from pliant.plan.partition.partition_baseline import coedge
+from pliant.plan.partition.partition_problem import pose
+from pliant.plan.partition.partitioner import Gains, choose_partition, solve
+from pliant.quantities import format_bytes
+
+Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
+"""The partition of so many tokens over these devices, led by the named primary."""
+
+AnyMode = Literal["auto", "ws", "1d", "2d"]
+"""Hepti's modes, or whichever suits the devices."""
+Shares = Literal["best", "equal", "coedge"]
+"""The quickest shares that are found, the same for every device, or by CoEdge's rule."""
+
+
+def chooser(
+    mode: AnyMode = "auto", shares: Shares = "best", least_gain: Callable[[], Gains] | None = None
+) -> Choose:
+    """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode.
+
+    In mode "auto" a plan has to save its `least_gain`, read at each choice, of the best single device's time;
+    without one, what it has to save before a cluster ran anything (`margin.PRIOR`).
+    """
+    if shares == "coedge":
+        if mode not in ("auto", "ws"):
+            raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
+        return _coedge
+    if shares == "equal":
+        return partial(_equal, "ws" if mode == "auto" else mode)
+    if mode != "auto":
+        return partial(_fixed, mode)
+    return partial(_best, least_gain or (lambda: Margins().least_gain))
+
+
+def _best(
+    least_gain: Callable[[], Gains],
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+) -> Partition:
+    return choose_partition(
+        spec, tokens, capabilities, links, primary, rule="judged", least_gain=least_gain()
+    ).partition
+
+
+def _coedge(
+    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+) -> Partition:
+    return coedge(pose(spec, tokens, capabilities, links, primary)).partition
+
+
+def _fixed(
+    mode: Mode,
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+) -> Partition:
+    problem = pose(spec, tokens, capabilities, links, primary)
+    plan, seconds = solve(problem, mode)
+    if not np.isfinite(seconds):
+        free = ", ".join(f"{n} ({format_bytes(c.free_bytes)})" for n, c in sorted(capabilities.items()))
+        raise BudgetError(
+            f"no split of mode {mode} fits in the free memory of {free}: free some, or add one."
+        )
+    return as_partition(problem, plan)
+
+
+def _equal(
+    mode: Mode,
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+) -> Partition:
+    names = [primary, *sorted(name for name in capabilities if name != primary)]
+    heads, rows = even(spec.n_heads, len(names)), even(tokens, len(names))
+    columns = [0] * len(names) if mode == "ws" else even(spec.ffn, len(names))
+    shares = tuple(Share(*one) for one in zip(names, heads, rows, columns, strict=True))
+    match mode:
+        case "ws" | "1d":
+            return Partition(mode, primary, shares, tokens)
+        case "2d":
+            return Partition(mode, primary, shares, tokens, _grid(spec, names))
+        case _:
+            assert_never(mode)
+
+
+def even(total: int, parts: int) -> list[int]:
+    """Whole numbers with this sum, none more than 1 from another."""
+    if parts < 1:
+        raise InputError("nothing can be shared out among nobody.")
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def _grid(spec: EncoderSpec, names: Sequence[str]) -> Grid:
+    """As near to a square as the number of devices allows."""
+    n = len(names)
+    n_groups = max(g for g in range(1, isqrt(n) + 1) if n % g == 0)
+    width = n // n_groups
+    groups = tuple(tuple(names[i : i + width]) for i in range(0, n, width))
+    return Grid(groups, tuple(even(spec.inner, width)), tuple(even(spec.inner, n_groups)))

@@ -1,0 +1,253 @@
+"""One inference led by the primary: each segment announced ahead, its input kept until it is whole here.
+
+Knows no partition's reason: `Steer` decides, one boundary ahead and off the critical path.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from threading import Lock
+from typing import Protocol, final
+
+import numpy as np
+
+from pliant.cluster.control.messages import Go, Note, Ran, Stop
+from pliant.cluster.lead.primary import Primary
+from pliant.cluster.lead.run_log import Fault
+from pliant.cluster.member.perform import Performer, Turn
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.watch.blame import Accusation, Verdict, fault_of
+from pliant.errors import ClusterError, InputError, LaneError
+from pliant.models.encoder.encoder_source import EncoderSource
+
+
+class Pause(Enum):
+    """Where a run stops, for `begin` to say how it goes on: before the coming segment, or the one after."""
+
+    NOW = auto()
+    NEXT = auto()
+
+
+class Steer(Protocol):
+    """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
+
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+        """A plan that everybody in it holds ready, of all members that can be used but `without`.
+
+        It is for segments from `number` on, before which nothing runs.
+        """
+
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+        """The plan of segment `number`, which was not announced yet, after one by plan `current`.
+
+        `notes` are of the segment before that, by plan `last`. A pause where it cannot be held beside the
+        current one, or that one cannot go on.
+        """
+
+    def predicted_s(self, held: Held) -> float | None:
+        """Seconds of one layer by this plan, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """What a run did. `turns` are the segments that were committed, `spans` each member's steps in them."""
+
+    answer: np.ndarray
+    start_s: float
+    seconds: float
+    plans: tuple[Held, ...]
+    turns: tuple[Turn, ...]
+    spans: Mapping[str, tuple[Ran, ...]]
+    faults: tuple[Fault, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Announced:
+    held: Held
+    lacking: frozenset[str]
+    turn: Turn
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is committed: all before segment `number`, whose input is `x`; and what was announced."""
+
+    held: Held
+    number: int = 0
+    x: np.ndarray | None = None
+    epoch: int = -1
+    announced: dict[int, _Announced] = field(default_factory=dict)
+    members: set[str] = field(default_factory=set)
+    faults: list[Fault] = field(default_factory=list)
+    began_s: float = 0.0
+
+
+class _Paused(Exception):  # noqa: N818 - no error: the coming segment has no plan yet
+    """Leaves a run's epoch at a boundary."""
+
+
+@final
+class Lead:
+    """Leads runs, one at a time; any thread may ask for one.
+
+    `performer` must hand its notes to `note`. `n_repeats` bounds how often one run is taken up again.
+    """
+
+    def __init__(self, primary: Primary, performer: Performer, steer: Steer, *, n_repeats: int = 100) -> None:
+        self._primary, self._performer, self._steer = primary, performer, steer
+        self._n_repeats = n_repeats
+        self._turns = Lock()
+        self._notes: dict[str, Note] = {}
+
+    def note(self, peer: str, note: Note) -> None:
+        """Keep what `peer` said beside its last exchange."""
+        self._notes[peer] = note
+        self._primary.monitor.has_memory(peer, note.free_bytes)
+
+    def run(
+        self,
+        source: EncoderSource,
+        tokens: int,
+        feeds: Mapping[str, np.ndarray],
+        *,
+        is_alone: bool = False,
+    ) -> Led:
+        """The model's answer to `feeds` of `tokens` rows, whoever fails on the way.
+
+        `is_alone` leaves all workers out. Raises the failure where it is this member's own.
+        """
+        with self._turns, self._primary.log.run():
+            others = [member.name for member in self._primary.monitor.members] if is_alone else []
+            run = _Run(self._steer.begin(source, tokens, others))
+            self._primary.log.follow(run.held)
+            start_s = self._primary.clock()
+            try:
+                self._finish(run, lambda: self._steer.begin(source, tokens, others, run.number), feeds)
+            except BaseException:
+                self._stop(run)
+                raise
+            answer = run.held.holder.answer()
+            seconds = self._primary.clock() - start_s
+            return self._led(run, answer, start_s, seconds)
+
+    def _finish(self, run: _Run, begin: Callable[[], Held], feeds: Mapping[str, np.ndarray]) -> None:
+        """Attempts, each by a plan for what is left, until one comes to the end."""
+        while True:
+            try:
+                self._attempt(run, feeds)
+                return
+            except _Paused:
+                self._stop(run)
+                self._resume(run, begin)
+                continue
+            except (LaneError, ClusterError) as error:
+                if len(run.faults) >= self._n_repeats:
+                    raise
+                without = self._judge(run, error)
+            noticed_s = self._primary.clock()
+            self._resume(run, begin)
+            planned_s = self._primary.clock() - noticed_s
+            run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
+            self._primary.log.add(run.faults[-1])
+
+    def _resume(self, run: _Run, begin: Callable[[], Held]) -> None:
+        run.held = begin()
+        self._primary.log.follow(run.held)
+
+    def _attempt(self, run: _Run, feeds: Mapping[str, np.ndarray]) -> None:
+        """Run from the last commit to the end; raises what stopped it."""
+        run.epoch, held, number = self._primary.next_epoch(), run.held, run.number
+        run.began_s = self._primary.clock()
+        run.announced = {n: a for n, a in run.announced.items() if n < number}
+        self._notes.clear()
+        others = self._others(held)
+        run.members.update(others)
+        self._primary.watch(run.epoch, others)
+        if run.x is None:
+            held.holder.begin(feeds)
+        else:
+            held.holder.state(number - 1)[...] = run.x
+        self._announce(run, number, held, others if number else ())
+        self._announce(run, number + 1, held, ())
+        first = run.announced[number].turn
+        self._performer.run(first, lambda: self._following(run), held.n_segments - number)
+
+    def _following(self, run: _Run) -> Turn:
+        """At a boundary: commit what is whole here, and announce the segment after the coming one."""
+        before = run.announced[run.number]
+        run.number += 1
+        run.began_s = self._primary.clock()
+        run.x = before.held.holder.state(run.number - 1).copy()
+        if run.number == 1 and not np.isfinite(run.x).all():  # or those who hear of it are taken for liars
+            raise InputError("the input's numbers are too large: their embedding is not finite.")
+        if run.number not in run.announced:
+            raise _Paused
+        coming = run.announced[run.number]
+        if run.number < before.held.n_segments - 1 and self._primary.is_disturbed:
+            raise ClusterError("a member failed, though not here.")
+        if coming.held is not before.held:
+            coming.held.holder.state(run.number - 1)[...] = run.x
+            run.held = coming.held
+            self._primary.log.follow(run.held)
+        if run.number + 1 < coming.held.n_segments:
+            notes = {**self._notes, self._primary.name: self._performer.note()}
+            held = self._steer.following(run.number + 1, coming.held, before.held, notes)
+            if held is Pause.NOW:
+                raise _Paused
+            if held is Pause.NEXT:
+                return coming.turn
+            lacking = held.lacking(coming.held.partition)
+            if held is not coming.held:
+                run.members.update(lacking)
+                self._primary.watch(run.epoch, {*self._others(coming.held), *lacking})
+            self._announce(run, run.number + 1, held, lacking)
+        return coming.turn
+
+    def _announce(self, run: _Run, number: int, held: Held, lacking: Collection[str]) -> None:
+        if number >= held.n_segments or number in run.announced:
+            return
+        patience_s = self._primary.patience.exchange_s(self._steer.predicted_s(held))
+        entrants = frozenset(lacking)
+        turn = held.turn(self._primary.name, run.epoch, number, entrants, patience_s)
+        run.announced[number] = _Announced(held, entrants, turn)
+        if number < held.n_segments - 1:
+            go = Go(run.epoch, number, held.number, tuple(sorted(entrants)), patience_s)
+            for name in self._others(held):
+                self._primary.send(name, go)
+
+    def _judge(self, run: _Run, error: LaneError | ClusterError) -> tuple[Verdict, ...]:
+        """Who is left out of the repeat; raises `error` where it is nobody's doing but ours."""
+        peer, is_misbehaviour, reason = fault_of(error)
+        cause = error.__cause__ if isinstance(error, LaneError) else error
+        if not isinstance(cause, ClusterError):
+            raise error
+        if peer is not None:
+            accusation = Accusation(self._primary.name, peer, is_misbehaviour, reason)
+            self._primary.accuse(run.epoch, accusation)
+        found = self._primary.verdicts()
+        self._stop(run)
+        return found
+
+    def _stop(self, run: _Run) -> None:
+        self._primary.comm.drop(run.epoch)  # what comes of it later is of no use
+        for name in run.members:
+            self._primary.send(name, Stop(run.epoch))
+
+    def _others(self, held: Held) -> tuple[str, ...]:
+        return tuple(d for d in held.partition.participants if d != self._primary.name)
+
+    def _led(self, run: _Run, answer: np.ndarray, start_s: float, seconds: float) -> Led:
+        ended = set(self._others(run.held))
+        for name in ended:
+            self._primary.monitor.forgive(name)
+        for name in run.members - ended:
+            self._primary.send(name, Stop(run.epoch))
+        turns = tuple(run.announced[n].turn for n in sorted(run.announced))
+        epochs = {turn.epoch for turn in turns}
+        spans = {self._primary.name: self._performer.take_spans()}
+        for epoch in epochs:
+            wanted = ended if epoch == run.epoch else ()
+            for name, ran in self._primary.reports(epoch, wanted).items():
+                spans[name] = (*spans.get(name, ()), *ran)
+        plans = tuple(run.announced[n].held for n in sorted(run.announced))
+        return Led(answer, start_s, seconds, plans, turns, spans, tuple(run.faults))

@@ -1,0 +1,162 @@
+"""Round-trip times and bandwidths between members, over the connections that inference uses. Knows no model.
+
+Every member runs `measure_links` at once. A pair exchanges small messages, then a few larger ones each way,
+timed by the first of the two alone; each member is in one pair at a time, so pairs do not share an interface.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+from pliant.cluster.net.comm import Comm, Tag
+from pliant.errors import PeerMisbehaved
+from pliant.ir.cost import Link
+from pliant.ir.topology import Interface, Links
+
+TIMEOUT_S = 10.0
+_PINGS = 8
+_SMALLEST_BYTES, _LARGEST_BYTES = 16 << 10, 4 << 20
+_MESSAGE_S, _PAIR_S = 0.04, 0.4
+_MESSAGE_TRIPS, _PAIR_TRIPS = 4, 48
+"""The same in round trips where these are long: TCP needs some until it sends as fast as the link allows."""
+_TIMES, _RISING = 3, 1.15
+_SLOWER, _LATER, _LATER_S = 0.85, 1.25, 0.1e-3
+
+_END, _PING, _TAKE, _GIVE = range(4)
+"""What the first asks of the second: to end, to answer, to take a payload and answer, to give one."""
+
+Pair = tuple[str, str]
+
+
+def measure_links(
+    comm: Comm, members: Sequence[str], epoch: int, *, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[tuple[Pair, Link]]:
+    """Both directions of every pair that this member times, as (source, destination), one after the other.
+
+    `members` are the same, in the same order, on every member, this one included; the tags of `epoch` are
+    used for nothing else. A pair takes about half a second and 60 round trips at most, however slow its link
+    is, but for messages of 16 KB that take longer. Raises PeerLost, PeerMisbehaved and ClusterError as
+    `comm` does.
+    """
+    patience_s = TIMEOUT_S + len(members)  # a peer may still be in earlier pairs of its own
+    for pair in (pair for together in rounds(members) for pair in together):
+        first, second = pair
+        if comm.name == first:
+            out, back = _Asking(comm, second, epoch, clock, patience_s).measure()
+            yield (first, second), out
+            yield (second, first), back
+        elif comm.name == second:
+            _answer(comm, first, epoch, patience_s)
+
+
+def rounds(members: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
+    """All pairs in as few rounds as can be, each member at most once in a round (the circle method)."""
+    seats: list[str | None] = [*members, *([None] if len(members) % 2 else [])]
+    found = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        faced = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append(tuple((a, b) for a, b in faced if a is not None and b is not None))
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return tuple(found)
+
+
+def links_of(measured: Mapping[Pair, Link]) -> Links:
+    """The network that was measured: each member's interface, and the pairs that differ from it.
+
+    An interface passes what its fastest pair passes. A pair is named where it is below 0.85 of both its
+    interfaces, or its round trip is not the usual one.
+    """
+    names = sorted({name for pair in measured for name in pair})
+    interfaces = {
+        name: Interface(
+            max((k.bandwidth_Bps for (src, _), k in measured.items() if src == name), default=float("inf")),
+            max((k.bandwidth_Bps for (_, dst), k in measured.items() if dst == name), default=float("inf")),
+        )
+        for name in names
+    }
+    usual_s = median(link.rtt_s for link in measured.values()) if measured else 0.0
+    pairs = {}
+    for (src, dst), link in measured.items():
+        most_Bps = min(interfaces[src].egress_Bps, interfaces[dst].ingress_Bps)
+        is_slow = link.bandwidth_Bps < _SLOWER * most_Bps
+        if is_slow or max(link.rtt_s, usual_s) > _LATER * min(link.rtt_s, usual_s) + _LATER_S:
+            pairs[src, dst] = Link(link.rtt_s, link.bandwidth_Bps if is_slow else float("inf"))
+    return Links(interfaces, usual_s, pairs)
+
+
+class _Asking:
+    """The first of a pair: it asks, the second answers, one message at a time."""
+
+    def __init__(
+        self, comm: Comm, peer: str, epoch: int, clock: Callable[[], float], patience_s: float
+    ) -> None:
+        self._comm, self._peer, self._epoch, self._clock = comm, peer, epoch, clock
+        self._patience_s = patience_s
+        self._number = 0
+
+    def measure(self) -> tuple[Link, Link]:
+        """From here to the peer, and back."""
+        self._ask(_PING, 1)  # opens the connection
+        rtt_s = min(self._ask(_PING, 1) for _ in range(_PINGS))
+        pair_s = _PAIR_S + _PAIR_TRIPS * rtt_s
+        until_s = self._clock() + pair_s
+        out_Bps = self._bandwidth(_TAKE, rtt_s, until_s - pair_s / 2)
+        back_Bps = self._bandwidth(_GIVE, rtt_s, until_s)
+        self._ask(_END, 1)
+        return Link(rtt_s, out_Bps), Link(rtt_s, back_Bps)
+
+    def _bandwidth(self, what: int, rtt_s: float, until_s: float) -> float:
+        """Of messages that grow until one takes long enough for the round trip not to matter.
+
+        How long a message should be follows from the quickest so far: one that was held up says nothing. A
+        connection that still becomes quicker from message to message is not counted yet.
+        """
+        message_s = max(_MESSAGE_S, _MESSAGE_TRIPS * rtt_s)
+        n_bytes, best_Bps = _SMALLEST_BYTES, 0.0
+        rates: list[float] = []
+        while True:
+            rate_Bps = n_bytes / max(self._ask(what, n_bytes) - rtt_s, 1e-7)
+            is_rising = rate_Bps > _RISING * best_Bps
+            best_Bps = max(best_Bps, rate_Bps)
+            wanted = min(int(best_Bps * message_s), _LARGEST_BYTES)
+            rates = [] if is_rising else rates
+            if n_bytes >= wanted // 2:
+                rates.append(rate_Bps)
+            if len(rates) == _TIMES or self._clock() > until_s:
+                return median(rates) if rates else best_Bps
+            if not rates or is_rising:
+                n_bytes = max(n_bytes, min(wanted, 16 * n_bytes))
+
+    def _ask(self, what: int, n_bytes: int) -> float:
+        """Seconds from the question to the whole answer."""
+        payload = np.zeros(n_bytes if what == _TAKE else 1, np.uint8)
+        into = np.empty(n_bytes if what == _GIVE else 1, np.uint8)
+        question, tag = np.array([what, n_bytes], np.int64), Tag(self._epoch, 0, self._number)
+        after = Tag(self._epoch, 1, self._number)
+        self._number += 1
+        start_s = self._clock()
+        self._comm.send(self._peer, tag, question)
+        if what == _TAKE:
+            self._comm.send(self._peer, after, payload)
+        self._comm.receive(self._peer, tag, into, self._patience_s)
+        return self._clock() - start_s
+
+
+def _answer(comm: Comm, peer: str, epoch: int, patience_s: float) -> None:
+    """The second of a pair, until the first has enough. Raises PeerMisbehaved for a question that is none."""
+    question, number = np.zeros(2, np.int64), 0
+    while True:
+        tag = Tag(epoch, 0, number)
+        comm.receive(peer, tag, question, patience_s)
+        what, n_bytes = int(question[0]), int(question[1])
+        if what not in (_END, _PING, _TAKE, _GIVE) or not 1 <= n_bytes <= _LARGEST_BYTES:
+            raise PeerMisbehaved(f"{peer} asks for {n_bytes} bytes by {what} while links are measured.", peer)
+        if what == _TAKE:
+            comm.receive(peer, Tag(epoch, 1, number), np.empty(n_bytes, np.uint8), patience_s)
+        comm.send(peer, tag, np.zeros(n_bytes if what == _GIVE else 1, np.uint8))
+        if what == _END:
+            return
+        number += 1

@@ -1,0 +1,296 @@
+"""Members put together: threads, kernels, connections and the state machines that use them. Decides nothing.
+
+The environment is not read here: keys, addresses and folders are given.
+"""
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never, final
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.lead.choose_partition import Choose
+from pliant.cluster.lead.lead_run import Lead
+from pliant.cluster.lead.primary import Primary
+from pliant.cluster.lead.steer import Steering
+from pliant.cluster.member.member_models import Holding
+from pliant.cluster.member.perform import Performer
+from pliant.cluster.member.worker import Offer, OnEvent, Worker
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.comm import Comm
+from pliant.cluster.net.comm_gloo import GlooComm
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.connect_members import ByAddress, Engine, InGroups, Meet, interface_of
+from pliant.cluster.net.key import Key
+from pliant.cluster.net.zmq_sockets import host_and_port
+from pliant.errors import ClusterError
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.run.execute import Lanes
+
+
+@dataclass(frozen=True, slots=True)
+class MemberOptions:
+    """What any member is given. `free_bytes` says what memory its model may take, when asked.
+
+    `dilation` makes it compute that many times slower: an emulated device, whose pace may change. `engine`
+    carries its data, and is the same on all members; with ZeroMQ, data comes in at the first of `data_ports`
+    that is free, and 0 is one that the system chooses.
+    """
+
+    name: str
+    key: Key
+    version: str
+    cache: Path
+    n_threads: int
+    free_bytes: Callable[[], int] | None = None
+    dilation: float | Callable[[], float] = 1.0
+    engine: Engine = "zmq"
+    data_ports: Sequence[int] = (0,)
+    patience: Patience = Patience()  # noqa: RUF009 - frozen
+    on_event: OnEvent = lambda text: None
+
+
+@dataclass(slots=True)
+class _Machine:
+    """What every member has before it talks."""
+
+    holding: Holding
+    lanes: Lanes
+
+
+@contextmanager
+def _machine(options: MemberOptions) -> Iterator[_Machine]:
+    library = Library(host_isa(), options.cache)
+    own = f"{options.name}/cpu"
+    pace = _pace(options.dilation)
+    with (
+        Pool(options.n_threads, library) as pool,
+        member_lanes(options.name, _Paced(own, pace), options.n_threads) as lanes,
+    ):
+        holding = Holding(options.name, library, pool, pace)
+        if options.free_bytes is not None:
+            holding.free_bytes = options.free_bytes
+        yield _Machine(holding, lanes)
+
+
+def member_lanes(name: str, dilation: Mapping[str, float], n_threads: int) -> Lanes:
+    """The one thread of a member: its stages, and its messages between them.
+
+    An emulated device rests by what it computed, not by what else this machine did meanwhile: that is one
+    thread's CPU time. Where several compute, it is the time they took.
+    """
+    effort = time.thread_time if n_threads == 1 else None
+    return Lanes((), own=f"{name}/cpu", dilation=dilation, effort=effort, is_single=True)
+
+
+def _pace(dilation: float | Callable[[], float]) -> Callable[[], float]:
+    return dilation if callable(dilation) else lambda: dilation
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Paced(Mapping[str, float]):
+    """The dilation of one lane, asked anew each time."""
+
+    lane: str
+    pace: Callable[[], float]
+
+    def __getitem__(self, lane: str) -> float:
+        if lane != self.lane:
+            raise KeyError(lane)
+        return self.pace()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.lane,))
+
+    def __len__(self) -> int:
+        return 1
+
+
+@contextmanager
+def _connections(options: MemberOptions, host: str) -> Iterator[tuple[Comm, Meet]]:
+    """What carries data between this member, whose address is `host`, and the others."""
+    match options.engine:
+        case "zmq":
+            with _listening(options, host) as zmq:
+                yield zmq, ByAddress(zmq)
+        case "gloo":
+            if any(options.data_ports):
+                raise ClusterError(
+                    "gloo chooses its ports itself: leave out --data-port, or exchange by zmq."
+                )
+            with GlooComm(options.name, interface=interface_of(host)) as gloo:
+                yield gloo, InGroups(gloo, host)
+        case _:
+            assert_never(options.engine)
+
+
+def _listening(options: MemberOptions, host: str) -> ZmqComm:
+    *first, last = options.data_ports
+    for port in first:
+        with suppress(ClusterError):
+            return ZmqComm(options.name, options.key, f"{host}:{port}")
+    try:
+        return ZmqComm(options.name, options.key, f"{host}:{last}")
+    except ClusterError as error:
+        ports = f"{first[0]}-{last}" if first else f"{last}"
+        raise ClusterError(f"no port for tensors (--data-port {ports}): {error}") from error
+
+
+@contextmanager
+def open_worker(
+    options: MemberOptions, join: Sequence[str], sources: Sequence[EncoderSource]
+) -> Iterator[Worker]:
+    """A worker that knocks at the addresses `join`; its data connections listen where those are reached from.
+
+    Raises ClusterError for an address that is none.
+    """
+    if not join:
+        raise ClusterError("a worker needs an address to join: give the primary's, such as 10.77.0.1:29500.")
+    host = address_towards(join[0])
+    later = _Later()
+    with (
+        _machine(options) as machine,
+        _connections(options, host) as (comm, meet),
+        Messenger(
+            options.name,
+            options.key,
+            on_message=later.hear,
+            on_silence=later.lose,
+            silence_s=options.patience.silence_s,
+        ) as messenger,
+    ):
+        offer = Offer(
+            version=options.version,
+            sources={source.identity: source for source in sources},
+            free_bytes=machine.holding.free_bytes,
+            n_threads=options.n_threads,
+            engine=options.engine,
+        )
+        with Worker(
+            options.name,
+            messenger,
+            comm,
+            machine.lanes,
+            offer,
+            machine.holding,
+            meet=meet,
+            on_event=options.on_event,
+        ) as worker:
+            later.begin(worker.hear, worker.lose)
+            for address in join:
+                messenger.connect(address)
+            yield worker
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A primary with all it leads by."""
+
+    primary: Primary
+    lead: Lead
+    steering: Steering
+    comm: Comm
+    messenger: Messenger
+
+
+@contextmanager
+def open_primary(
+    options: MemberOptions,
+    listen: str,
+    choose: Choose,
+    *,
+    coding: Coding = "fp32",
+    is_adaptive: bool = True,
+    is_measuring: bool = True,
+) -> Iterator[Leader]:
+    """A primary that workers join at `listen`. Raises ClusterError where that cannot be had."""
+    later = _Later()
+    _, port = host_and_port(listen)
+    if port and port in options.data_ports:
+        raise ClusterError(f"workers join at port {port}: give tensors another with --data-port.")
+    host = listen.rpartition(":")[0]
+    with (
+        _machine(options) as machine,
+        _connections(options, host) as (comm, meet),
+        Messenger(
+            options.name,
+            options.key,
+            listen,
+            on_message=later.hear,
+            on_silence=later.lose,
+            silence_s=options.patience.silence_s,
+        ) as messenger,
+        Primary(
+            options.name,
+            messenger,
+            comm,
+            machine.holding,
+            version=options.version,
+            engine=options.engine,
+            meet=meet,
+            patience=options.patience,
+            on_event=options.on_event,
+        ) as primary,
+    ):
+        leads: list[Lead] = []
+
+        def note(peer: str, said: Note) -> None:
+            leads[0].note(peer, said)
+
+        performer = Performer(options.name, comm, machine.lanes, machine.holding.free_bytes, on_note=note)
+        with Steering(
+            primary,
+            machine.holding.free_bytes,
+            choose,
+            coding=coding,
+            is_adaptive=is_adaptive,
+            is_measuring=is_measuring,
+            on_event=options.on_event,
+        ) as steering:
+            leads.append(Lead(primary, performer, steering))
+            later.begin(primary.hear, primary.lose)
+            yield Leader(primary, leads[0], steering, comm, messenger)
+
+
+def address_towards(address: str) -> str:
+    """This device's own address on the way to `HOST:PORT`, bracketed if it is IPv6; nothing is sent."""
+    host, port = host_and_port(address)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))
+            own = str(probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name of a host"
+        raise ClusterError(
+            f"{address!r} cannot be reached: {reason}. Give the primary's HOST:PORT, and check the network."
+        ) from error
+    return f"[{own}]" if ":" in own else own
+
+
+@dataclass(slots=True)
+class _Later:
+    """Callbacks that exist before those who answer them; what comes before is not heard."""
+
+    _hear: Callable[[str, bytes], None] | None = None
+    _lose: Callable[[str], None] | None = None
+
+    def begin(self, hear: Callable[[str, bytes], None], lose: Callable[[str], None]) -> None:
+        self._hear, self._lose = hear, lose
+
+    def hear(self, peer: str, data: bytes) -> None:
+        if self._hear is not None:  # a worker says hello until it is answered
+            self._hear(peer, data)
+
+    def lose(self, peer: str) -> None:
+        if self._lose is not None:
+            self._lose(peer)

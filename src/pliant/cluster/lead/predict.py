@@ -1,0 +1,100 @@
+"""What a partition should take by the one cost model, and what links showed beside it. Decides nothing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.net.activation_coding import Coding, as_coded
+from pliant.cluster.watch.adapt import Picture
+from pliant.ir.cost import Span, latency, simulate
+from pliant.ir.partition import Partition
+from pliant.ir.program import Exchange, Program, Segment, value
+from pliant.ir.topology import ClusterCost, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.ahead_timeline import ahead
+from pliant.plan.split.split import layer_segment, split
+from pliant.plan.split.stage_graphs import work_flops
+
+MOST_AT_ONCE = 4.0
+"""How many times slower or faster one layer may show a link to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A partition, what it was made of, and what it should take: all segments, and one `layer`."""
+
+    partition: Partition
+    picture: Picture
+    program: Program
+    spans: tuple[Span, ...]
+    layer: Program
+    layer_s: float
+    cost: ClusterCost
+    byte_s: Mapping[tuple[str, str], float]
+
+    @property
+    def seconds(self) -> float:
+        return latency(self.spans)
+
+
+def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32") -> Solved:
+    """What a partition should take, by the one cost model, with activations that travel as `coding`."""
+    cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
+    program = split(spec, partition)
+    program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
+    spans = simulate(ahead(program, partition.primary), cost)
+    layer = _layer(spec, partition, coding)
+    layer_spans = simulate(layer, cost)
+    byte_s = _byte_s(layer, layer_spans)
+    layer_s = _layer_s(layer, partition.primary, cost)
+    return Solved(partition, picture, program, spans, layer, layer_s, cost, byte_s)
+
+
+def layer_seconds(solved: Solved, picture: Picture) -> float:
+    """What one layer of a partition should take by another picture; `predict` says more, for longer."""
+    cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
+    return _layer_s(solved.layer, solved.partition.primary, cost)
+
+
+def link_ratios(
+    solved: Solved, links: Links, notes: Mapping[str, Note], offsets_s: Mapping[str, float]
+) -> dict[tuple[str, str], float]:
+    """How many times longer than by `links`, as they are known now, the bytes of each pair took.
+
+    `solved` says what a byte should have taken when links were as they were for it, `offsets_s` what each
+    member's clock is ahead. One observation counts for MOST_AT_ONCE at most: a stall is no slow link.
+    """
+    then, found = solved.picture.links, {}
+    for dst, note in notes.items():
+        for src, (n_bytes, seconds) in note.arrived.items():
+            if src not in links.interfaces or (src, dst) not in solved.byte_s:
+                continue
+            moved = then.link(src, dst).bandwidth_Bps / links.link(src, dst).bandwidth_Bps
+            predicted_s = n_bytes * solved.byte_s[src, dst] * moved
+            took_s = seconds - offsets_s.get(dst, 0.0) + offsets_s.get(src, 0.0)
+            if predicted_s > 0 and took_s > 0:
+                found[src, dst] = min(max(took_s / predicted_s, 1 / MOST_AT_ONCE), MOST_AT_ONCE)
+    return found
+
+
+def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
+    return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
+
+
+def _layer_s(layer: Program, primary: str, cost: ClusterCost) -> float:
+    """What one layer more takes."""
+    one_s = latency(simulate(layer, cost))
+    two = Program(layer.segments * 2, (), ())
+    overlapped = ahead(two, primary)
+    return one_s if overlapped is two else latency(simulate(overlapped, cost)) - one_s
+
+
+def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:
+    """Seconds a byte of each pair in a layer, with all that goes on beside it."""
+    totals: dict[tuple[str, str], tuple[int, float]] = {}
+    for step, span in zip(layer.steps, spans, strict=True):
+        if isinstance(step.work, Exchange):
+            pair = step.work.src, step.work.dst
+            n_bytes, seconds = totals.get(pair, (0, 0.0))
+            totals[pair] = n_bytes + value(step.work.n_bytes, {}), seconds + span.seconds
+    return {pair: seconds / n_bytes for pair, (n_bytes, seconds) in totals.items() if n_bytes}

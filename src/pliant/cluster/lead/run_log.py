@@ -1,0 +1,73 @@
+"""What a primary remembers of its runs, to tell those who ask. Any thread may call any of it."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import final
+
+from pliant.cluster.lead.overview import N_FAULTS, FaultStatus, PlanStatus
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.watch.blame import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A segment that was repeated: without whom, and how long it took to notice and to have a new plan."""
+
+    segment: int
+    verdicts: tuple[Verdict, ...]
+    noticed_s: float
+    planned_s: float
+
+
+@final
+class RunLog:
+    """Counts of runs, the plan that runs or ran last, and the last faults."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._faults: deque[tuple[float, Fault]] = deque(maxlen=N_FAULTS)
+        self.plan: PlanStatus | None = None
+        self.is_running = False
+        self.n_runs = self.n_failed = 0
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """One run, from its beginning to its answer or error. Runs take turns."""
+        self.is_running = True
+        try:
+            yield
+        except BaseException:
+            self.n_failed += 1
+            raise
+        else:
+            self.n_runs += 1
+        finally:
+            self.is_running = False
+
+    def follow(self, held: Held) -> None:
+        """From now on the run goes by this plan."""
+        self.plan = PlanStatus(held.source.identity, held.partition)
+
+    def add(self, fault: Fault) -> None:
+        """A segment was repeated just now."""
+        with self._lock:
+            self._faults.append((self._clock(), fault))
+
+    def faults(self) -> tuple[FaultStatus, ...]:
+        """The last faults, the latest last."""
+        with self._lock:
+            known, now_s = tuple(self._faults), self._clock()
+        return tuple(
+            FaultStatus(
+                ago_s=now_s - when_s,
+                segment=fault.segment,
+                members=tuple(v.member for v in fault.verdicts),
+                reasons=tuple(v.reason for v in fault.verdicts),
+                noticed_s=fault.noticed_s,
+                planned_s=fault.planned_s,
+            )
+            for when_s, fault in known
+        )

@@ -1,0 +1,365 @@
+"""Which plan runs next: solves and loads beside the run, as what is known of devices and links moves.
+
+Decides by `adapt` on what `known` says; solves by a function it is given; asks `Primary` to have plans held.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import final
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.choose_partition import Choose
+from pliant.cluster.lead.lead_run import Pause
+from pliant.cluster.lead.predict import Solved, layer_seconds, predict
+from pliant.cluster.lead.primary import NotReady, Primary
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.worker import OnEvent
+from pliant.cluster.net.activation_coding import Coding, as_coded_links
+from pliant.cluster.watch.adapt import (
+    Picture,
+    is_alike,
+    is_kept,
+    pays,
+    reason_to_solve,
+    recovered,
+    too_large,
+)
+from pliant.cluster.watch.cluster_picture import Known
+from pliant.ir.partition import Partition, Share
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stage_graphs import weight_bytes
+
+_LOAD_BPS = 200e6
+"""Loading and packing weights, until a worker has shown how fast it does that."""
+_KEPT = 4
+"""Plans that members hold ready at a time, of other lengths or models too."""
+_KNOWN = 64
+"""Plans of earlier runs that can still be told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """A change of plan inside a run: from which segment on, and why."""
+
+    segment: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a plan was made of, the bytes of each device's weights, and those of all layers whole."""
+
+    solved: Solved
+    need: Mapping[str, int]
+    whole_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Better:
+    """What to change to, and why; `held` is None where there is no memory for it beside the current plan."""
+
+    solved: Solved
+    reason: str
+    held: Held | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Felt:
+    """What a layer of a plan takes by a picture other than its own."""
+
+    solved: Solved
+    picture: Picture
+    layer_s: float
+
+
+@final
+class Steering:
+    """A `Steer`; a context manager, whose thread solves and waits for members beside the run.
+
+    `free_bytes` says what a model may take on the primary itself. With `is_adaptive` off, a plan stays until
+    a member fails; with `is_measuring` on, devices and links are measured before their first plan.
+    """
+
+    def __init__(
+        self,
+        primary: Primary,
+        free_bytes: Callable[[], int],
+        choose: Choose,
+        *,
+        coding: Coding = "fp32",
+        is_adaptive: bool = True,
+        is_measuring: bool = False,
+        on_event: OnEvent = lambda text: None,
+    ) -> None:
+        self._primary, self._choose = primary, choose
+        self._known = Known(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
+        self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
+        self._plans: dict[int, _Plan] = {}
+        self._held: list[Held] = []
+        self._pending: Future[_Better | None] | None = None
+        self._better: _Better | None = None
+        self._tight: Held | None = None
+        self._stuck: set[int] = set()
+        self._felt: _Felt | None = None
+        self._load_Bps: dict[str, float] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pliant-steer")
+        self._without: frozenset[str] = frozenset()
+        self.switches: list[Switch] = []
+
+    def __enter__(self) -> "Steering":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop solving; safe to call twice."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    # What Lead asks.
+
+    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+        """The plan of the last run if it still fits, or a new one, down to the primary alone."""
+        found = None if self._pending is None else self._take_pending()
+        better, self._better = self._better, None
+        tight, self._tight = self._tight, None
+        if tight is not None:
+            better = found
+        if number == 0:
+            self.switches.clear()
+            self._stuck.clear()
+            tight = None  # of a run that is over
+            self._plans = dict(list(self._plans.items())[-_KNOWN:])
+        self._forget(self._held[-_KEPT:])
+        self._without = frozenset(without)
+        if (
+            number
+            and better is not None
+            and set(better.solved.partition.participants) <= self._known.here(self._without)
+        ):
+            with suppress(NotReady):
+                held = better.held or self._hold(source, better.solved)
+                self._switch(number, better.reason)
+                return held
+        here = self._known.here(self._without)
+        if tight in self._held and set(tight.partition.participants) <= here:
+            self._stuck.add(tight.number)  # nothing fits better: it goes on as well as it can
+            return tight
+        self._known.measure(source, tokens, self._without)
+        kept = self._kept(source, tokens)
+        if kept is not None:
+            return kept
+        while True:
+            solved = self.solve(source.spec, tokens, self._without)
+            try:
+                return self._hold(source, solved)
+            except NotReady as error:
+                self._without |= error.reasons.keys()
+
+    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+        """The plan that became ready since, or the current one; a new solution is begun where it may pay.
+
+        The run pauses at the next boundary where there is no memory for the new plan beside the current one,
+        and at once where there is too little for that itself.
+        """
+        if last.number in self._plans:
+            self._known.see(self._plans[last.number].solved, notes)
+        if not self._is_adaptive:
+            return current
+        n_layers = current.n_segments - 1 - number
+        if self._pending is not None and self._pending.done():
+            better = self._take_pending()
+            if better is not None and set(better.solved.partition.participants) <= self._known.here(
+                self._without
+            ):
+                if better.held is not None:
+                    self._switch(number, better.reason)
+                    return better.held
+                if n_layers > 0:
+                    self._better = better
+                    return Pause.NEXT
+        if self._pending is None and n_layers > 1 and number > 1:
+            reason = self._reason(current)
+            if reason is not None:
+                self._pending = self._thread.submit(self._look, current, reason, n_layers)
+                if self._is_tight(current):
+                    self._tight = current
+                    return Pause.NOW
+        return current
+
+    def predicted_s(self, held: Held) -> float | None:
+        """Seconds of one layer by the picture that the plan was made of."""
+        known = self._plans.get(held.number)
+        return None if known is None else known.solved.layer_s
+
+    # What plans are made of.
+
+    def solve(self, spec: EncoderSpec, tokens: int, without: Collection[str] = ()) -> Solved:
+        """Choose a partition by the picture as it is now, and predict it."""
+        picture = self._known.picture(without)
+        name = self._primary.name
+        links = as_coded_links(picture.links, self._coding)
+        partition = self._choose(spec, tokens, picture.capabilities, links, name)
+        return predict(spec, partition, picture, self._coding)
+
+    def measure(self, source: EncoderSource, tokens: int) -> None:
+        """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
+        self._known.measure(source, tokens)
+
+    def solved(self, held: Held) -> Solved:
+        """What a plan that was begun here was made of."""
+        return self._plans[held.number].solved
+
+    def _reason(self, current: Held) -> str | None:
+        known = self._plans.get(current.number)
+        if known is None:
+            return None
+        return reason_to_solve(
+            known.solved.picture,
+            self._known.picture(self._without),
+            current.partition.participants,
+            known.need,
+            known.whole_bytes,
+            lambda picture: self._layer_s(known.solved, picture),
+        )
+
+    def _layer_s(self, solved: Solved, picture: Picture) -> float:
+        """What a layer takes by another picture; by one that is hardly another, what it took by that."""
+        if picture is solved.picture:
+            return solved.layer_s
+        felt = self._felt
+        if felt is None or felt.solved is not solved or not is_alike(felt.picture, picture):
+            self._felt = felt = _Felt(solved, picture, layer_seconds(solved, picture))
+        return felt.layer_s
+
+    def _recovered(self, held: Held) -> tuple[str, ...]:
+        picture = self._plans[held.number].solved.picture
+        return recovered(picture, self._known.picture(self._without), held.partition.participants)
+
+    def _is_tight(self, current: Held) -> bool:
+        """Whether a participant has too little memory for its part, and no other plan was looked for yet."""
+        plan = self._plans.get(current.number)
+        if plan is None or current.number in self._stuck:
+            return False
+        need = {name: plan.need[name] for name in current.partition.participants}
+        return bool(too_large(need, self._known.picture(self._without)))
+
+    # Plans.
+
+    def _kept(self, source: EncoderSource, tokens: int) -> Held | None:
+        """A plan held ready that nothing speaks against."""
+        here = self._known.here(self._without)
+        for held in reversed(self._held):
+            plan = self._plans[held.number]
+            is_same = held.source.identity == source.identity and held.partition.tokens == tokens
+            if is_same and plan.solved.picture.capabilities.keys() == here and self._primary.is_held(held):
+                if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
+                    return held
+                anew = self.solve(source.spec, tokens, self._without)
+                if not here <= anew.picture.capabilities.keys():  # somebody left this moment
+                    return None
+                now = predict(source.spec, held.partition, anew.picture, self._coding)
+                tight = too_large(plan.need, anew.picture)
+                is_home = anew.partition.participants == (self._primary.name,)
+                if not tight and is_kept(now.layer_s, anew.layer_s, is_home=is_home):
+                    self._plans[held.number] = replace(plan, solved=now)
+                    return held
+                return None
+        return None
+
+    def _hold(self, source: EncoderSource, solved: Solved) -> Held:
+        """A plan held ready while nothing runs: in place where there is no memory for it beside the others.
+
+        Raises NotReady naming those who cannot.
+        """
+        if self._fits(source, solved, self._held):
+            return self._prepare(source, solved)
+        return self._prepare(source, solved, is_in_place=True)
+
+    def _prepare(self, source: EncoderSource, solved: Solved, *, is_in_place: bool = False) -> Held:
+        spec, partition = source.spec, solved.partition
+        if is_in_place:
+            self._held.clear()  # whoever is asked gives them up, even if it then fails
+        held, answers = self._primary.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
+        loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
+        self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
+        alone = Partition("ws", partition.primary, (Share(partition.primary, spec.n_heads, 1),), 1)
+        whole_bytes = weight_bytes(spec, alone)[partition.primary]
+        self._plans[held.number] = _Plan(solved, weight_bytes(spec, partition), whole_bytes)
+        self._held.append(held)
+        return held
+
+    def _forget(self, keep: Sequence[Held]) -> None:
+        """Everybody gives up the plans held ready that are not to be kept."""
+        if len(keep) < len(self._held):
+            self._held = list(keep)
+            self._primary.forget(self._held)
+
+    def _switch(self, number: int, reason: str) -> None:
+        self.switches.append(Switch(number, reason))
+        self._on_event(f"new plan from segment {number}: {reason}")
+
+    def _look(self, current: Held, reason: str, n_layers: int) -> _Better | None:
+        """On the steering thread: a better plan, held ready where there is memory; None where none pays."""
+        source, plan = current.source, self._plans[current.number]
+        spec, tokens = source.spec, current.partition.tokens
+        solved = self.solve(spec, tokens, self._without)
+        if solved.partition == current.partition:
+            self._plans[current.number] = replace(plan, solved=solved)
+            return None
+        participants = current.partition.participants
+        if not set(participants) <= solved.picture.capabilities.keys():
+            return None  # somebody left meanwhile: the run notices by itself
+        now = predict(spec, current.partition, solved.picture, self._coding)
+        x_s = solved.picture.links.link(self._primary.name, self._primary.name).seconds(
+            4 * tokens * spec.hidden * len(set(solved.partition.participants) - set(participants))
+        )
+        is_beside = self._fits(source, solved, [current])
+        load_s = self._load_s(source, solved.partition)
+        times = (load_s, x_s) if is_beside else (0.0, x_s + load_s)
+        must = too_large(plan.need, solved.picture)
+        if not must and not pays(now.layer_s, solved.layer_s, n_layers, *times):
+            self._plans[current.number] = replace(plan, solved=now)
+            return None
+        if not is_beside:
+            return _Better(solved, reason, None)
+        if not self._fits(source, solved, self._held):
+            self._forget([current])
+        try:
+            return _Better(solved, reason, self._prepare(source, solved))
+        except NotReady:
+            return None
+
+    def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[Held]) -> bool:
+        """Whether every device has memory for the plan and for those `beside` it."""
+        models = {held.source.identity: held.source for held in beside} | {source.identity: source}
+        together: Counter[str] = Counter()
+        for identity, one in models.items():
+            partitions = [held.partition for held in beside if held.source.identity == identity]
+            partitions += [solved.partition] if identity == source.identity else []
+            together.update(weight_bytes(one.spec, *partitions))
+        return not too_large(together, solved.picture)
+
+    def _load_s(self, source: EncoderSource, partition: Partition) -> float:
+        new = self._new_bytes(source, partition)
+        return max(n / self._load_Bps.get(name, _LOAD_BPS) for name, n in new.items())
+
+    def _new_bytes(self, source: EncoderSource, partition: Partition) -> dict[str, int]:
+        """Of the weights that each device has to load for a partition: it does not hold them yet."""
+        held = [one.partition for one in self._held if one.source.identity == source.identity]
+        before, after = weight_bytes(source.spec, *held), weight_bytes(source.spec, *held, partition)
+        return {name: after[name] - before.get(name, 0) for name in partition.devices}
+
+    def _take_pending(self) -> _Better | None:
+        pending, self._pending = self._pending, None
+        assert pending is not None
+        try:
+            return pending.result()
+        except Exception as error:  # noqa: BLE001 - the run itself goes on by the plan it has
+            self._on_event(f"no new plan: {error or type(error).__name__}")
+            return None

@@ -1,0 +1,60 @@
+"""Devices and links of a cluster, measured as its primary asks for it (Hepti 4.1). Keeps nothing."""
+
+from collections.abc import Collection
+
+from pliant.cluster.control.messages import Measure, Measured
+from pliant.cluster.lead.measure_links import measure_links
+from pliant.cluster.lead.primary import Primary
+from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+from pliant.ir.cost import Link
+from pliant.ir.topology import Capability
+from pliant.models.encoder.encoder_source import EncoderSource
+
+
+def survey_devices(
+    primary: Primary, source: EncoderSource, tokens: int, names: Collection[str]
+) -> dict[str, Capability]:
+    """What each of `names` can do with a model, one after another; who fails is left out.
+
+    Raises what goes wrong on the primary itself.
+    """
+    found = {}
+    for name in names:
+        if name == primary.name:
+            found[name] = primary.hold.measure(source, tokens)
+            continue
+        epoch = primary.next_epoch()
+        primary.send(name, Measure(epoch, source.identity, tokens, (name,), {}))
+        said = primary.measured(epoch, (name,)).get(name)
+        if said is not None and said.capability is not None:
+            found[name] = said.capability
+        else:
+            primary.on_event(f"{name} was not measured: {_reason(said)}")
+    return found
+
+
+def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, str], Link]:
+    """Both directions of every pair of `names`, the primary among them; those that failed are missing."""
+    epoch = primary.next_epoch()
+    others = tuple(sorted(name for name in names if name != primary.name))
+    members = primary.name, *others
+    addresses = primary.addresses(others)
+    place = primary.meet.place(members)
+    for name in others:
+        primary.send(name, Measure(epoch, None, 0, members, addresses, place))
+    found: dict[tuple[str, str], Link] = {}
+    try:
+        primary.meet.join(members, addresses, place, lambda: all(map(primary.is_here, others)))
+        found.update(measure_links(primary.comm, members, epoch))  # those before one that fails, too
+    except ClusterError as error:
+        primary.on_event(f"not all links were measured: {error}")
+        primary.comm.drop(epoch)
+        if isinstance(error, PeerLost | PeerMisbehaved):
+            primary.monitor.fail(error.peer)
+    for said in primary.measured(epoch, others).values():
+        found |= {(k.src, k.dst): Link(k.rtt_s, k.bandwidth_Bps) for k in said.links}
+    return found
+
+
+def _reason(said: Measured | None) -> str:
+    return "it said nothing" if said is None else said.reason or "it said nothing of itself"

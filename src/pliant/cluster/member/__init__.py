@@ -1,0 +1,1 @@
+"""One member's part of a run."""

@@ -1,0 +1,138 @@
+"""Where a device keeps the tensors of a layer while it runs. Knows regions and views, no kernel and no peer.
+
+A port whose regions lie side by side in one tensor is a block of rows of one array, so most of what is made,
+sent and received is never copied. Where a port reads other columns than were made here, its own share is
+copied once, before its stage.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from pliant.ir.program import Exchange, Part
+from pliant.kernels.runtime.aligned_memory import aligned_floats
+from pliant.plan.split.stage_graphs import Port, inputs, outputs
+from pliant.plan.split.stages import Region, Stage
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fill:
+    """Before a stage: `into` takes the numbers of `made`."""
+
+    into: np.ndarray
+    made: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """An array: `columns` of a tensor, or where a port joins several tensors, that port's own."""
+
+    tensor: str
+    columns: range
+    port: str = ""
+
+
+@final
+class Buffers:
+    """Arrays for all that one device's stages read and make; tensors `x.K` take turns in two of them.
+
+    `stages` are the device's own of two layers that follow one another, an even one first.
+    """
+
+    def __init__(self, stages: Iterable[Stage], tokens: int, hidden: int) -> None:
+        self._x = tuple(aligned_floats(tokens, hidden) for _ in range(2))
+        for x in self._x:
+            x[...] = 0.0
+        self._boxes: dict[_Key, Part] = {}
+        self._made: dict[str, tuple[_Key, Part]] = {}
+        self._read: dict[str, list[tuple[_Key, Part]]] = {}
+        stages = tuple(stages)
+        for stage in stages:
+            for port in outputs(stage):
+                self._note(stage, port)
+                self._made[port.regions[0].tensor] = _key(stage, port), port.regions[0].part
+        for stage in stages:
+            for port in inputs(stage):
+                self._note(stage, port)
+                for region in port.regions:
+                    self._read.setdefault(region.tensor, []).append((_key(stage, port), region.part))
+        self._arrays = {key: aligned_floats(box.n_rows, box.n_columns) for key, box in self._boxes.items()}
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(array.nbytes for array in (*self._x, *self._arrays.values()))
+
+    def x(self, layer: int) -> np.ndarray:
+        """What enters `layer`, float32 [tokens, hidden], as a view."""
+        return self._x[layer % 2]
+
+    def port(self, stage: Stage, port: Port) -> np.ndarray:
+        """The array of a port: whole rows, so contiguous."""
+        if _is_x(port.regions[0]):
+            return _cut(self._x_of(port.regions[0].tensor), port.box, 0, 0)
+        return self._view(_key(stage, port), port.box)
+
+    def fills(self, stage: Stage) -> tuple[Fill, ...]:
+        """What has to be copied from this device's own results before the stage."""
+        found = []
+        for port in inputs(stage):
+            for region in port.regions:
+                if _is_x(region) or region.tensor not in self._made:
+                    continue
+                made, part = self._made[region.tensor]
+                shared = part.shared(region.part)
+                key = _key(stage, port)
+                if shared is not None and key != made:
+                    found.append(Fill(self._view(key, shared), self._view(made, shared)))
+        return tuple(found)
+
+    def sent(self, work: Exchange) -> np.ndarray:
+        """What this device sends, as a view of what it made."""
+        assert work.part is not None, work
+        if work.tensor.startswith("x."):
+            return _cut(self._x_of(work.tensor), work.part, 0, 0)
+        return self._view(self._made[work.tensor][0], work.part)
+
+    def received(self, work: Exchange) -> np.ndarray:
+        """Where this device reads what it receives, as a view."""
+        assert work.part is not None, work
+        if work.tensor.startswith("x."):
+            return _cut(self._x_of(work.tensor), work.part, 0, 0)
+        for key, part in self._read[work.tensor]:
+            if part.shared(work.part) == work.part:
+                return self._view(key, work.part)
+        raise AssertionError(f"no stage here reads '{work}'")
+
+    def _note(self, stage: Stage, port: Port) -> None:
+        if _is_x(port.regions[0]):
+            return
+        key, box = _key(stage, port), port.box
+        known = self._boxes.get(key, box)
+        first = min(known.first_row, box.first_row)
+        end = max(known.rows.stop, box.rows.stop)
+        self._boxes[key] = Part(first, end - first, box.first_column, box.n_columns)
+
+    def _x_of(self, tensor: str) -> np.ndarray:
+        return self.x(int(tensor.removeprefix("x.")))
+
+    def _view(self, key: _Key, part: Part) -> np.ndarray:
+        box = self._boxes[key]
+        return _cut(self._arrays[key], part, box.first_row, box.first_column)
+
+
+def _key(stage: Stage, port: Port) -> _Key:
+    tensors = {region.tensor for region in port.regions}
+    if len(tensors) == 1:
+        return _Key(tensors.pop(), port.box.columns)
+    return _Key(stage.kernel, port.box.columns, port.name)
+
+
+def _is_x(region: Region) -> bool:
+    return region.tensor.startswith("x.")
+
+
+def _cut(array: np.ndarray, part: Part, first_row: int, first_column: int) -> np.ndarray:
+    rows = slice(part.rows.start - first_row, part.rows.stop - first_row)
+    return array[rows, part.columns.start - first_column : part.columns.stop - first_column]

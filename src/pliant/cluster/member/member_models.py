@@ -1,0 +1,64 @@
+"""What one device holds of all models that plans need: stages and weights. Knows no peer and no run."""
+
+from collections.abc import Callable, Collection
+from typing import final
+
+from pliant.cluster.member.measure_member import measure_device
+from pliant.cluster.member.perform import Holder
+from pliant.cluster.member.shard import Shard, Shards
+from pliant.ir.partition import Partition
+from pliant.ir.topology import Capability
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.profile.system_memory import free_memory_bytes
+
+SPARE_BYTES = 48 << 20
+"""What stays free beside weights: for a layer while it is read, for activations, for others on the device.
+Where those take it, models give back as much: who waits until nothing is free is ended by the kernel."""
+
+
+@final
+class Holding:
+    """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
+
+    def __init__(
+        self, device: str, library: Library, pool: Pool, dilation: Callable[[], float] = lambda: 1.0
+    ) -> None:
+        self._device, self._library, self._pool = device, library, pool
+        self._dilation = dilation
+        self.free_bytes = free_for_model(self)
+        self._shards: dict[str, Shards] = {}
+
+    def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
+        return self._of(source).prepare(partition)
+
+    def replace(self, source: EncoderSource, partition: Partition) -> Holder:
+        for identity, shards in self._shards.items():
+            if identity != source.identity:
+                shards.keep()
+        return self._of(source).replace(partition)
+
+    def measure(self, source: EncoderSource, tokens: int) -> Capability:
+        return measure_device(
+            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
+        )
+
+    def keep(self, holders: Collection[Holder]) -> None:
+        used = [holder for holder in holders if isinstance(holder, Shard)]
+        for identity, shards in self._shards.items():
+            shards.keep(*(shard for shard in used if shard.model == identity))
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(shards.weight_bytes for shards in list(self._shards.values()))
+
+    def _of(self, source: EncoderSource) -> Shards:
+        if source.identity not in self._shards:
+            self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)
+        return self._shards[source.identity]
+
+
+def free_for_model(holding: Holding) -> Callable[[], int]:
+    """Memory that a model may take here: what is free but for a spare, and what models hold already."""
+    return lambda: max(0, free_memory_bytes() + holding.weight_bytes - SPARE_BYTES)

@@ -1,0 +1,143 @@
+"""Parts of layers, compiled once for all layers, and their weights, packed once. Knows no partition."""
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.executable.call import Packed, Target
+from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.fragment import fragment_graph
+from pliant.compiler.executable.image import make_image
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.stage import Form
+from pliant.compiler.rules.rules import lower
+from pliant.ir.graph import Graph
+from pliant.kernels.runtime.aligned_memory import aligned_bytes, trim_heap
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_draft import Part
+from pliant.models.encoder.encoder_source import EncoderSource
+
+WeightKey = tuple[int, str, str, int]
+"""Layer, the part where the name means something in that part alone, name, bytes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A part for one number of rows: its graph after all passes, without weights, and its form."""
+
+    part: Part
+    graph: Graph
+    form: Form
+    kernels: Mapping[str, int]
+
+    def keys(self, layer: int) -> dict[str, WeightKey]:
+        """What identifies each weight of `layer` in the form its kernels want, by name."""
+        image = self.form.image
+        found = {}
+        for name, array in image.constants.items():
+            found[name] = self._key(layer, name, name, array.nbytes)
+        for name, packed in image.packed.items():
+            found[name] = self._key(layer, packed.source, name, packed.n_bytes)
+        return found
+
+    def _key(self, layer: int, source: str, name: str, n_bytes: int) -> WeightKey:
+        """A piece's name says which numbers of the layer it is; any other's says so in this part alone."""
+        is_piece = source in self.part.pieces
+        return layer, "" if is_piece else _shape_key(self.part), name, n_bytes
+
+
+_MOST_COMPILED = 256
+"""Parts kept compiled: of some 64 lengths."""
+
+
+@final
+class Forms:
+    """One device's compiled parts and packed weights of one model, kept from partition to partition."""
+
+    def __init__(self, source: EncoderSource, library: Library, pool: Pool) -> None:
+        self.source = source
+        self._library, self._pool = library, pool
+        self._target = Target(library.isa, pool.n_threads)
+        self._compiled: dict[str, Compiled] = {}
+        self._weights: dict[WeightKey, np.ndarray] = {}
+        self.load_s = 0.0
+        """Spent reading and packing weights so far, compiling left out."""
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of all weights held, in the form kernels want."""
+        return sum(array.nbytes for array in list(self._weights.values()))  # others ask while some load
+
+    def compiled(self, part: Part) -> Compiled:
+        """The part compiled, now or earlier."""
+        key = _shape_key(part)
+        found = self._compiled.pop(key, None) or self._compile(part)
+        self._compiled[key] = found  # the latest last
+        if len(self._compiled) > _MOST_COMPILED:
+            del self._compiled[next(iter(self._compiled))]
+        return found
+
+    def weights(self, compiled: Compiled, layer: int) -> dict[str, np.ndarray]:
+        """Every weight of the part in `layer` by name; what is not held yet is read and packed."""
+        keys = compiled.keys(layer)
+        missing = [name for name, key in keys.items() if key not in self._weights]
+        if missing:
+            start_s = time.perf_counter()
+            self._load(compiled, layer, {name: keys[name] for name in missing})
+            self.load_s += time.perf_counter() - start_s
+        return {name: self._weights[key] for name, key in keys.items()}
+
+    def keep(self, used: Collection[WeightKey]) -> None:
+        """Let go of all weights but these."""
+        n_before = len(self._weights)
+        self._weights = {key: array for key, array in self._weights.items() if key in used}
+        if len(self._weights) < n_before:
+            trim_heap()
+
+    def _compile(self, part: Part) -> Compiled:
+        blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}
+        constants = {**part.constants, **blanks}
+        graph = fragment_graph(Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name))
+        form = Form(make_image(graph, self._target))
+        self._pool.reserve(form.image.scratch_bytes)
+        return Compiled(part, graph, form, addresses(kernels(form.image), self._library))
+
+    def _load(self, compiled: Compiled, layer: int, wanted: Mapping[str, WeightKey]) -> None:
+        """Read the layer's pieces, and put what is wanted where it stays."""
+        packed = compiled.form.image.packed
+        sources = {packed[name].source if name in packed else name for name in wanted}
+        constants = dict(compiled.graph.constants)
+        for name in sources & compiled.part.pieces.keys():
+            constants[name] = compiled.part.pieces[name].read(self.source.tensor, f"layers.{layer}.")
+        fills: dict[str, Packed] = {}
+        if not packed.keys().isdisjoint(wanted):
+            graph = replace(compiled.graph, constants=constants)
+            fills = {name: p for one in lower(graph, self._target) for name, p in one.packed.items()}
+        for name, key in wanted.items():
+            if name in fills:
+                self._weights[key] = aligned_bytes(fills[name].n_bytes)
+                fills[name].fill(self._weights[key])
+            else:
+                self._weights[key] = _copied(constants[name])
+
+
+def _blank(shape: tuple[int, ...]) -> np.ndarray:
+    """Stands for a weight: what is compiled follows from shapes, and must keep no layer in memory."""
+    return np.broadcast_to(np.zeros((), np.float32), shape)
+
+
+def _copied(array: np.ndarray) -> np.ndarray:
+    """Of its own: what is mapped must not keep a whole file in memory."""
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _shape_key(part: Part) -> str:
+    """Equal for parts that compile to the same calls on the same numbers of a layer."""
+    types = ", ".join(f"{x}: {part.types[x]}" for x in (*part.inputs, *part.outputs))
+    return f"{part.name} ({types}) {sorted(part.pieces)}"

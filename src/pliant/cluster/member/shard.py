@@ -1,0 +1,214 @@
+"""One device's side of a partition: its stages, ready to run, and its tensors. Knows no peer and no clock."""
+
+from collections.abc import Collection, Mapping
+from typing import final
+from weakref import WeakSet
+
+import numpy as np
+
+from pliant.cluster.member.buffers import Buffers, Fill
+from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
+from pliant.cluster.member.perform import Loaded
+from pliant.compiler.executable.assemble_image import ARENA
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.fragment import fragment_image
+from pliant.compiler.executable.stage import Stage as BoundStage
+from pliant.errors import InputError
+from pliant.ir.graph import Graph
+from pliant.ir.partition import Partition
+from pliant.ir.program import Compute, Exchange
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.plan.split.split import HEAD, INPUT
+from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
+from pliant.plan.split.stages import Stage, stages
+from pliant.run.arena import Arena
+from pliant.run.graph.graph_session import CompiledSession, open_image
+
+_MOST_ENDS = 64
+"""Compiled ends kept, two a length."""
+
+
+@final
+class Shards:
+    """What one device keeps of a model from partition to partition: kernels, packed weights, its ends.
+
+    The pool is the caller's. Not thread-safe, but may prepare a shard while another one runs.
+    """
+
+    def __init__(self, device: str, source: EncoderSource, library: Library, pool: Pool) -> None:
+        self.device, self.source = device, source
+        self._library, self._pool = library, pool
+        self._forms = Forms(source, library, pool)
+        self._ends: dict[tuple[str, int], CompiledSession] = {}
+        self._made: WeakSet[Shard] = WeakSet()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the layers' weights held, in the form kernels want."""
+        return self._forms.weight_bytes
+
+    def prepare(self, partition: Partition, first: int = 0) -> "Shard":
+        """This device's stages of layers `first` on: compiles, reads and packs what is not there yet.
+
+        Raises InputError where the partition does not fit the model or does not know this device.
+        """
+        return self._prepare(partition, first, is_alone=False)
+
+    def _prepare(self, partition: Partition, first: int, *, is_alone: bool) -> "Shard":
+        partition.share(self.device)
+        ends = {}
+        if partition.primary == self.device:
+            ends = {kernel: self._end(kernel, partition.tokens) for kernel in (INPUT, HEAD)}
+        shard = Shard(self.device, partition, first, self._forms, self._pool, ends, is_alone=is_alone)
+        self._made.add(shard)
+        return shard
+
+    def replace(self, partition: Partition) -> "Shard":
+        """The same where there is no memory for both: no shard before may run any more.
+
+        What they read and this one does not is let go of before anything is read or packed.
+        """
+        self._release(())
+        return self._prepare(partition, 0, is_alone=True)
+
+    def keep(self, *used: "Shard") -> None:
+        """Let go of the weights that none of `used` reads; other shards run no more, whoever holds them."""
+        self._release(used)
+        self._forms.keep({key for shard in used for key in shard.weight_keys})
+
+    def _release(self, but: Collection["Shard"]) -> None:
+        for shard in set(self._made) - set(but):
+            shard.release()
+            self._made.discard(shard)
+
+    def _end(self, kernel: str, rows: int) -> CompiledSession:
+        key = kernel, rows
+        end = self._ends.pop(key, None)
+        if end is None:
+            graph: Graph = self.source.input(rows) if kernel == INPUT else self.source.head(rows)
+            image = fragment_image(graph, Target(self._library.isa, self._pool.n_threads))
+            end = open_image(image, self._pool, self._library)
+        self._ends[key] = end  # the latest last
+        if len(self._ends) > _MOST_ENDS:
+            del self._ends[next(iter(self._ends))]
+        return end
+
+
+@final
+class Shard:
+    """The stages of one device under one partition, and the arrays between them; one run at a time."""
+
+    def __init__(
+        self,
+        device: str,
+        partition: Partition,
+        first: int,
+        forms: Forms,
+        pool: Pool,
+        ends: Mapping[str, CompiledSession],
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        self.device, self.partition = device, partition
+        self.model = forms.source.identity
+        self._pool, self._ends = pool, ends
+        self._feeds: Mapping[str, np.ndarray] = {}
+        self._answer: np.ndarray | None = None
+        spec = forms.source.spec
+        mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
+        self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
+        compiled = {s.kernel: forms.compiled(graph_part(spec, partition, s)) for s in mine[0]}
+        self._arena = Arena()
+        self._arena.resize(max((c.form.image.arena_bytes for c in compiled.values()), default=0))
+        self._weights: dict[WeightKey, np.ndarray] = {}
+        self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[Fill, ...]]] = {}
+        if is_alone:
+            layers = range(first, spec.n_layers)
+            forms.keep({k for i in layers for s in mine[i % 2] for k in compiled[s.kernel].keys(i).values()})
+        before, before_s = forms.weight_bytes, forms.load_s
+        for layer in range(first, spec.n_layers):
+            for stage in mine[layer % 2]:
+                bound = self._bind(stage, compiled[stage.kernel], layer, forms)
+                self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
+            forms.source.release()  # a device short of memory holds one layer's source at a time
+        self.loaded = Loaded(forms.weight_bytes - before, forms.load_s - before_s)
+        self._n_layers = spec.n_layers
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the weights that its stages read, in the form kernels want."""
+        return sum(array.nbytes for array in self._weights.values())
+
+    @property
+    def weight_keys(self) -> frozenset[WeightKey]:
+        """What identifies those weights among all that the device holds."""
+        return frozenset(self._weights)
+
+    @property
+    def arena_bytes(self) -> int:
+        """Of everything that lives for a run: tensors between stages and inside of them."""
+        return self._arena.n_bytes + self._buffers.n_bytes
+
+    def release(self) -> None:
+        """Let go of the weights, whoever still holds this object; a stage that runs keeps them to its end."""
+        self._stages = {}
+        self._weights = {}
+
+    def begin(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """The primary's: what the input stage of the coming run reads."""
+        self._feeds, self._answer = feeds, None
+
+    def state(self, layer: int) -> np.ndarray:
+        """What enters `layer`, float32 [tokens, hidden], as a view that may be written.
+
+        It stands until layer `layer + 1` has run.
+        """
+        return self._buffers.x(layer)
+
+    def answer(self) -> np.ndarray:
+        """The primary's: what the head made of the last run. Raises InputError before there is any."""
+        if self._answer is None:
+            raise InputError("this run has no answer yet: its head has not run on this device.")
+        return self._answer
+
+    def compute(self, step: int, work: Compute) -> None:
+        """Run one stage on what lies in the arrays. Raises InputError for one this device was not given."""
+        if work.kernel in self._ends:
+            self._run_end(work.kernel)
+            return
+        weights = self._weights  # taken before the stage: it knows their addresses alone
+        found = self._stages.get((work.kernel, work.layer or 0))
+        if found is None:
+            raise InputError(
+                f"step {step} asks {self.device} for '{work}', which its partition does not hold."
+            )
+        stage, rows, fills = found
+        for fill in fills:
+            fill.into[...] = fill.made
+        stage.walk(rows, self._pool)
+        del weights
+
+    def view(self, work: Exchange) -> np.ndarray:
+        """What travels, float32 [rows, columns]: what this device made, or where it reads it; a view."""
+        return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
+
+    def _run_end(self, kernel: str) -> None:
+        session = self._ends[kernel]
+        if kernel == INPUT:
+            session.run(self._feeds, {session.outputs[0].name: self.state(0)})
+        else:
+            feeds = {session.inputs[0].name: self.state(self._n_layers)}
+            self._answer = session.run(feeds)[session.outputs[0].name]
+
+    def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
+        weights = forms.weights(compiled, layer)
+        self._weights |= {compiled.keys(layer)[name]: array for name, array in weights.items()}
+        at = {name: array.ctypes.data for name, array in weights.items()} | {ARENA: self._arena.address}
+        # Stages of layers of one parity share their arrays.
+        for port in (*inputs(stage), *outputs(stage)):
+            array = self._buffers.port(stage, port)
+            assert array.flags.c_contiguous, (stage, port)
+            at[port.name] = array.ctypes.data
+        return BoundStage(compiled.form, compiled.kernels, at)

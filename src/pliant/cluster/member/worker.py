@@ -1,0 +1,350 @@
+"""A worker: offers itself to a primary, holds the plans it is given and runs its part of each run.
+
+Decides nothing about partitions and knows no other worker but by name.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import final
+
+from pliant.cluster.control.control import Control
+from pliant.cluster.control.messages import (
+    AnyMessage,
+    Bye,
+    Failed,
+    Forget,
+    Go,
+    Hello,
+    Measure,
+    Measured,
+    Ping,
+    Pong,
+    Prepare,
+    Ready,
+    Refused,
+    Report,
+    Status,
+    Stop,
+    Unable,
+    Welcome,
+    Who,
+    as_measured,
+    decode,
+    encode,
+)
+from pliant.cluster.lead.measure_links import measure_links
+from pliant.cluster.member.perform import Holder, Performer, Turn
+from pliant.cluster.member.ready_plan import Held, Hold
+from pliant.cluster.net.comm import Comm
+from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
+from pliant.cluster.watch.blame import fault_of
+from pliant.errors import ClusterError, LaneError, PeerMisbehaved
+from pliant.ir.cost import Link
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.run.execute import Lanes
+
+KNOCK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a worker brings: its models by identity, its machine, and what carries its data."""
+
+    version: str
+    sources: Mapping[str, EncoderSource]
+    free_bytes: Callable[[], int]
+    n_threads: int
+    engine: Engine = "zmq"
+
+
+OnEvent = Callable[[str], None]
+"""Hears, in a sentence, what a user may want to know."""
+
+
+@final
+class Worker:
+    """The member `name`, until it is closed; a context manager.
+
+    `control` must hand every message to `hear` and every silence to `lose`, on any thread but one at a time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        control: Control,
+        comm: Comm,
+        lanes: Lanes,
+        offer: Offer,
+        hold: Hold,
+        *,
+        meet: Meet = NoMeeting(),  # noqa: B008 - without state
+        on_event: OnEvent = lambda text: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.name = name
+        self._control, self._comm, self._offer, self._hold = control, comm, offer, hold
+        self._meet, self._on_event, self._clock = meet, on_event, clock
+        self._performer = Performer(name, comm, lanes, offer.free_bytes, clock=clock)
+        self._welcome: set[str] = set()
+        self._refusals: dict[str, str] = {}
+        self._serving: str | None = None
+        self._plans: dict[int, Held] = {}
+        self._lock = Lock()
+        self._running = Lock()  # held while stages may run
+        # The last epochs that were ended, that ended here, and that measured; of all primaries there were.
+        self._stopped = self._over = self._measured = -1
+        self._inbox: SimpleQueue[tuple[str, Prepare | Forget | Measure] | None] = SimpleQueue()
+        self._turns: SimpleQueue[Go | Stop | None] = SimpleQueue()
+        self._closed = Event()
+        self._threads = [
+            Thread(target=self._keep_plans, name="pliant-plans", daemon=True),
+            Thread(target=self._keep_running, name="pliant-turns", daemon=True),
+            Thread(target=self._keep_knocking, name="pliant-knock", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def refusals(self) -> Mapping[str, str]:
+        """Why primaries refused this worker, by their names."""
+        return dict(self._refusals)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why no primary is heard where this worker knocks: for people."""
+        return tuple(self._control.problems)
+
+    def join(self, address: str) -> None:
+        """Knock at one more primary's HOST:PORT. Raises ClusterError if it is none."""
+        self._control.connect(address)
+
+    def close(self) -> None:
+        """Say goodbye and stop; safe to call twice."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        for peer in self._welcome:
+            self._send(peer, Bye())
+        self._end_runs()
+        self._inbox.put(None)
+        self._turns.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def hear(self, peer: str, data: bytes) -> None:
+        """Take one message from `peer`. What is no message is reported, and otherwise ignored."""
+        try:
+            message = decode(data, peer)
+        except PeerMisbehaved as error:
+            if peer in self._welcome or self._refusals.get(peer) != str(error):
+                self._on_event(str(error))
+            if peer not in self._welcome:  # it does not understand a hello either
+                self._refusals[peer] = str(error)
+            return
+        match message:
+            case Welcome():
+                self._refusals.pop(peer, None)
+                self._welcome.add(peer)
+                self._on_event(f"joined {peer}")
+            case Refused(reason=reason):
+                self._welcome.discard(peer)
+                if self._refusals.get(peer) != reason:
+                    self._on_event(f"{peer} refuses this worker: {reason}")
+                self._refusals[peer] = reason
+            case Who():
+                self._welcome.discard(peer)
+            case Prepare() | Forget() | Measure():
+                self._inbox.put((peer, message))
+            case Go() if peer == self._serving:
+                self._turns.put(message)
+            case Stop(epoch=epoch) if peer == self._serving:
+                self._stop(epoch)
+            case Ping(sent_s=sent_s):
+                self._send(peer, Pong(sent_s, self._clock()))
+            case Bye():
+                self.lose(peer)
+            case _:
+                pass  # of an older run, or meant for a primary
+
+    def lose(self, peer: str) -> None:
+        """`peer` is silent or left: runs it led end here, and the next primary may come."""
+        if peer in self._welcome:
+            self._welcome.discard(peer)
+            self._on_event(f"lost {peer}")
+        self._refusals.pop(peer, None)  # the next of that name may think otherwise
+        if peer == self._serving:
+            self._end_runs()
+        self._inbox.put((peer, Forget(())))  # after what may be being prepared for it
+
+    def _stop(self, epoch: int) -> None:
+        self._stopped = max(self._stopped, epoch)
+        self._comm.drop(epoch)
+        self._turns.put(Stop(epoch))
+
+    def _end_runs(self) -> None:
+        epoch = self._performer.epoch
+        if epoch is not None:
+            self._stop(epoch)
+
+    def _keep_knocking(self) -> None:
+        while not self._closed.wait(KNOCK_S):
+            for peer in list(self._control.peers):
+                if peer in self._welcome:
+                    self._send(peer, Status(self._offer.free_bytes(), self._last_epoch))
+                elif peer not in self._refusals:
+                    self._send(peer, self._hello)
+
+    @property
+    def _hello(self) -> Hello:
+        offer = self._offer
+        return Hello(
+            version=offer.version,
+            data_address=self._meet.address,
+            n_threads=offer.n_threads,
+            free_bytes=offer.free_bytes(),
+            models=tuple(offer.sources),
+            last_epoch=self._last_epoch,
+            engine=offer.engine,
+        )
+
+    @property
+    def _last_epoch(self) -> int:
+        ran = self._performer.epoch
+        return max(self._stopped, self._over, self._measured, -1 if ran is None else ran)
+
+    def _keep_plans(self) -> None:
+        while (order := self._inbox.get()) is not None:
+            peer, message = order
+            match message:
+                case Prepare():
+                    self._prepare(peer, message)
+                case Measure():
+                    self._measure(peer, message)
+                case Forget(keep=keep) if peer == self._serving:
+                    with self._lock:
+                        self._plans = {n: plan for n, plan in self._plans.items() if n in keep}
+                        if not self._plans:
+                            self._serving = None
+                        held = [plan.holder for plan in self._plans.values()]
+                    self._hold.keep(held)
+
+    def _prepare(self, peer: str, wanted: Prepare) -> None:
+        try:
+            if self._serving not in (None, peer):
+                raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
+            source = self._source(wanted.model)
+            if wanted.is_in_place:
+                holder = self._replace(source, wanted)
+            else:
+                holder = self._hold.prepare(source, wanted.partition)
+            self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the primary waits for an answer
+            self._send(peer, Unable(wanted.plan, f"{error}" or type(error).__name__))
+            return
+        with self._lock:
+            self._serving = peer
+            self._plans[wanted.plan] = Held(wanted.plan, source, wanted.partition, wanted.coding, holder)
+        loaded = holder.loaded
+        self._send(peer, Ready(wanted.plan, loaded.seconds, loaded.n_bytes, self._offer.free_bytes()))
+
+    def _replace(self, source: EncoderSource, wanted: Prepare) -> Holder:
+        """Give up every plan, once no run uses one, before the wanted one is loaded."""
+        with self._running:
+            with self._lock:
+                self._plans.clear()
+            return self._hold.replace(source, wanted.partition)
+
+    def _measure(self, peer: str, wanted: Measure) -> None:
+        capability, reason = None, None
+        found: dict[tuple[str, str], Link] = {}
+        try:
+            if self._serving not in (None, peer):
+                raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
+            if wanted.model is not None:
+                capability = self._hold.measure(self._source(wanted.model), wanted.tokens)
+            else:
+                self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
+                self._measured = wanted.epoch
+                found.update(measure_links(self._comm, wanted.members, wanted.epoch))
+        except Exception as error:  # noqa: BLE001 - as above
+            reason = f"{error}" or type(error).__name__
+        self._send(peer, Measured(wanted.epoch, capability, as_measured(found), reason))
+
+    def _source(self, identity: str) -> EncoderSource:
+        if identity not in self._offer.sources:
+            raise ClusterError(f"{self.name} does not hold the model {identity}: start it with --model.")
+        return self._offer.sources[identity]
+
+    def _keep_running(self) -> None:
+        message = self._turns.get()
+        while message is not None:
+            message = self._run(message) if isinstance(message, Go) else self._turns.get()
+
+    def _run(self, first: Go) -> Go | Stop | None:
+        """Run an epoch from `first` on; returns the message that comes after it."""
+        if first.epoch <= max(self._stopped, self._over):
+            return self._turns.get()
+        after: list[Go | Stop | None] = []
+        last = self._last(first.plan)
+
+        def following() -> Turn | None:
+            if self._performer.number >= last:  # it may have sat out segments in between
+                return None
+            message = self._turns.get()
+            while isinstance(message, Stop) and message.epoch < first.epoch:
+                message = self._turns.get()
+            if isinstance(message, Go) and message.epoch == first.epoch:
+                return self._turn(message, self._performer.turn)
+            after.append(message)
+            return None
+
+        segment = first.segment
+        try:
+            with self._running:
+                self._performer.run(self._turn(first), following, last + 1 - first.segment)
+        except LaneError as error:
+            segment = self._performer.number
+            self._complain(first.epoch, segment, error)
+        except Exception as error:  # noqa: BLE001 - a run less, not a worker less
+            self._complain(first.epoch, segment, error)
+        self._over = first.epoch
+        peer = self._serving
+        if peer is not None:
+            self._send(peer, Report(first.epoch, self._performer.take_spans()))
+        return after[0] if after else self._turns.get()
+
+    def _last(self, plan: int) -> int:
+        """The last segment that workers take part in; the one after it is the primary's alone."""
+        with self._lock:
+            held = self._plans.get(plan)
+        return 0 if held is None else held.n_segments - 2
+
+    def _turn(self, go: Go, before: Turn | None = None) -> Turn:
+        with self._lock:
+            held = self._plans.get(go.plan)
+        if held is None:
+            raise ClusterError(f"{self.name} was told to run plan {go.plan}, which it does not hold.")
+        if before is not None and before.holder is not held.holder and self.name not in go.entrants:
+            layer = go.segment - 1
+            held.holder.state(layer)[...] = before.holder.state(layer)
+        return held.turn(self.name, go.epoch, go.segment, go.entrants, go.patience_s)
+
+    def _complain(self, epoch: int, segment: int, error: Exception) -> None:
+        if epoch <= self._stopped or self._serving is None:
+            return
+        peer, is_misbehaviour, reason = fault_of(error)
+        self._send(self._serving, Failed(epoch, segment, peer, is_misbehaviour, reason))
+
+    def _send(self, peer: str, message: AnyMessage) -> None:
+        with suppress(ClusterError):  # whoever is gone is known by its silence
+            self._control.send(peer, encode(message))

@@ -1,0 +1,1 @@
+"""Engines that carry tensors between members."""

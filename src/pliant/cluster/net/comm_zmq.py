@@ -1,0 +1,247 @@
+"""Data connections over ZeroMQ: the default engine. Knows no control message and takes no decision.
+
+Every member listens on one PULL socket and connects one PUSH socket to each peer. Measured on loopback
+(bench/comm.py): long messages in pieces, each handed over without another copy.
+"""
+
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+
+import numpy as np
+
+from pliant.cluster.net.comm import Tag, check_name, check_note, payload_bytes
+from pliant.cluster.net.frame import FRAME_LIMIT_BYTES, BadFrame, Piece, pack, unpack
+from pliant.cluster.net.key import Key
+from pliant.cluster.net.mailbox import Mailbox, Message
+from pliant.cluster.net.mailbox_comm import Mailed
+from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
+from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+
+_QUEUED = 32  # frames a connection holds before `send` waits: a stopped peer must not fill this memory
+_STALE_S = 30.0  # far above what the largest message may take on a slow link
+_LOOK_MS = 50  # how often a `send` that waits looks whether it still should
+
+
+class ZmqComm(Mailed):
+    """A `Comm` over keyed, encrypted TCP; listens from the start, `connect` makes peers known.
+
+    `max_message_bytes` bounds a payload either way, `send_timeout_s` how long a peer may take nothing.
+    Data of a peer that closed or died is known to be lost at once; a frozen one is noticed by the
+    time-outs here, and sooner by whoever watches the control connection.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key: Key,
+        listen: str = "127.0.0.1:0",
+        *,
+        max_message_bytes: int = 64 << 20,
+        send_timeout_s: float = 10.0,
+    ) -> None:
+        check_name(name)
+        super().__init__(name, Mailbox(name))
+        self._max_message_bytes = max_message_bytes
+        self._send_timeout_s = send_timeout_s
+        self._wire = Wire(key, FRAME_LIMIT_BYTES, heartbeat_s=_STALE_S)
+        self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
+        self._lock = Lock()
+        self._peers: dict[str, _Peer] = {}
+        self._new: SimpleQueue[_Peer | None] = SimpleQueue()
+        self._alarm = Alarm()
+        self._is_closed = False
+        self._pieces: dict[str, list[Piece]] = {}  # the reader's alone
+        self.n_refused = 0  # messages that named no sender and made no sense
+        self._reader = Thread(target=self._read, name=f"pliant-comm-{name}", daemon=True)
+        self._reader.start()
+
+    def connect(self, peer: str, address: str) -> None:
+        """Make `peer`, who listens at `address`, known; again after it returned. Does not wait for it."""
+        with self._lock:
+            self._check_open()
+            old = self._peers.get(peer)
+            if old is not None and old.address == address and not old.is_lost:
+                return
+            self._peers[peer] = new = _Peer(peer, address, self._wire)
+            self._mailbox.regain(peer)
+            self._new.put(new)
+        self._alarm.ring()
+        if old is not None:
+            old.close()
+
+    def disconnect(self, peer: str) -> None:
+        """Forget `peer`: nothing is sent to it or received from it until it is connected again."""
+        with self._lock:
+            gone = self._peers.pop(peer, None)
+            self._mailbox.lose(peer, ClusterError(f"{self.name} has disconnected {peer}."))
+        if gone is not None:
+            gone.close()
+
+    def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
+        check_note(note)
+        self._mailbox.check(dst, tag.epoch)
+        with self._lock:
+            peer = self._peers.get(dst)
+            if peer is None:
+                names = ", ".join(self._peers) or "none"
+                raise ClusterError(f"{self.name} knows no member {dst}; it is connected to: {names}.")
+        data = payload_bytes(payload)
+        if data.nbytes > self._max_message_bytes:
+            raise ClusterError(
+                f"message {tag} to {dst} has {data.nbytes:,} bytes, the limit is "
+                f"{self._max_message_bytes:,}. Raise max_message_bytes on all members."
+            )
+        with peer.lock:
+            for frame in pack(self.name, tag, data, note):
+                self._hand_over(peer, tag, frame)
+        self._mailbox.count_sent(dst, data.nbytes)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            peers = list(self._peers.values())
+            self._peers.clear()
+        self._mailbox.close()
+        for peer in peers:
+            peer.close()
+        self._new.put(None)
+        self._alarm.ring()
+        self._reader.join()
+        self._alarm.close()
+        self._wire.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClusterError(f"{self.name} has closed its connections.")
+
+    def _hand_over(self, peer: "_Peer", tag: Tag, frame: bytearray) -> None:
+        """Queue `frame` once there is room; ZeroMQ keeps a reference to it until it is on its way."""
+        until = monotonic() + self._send_timeout_s
+        while True:
+            self._mailbox.check(peer.name, tag.epoch)
+            if peer.socket.closed:
+                raise PeerLost(
+                    f"{peer.name} was disconnected while {self.name} sent message {tag}.", peer.name
+                )
+            try:
+                peer.socket.send(frame, zmq.NOBLOCK, copy=False)
+                return
+            except zmq.Again:
+                if monotonic() >= until:
+                    raise PeerLost(
+                        f"{peer.name} at {peer.address} took nothing for {self._send_timeout_s:.3g} s: it is "
+                        "not there, frozen, cut off, or holds another key.",
+                        peer.name,
+                    ) from None
+            peer.socket.poll(_LOOK_MS, zmq.POLLOUT)
+
+    def _read(self) -> None:
+        """The reader's thread: messages into the mailbox, connections made and lost, keys asked for."""
+        poller = zmq.Poller()
+        for source in (self._inbox, self._wire.gate, self._alarm.fileno()):
+            poller.register(source, zmq.POLLIN)
+        monitors: dict[Socket, _Peer] = {}
+        is_open = True
+        while is_open or monitors:
+            for source, _ in poller.poll():
+                if source is self._inbox:
+                    self._take_in()
+                elif source is self._wire.gate:
+                    self._wire.admit()
+                elif source in monitors:
+                    self._note(poller, monitors, source)
+                else:
+                    self._alarm.quiet()
+                    is_open = self._watch(poller, monitors) and is_open
+        self._inbox.close()
+
+    def _take_in(self) -> None:
+        """Deliver what is there, but look at the other sources now and then."""
+        for _ in range(_QUEUED):
+            try:
+                frame = self._inbox.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                self._join(*unpack(memoryview(frame.buffer).cast("B")))
+            except BadFrame as error:
+                self._refuse(error)
+
+    def _join(self, src: str, piece: Piece) -> None:
+        """Deliver a message with its last piece. Pieces of one sender come in order or were lost."""
+        if piece.n_bytes > self._max_message_bytes:
+            limit = f"the limit is {self._max_message_bytes:,}"
+            raise BadFrame(f"a message that promises {piece.n_bytes:,} bytes; {limit}", src)
+        pieces = [] if piece.offset == 0 else self._pieces.pop(src, [])
+        at = pieces[-1].offset + len(pieces[-1].payload) if pieces else 0
+        if at != piece.offset or (
+            pieces and (pieces[0].tag, pieces[0].n_bytes) != (piece.tag, piece.n_bytes)
+        ):
+            return  # a connection broke, or a send was given up: whoever waits for the rest times out
+        pieces.append(piece)
+        if at + len(piece.payload) < piece.n_bytes:
+            self._pieces[src] = pieces
+            return
+        payload = tuple(p.payload for p in pieces) if piece.n_bytes else ()
+        self._mailbox.deliver(src, piece.tag, Message(payload, piece.n_bytes, pieces[0].note))
+
+    def _refuse(self, error: BadFrame) -> None:
+        if error.src is None:
+            self.n_refused += 1
+            return
+        self._mailbox.lose(error.src, PeerMisbehaved(f"{error.src} sent {self.name} {error}.", error.src))
+
+    def _watch(self, poller: zmq.Poller, monitors: "dict[Socket, _Peer]") -> bool:
+        """Take over the monitors of new connections; False at the end."""
+        while True:
+            try:
+                peer = self._new.get_nowait()
+            except Empty:
+                return True
+            if peer is None:
+                return False
+            poller.register(peer.monitor, zmq.POLLIN)
+            monitors[peer.monitor] = peer
+
+    def _note(self, poller: zmq.Poller, monitors: "dict[Socket, _Peer]", monitor: Socket) -> None:
+        peer = monitors[monitor]
+        what = event(monitor)
+        if what == zmq.EVENT_MONITOR_STOPPED:
+            poller.unregister(monitor)
+            del monitors[monitor]
+            monitor.close()
+            return
+        with self._lock:
+            if self._peers.get(peer.name) is not peer:  # its successor speaks for it
+                return
+            peer.is_lost = what != CONNECTED
+            if what == CONNECTED:
+                self._mailbox.regain(peer.name)
+                peer.was_agreed = True
+            else:
+                self._mailbox.lose(peer.name, _gone(peer))
+
+
+class _Peer:
+    """One connection out: its socket, used under `lock` alone, and its monitor, used by the reader alone."""
+
+    def __init__(self, name: str, address: str, wire: Wire) -> None:
+        self.name = name
+        self.address = address
+        self.lock = Lock()
+        self.was_agreed = False
+        self.is_lost = False
+        self.socket, self.monitor = wire.connect(zmq.PUSH, address, _QUEUED)
+
+    def close(self) -> None:
+        with self.lock:
+            self.socket.disable_monitor()
+            self.socket.close()
+
+
+def _gone(peer: _Peer) -> PeerLost:
+    why = "it has left or died" if peer.was_agreed else "it holds another cluster key, or is no member"
+    return PeerLost(f"{peer.name} at {peer.address} has ended its connection: {why}.", peer.name)

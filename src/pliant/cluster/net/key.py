@@ -1,0 +1,114 @@
+"""The key of a cluster: one CURVE key pair in a file that every member holds. Knows no socket.
+
+The file is a ZeroMQ certificate (`zmq.auth` reads it). Whoever has it may join, under any name.
+"""
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from pliant.cluster.net.zmq_sockets import zmq
+from pliant.errors import ClusterError
+from pliant.settings import config_folder
+
+_PUBLIC_TO_ALL = stat.S_IRWXG | stat.S_IRWXO
+_LIMIT_BYTES = 1 << 16
+_FORM = """\
+#   The key of a pliant cluster. Whoever holds this file may join it: copy it to its members over a
+#   channel that nobody else reads, and keep its mode at 0600.
+metadata
+curve
+    public-key = "{public}"
+    secret-key = "{secret}"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A CURVE key pair, each half 40 characters of Z85 (ZeroMQ RFC 32)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            belongs = zmq.curve_public(self.secret) == self.public
+        except (ValueError, zmq.ZMQError):
+            belongs = False
+        if not belongs:
+            raise ClusterError("the two halves of this key do not belong together, or are no CURVE keys.")
+
+
+def default_path() -> Path:
+    """Where a user's key lies unless another file is named: in the folder for configuration."""
+    return config_folder() / "cluster.key"
+
+
+def new_key() -> Key:
+    """A key pair that nobody has."""
+    return Key(*zmq.curve_keypair())
+
+
+def make_key(path: Path) -> Key:
+    """Write a new key to `path`, whole or not at all, readable for its owner alone.
+
+    Raises ClusterError if there is a file already, or none can be made.
+    """
+    key = new_key()
+    text = _FORM.format(public=key.public.decode(), secret=key.secret.decode())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as file:  # made with mode 0600
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.link(file.name, path)
+    except FileExistsError:
+        raise ClusterError(
+            f"{path} is there already: members that hold it would be locked out by a new key. Delete it "
+            "first, or name another file."
+        ) from None
+    except OSError as error:
+        raise ClusterError(
+            f"no key can be written to {path}: {error.strerror}. Name another file."
+        ) from error
+    return key
+
+
+def read_key(path: Path) -> Key:
+    """The key in `path`.
+
+    Raises ClusterError if there is none, if it is no key, or if others than its owner can read or write it.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_LIMIT_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise ClusterError(
+            f"there is no cluster key at {path}: make one with `pliant cluster key` on one device, copy it "
+            "to the others."
+        ) from None
+    except OSError as error:
+        raise ClusterError(
+            f"the cluster key at {path} cannot be read: {error.strerror}. Name the file."
+        ) from error
+    if os.name == "posix" and mode & _PUBLIC_TO_ALL:
+        raise ClusterError(
+            f"the cluster key at {path} is open to others (mode {stat.S_IMODE(mode):04o}; limit 0600): "
+            f"run `chmod 600 {path}`; if others may have read it, make a new key for all members."
+        )
+    halves = dict(_field(line) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    try:
+        return Key(halves["public-key"].encode(), halves["secret-key"].encode())
+    except (KeyError, ClusterError) as error:
+        raise ClusterError(
+            f"{path} holds no cluster key: copy it again from a member, or delete it and make a new one."
+        ) from error
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, _, value = line.partition("=")
+    return name.strip(), value.strip().strip('"')

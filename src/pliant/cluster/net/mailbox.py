@@ -1,0 +1,204 @@
+"""Messages that arrived and threads that wait for them. Knows epochs and peers, no network."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+
+from pliant.cluster.net.comm import Arrival, Tag, Traffic, writable_bytes
+from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A payload in the pieces that it arrived in, and its note."""
+
+    payload: tuple[bytes | memoryview, ...]
+    n_bytes: int
+    note: bytes
+    arrived_s: float = field(default_factory=time.monotonic)
+
+
+class Mailbox:
+    """One member's inbox and its counters. Engines deliver, lane threads take.
+
+    `unclaimed_limit_bytes` bounds what one peer may leave here that nobody asked for.
+    """
+
+    def __init__(self, name: str, unclaimed_limit_bytes: int = 1 << 28) -> None:
+        self._name = name
+        self._limit_bytes = unclaimed_limit_bytes
+        self._lock = Lock()
+        self._messages: dict[tuple[str, Tag], deque[Message]] = {}
+        self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until there is news
+        self._unclaimed_bytes: dict[str, int] = {}
+        self._errors: dict[str, ClusterError] = {}
+        self._sent: dict[str, list[int]] = {}  # bytes and messages
+        self._received: dict[str, list[int]] = {}
+        self._dropped = -1
+        self._is_closed = False
+
+    def deliver(self, src: str, tag: Tag, message: Message) -> None:
+        """Keep a message for whoever takes it; one of a dropped epoch is discarded."""
+        with self._lock:
+            if tag.epoch <= self._dropped or self._is_closed:
+                return
+            unclaimed = self._unclaimed_bytes.get(src, 0) + message.n_bytes
+            if unclaimed > self._limit_bytes and (src, tag) not in self._waiting:
+                self._refuse(
+                    src,
+                    PeerMisbehaved(
+                        f"{src} sent {unclaimed:,} bytes that {self._name} never asked for; the limit is "
+                        f"{self._limit_bytes:,}. {src} runs another plan, or is too far ahead.",
+                        src,
+                    ),
+                )
+                return
+            self._unclaimed_bytes[src] = unclaimed
+            self._messages.setdefault((src, tag), deque()).append(message)
+            bell = self._waiting.get((src, tag))
+        if bell is not None:  # not under the lock, which who wakes needs at once
+            _ring(bell)
+
+    def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
+        """What `Comm.receive` promises."""
+        target = writable_bytes(into)
+        message = self._take(src, tag, timeout_s)
+        if message.n_bytes != target.nbytes:
+            raise PeerMisbehaved(
+                f"{src} sent {message.n_bytes:,} bytes as message {tag} to {self._name}, which expects "
+                f"{target.nbytes:,}: {src} runs another plan or model.",
+                src,
+            )
+        at = 0
+        for piece in message.payload:
+            target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+            at += len(piece)
+        waited_s = time.monotonic() - message.arrived_s
+        self._count(self._received, src, message.n_bytes)
+        return Arrival(message.note, waited_s)
+
+    def lose(self, peer: str, error: ClusterError) -> None:
+        """Fail whoever waits for `peer`, now and later; what it sent before stays receivable."""
+        with self._lock:
+            self._refuse(peer, error)
+
+    def regain(self, peer: str) -> None:
+        """Forget that `peer` was lost."""
+        with self._lock:
+            self._errors.pop(peer, None)
+
+    def drop(self, epoch: int) -> None:
+        """What `Comm.drop` promises."""
+        with self._lock:
+            self._dropped = max(self._dropped, epoch)
+            for src, tag in [key for key in self._messages if key[1].epoch <= self._dropped]:
+                gone = self._messages.pop((src, tag))
+                self._unclaimed_bytes[src] -= sum(m.n_bytes for m in gone)
+            self._wake(self._waiting.values())
+
+    def close(self) -> None:
+        """Wake everybody with ClusterError and forget all messages."""
+        with self._lock:
+            self._is_closed = True
+            self._messages.clear()
+            self._unclaimed_bytes.clear()
+            self._wake(self._waiting.values())
+
+    def check(self, peer: str, epoch: int) -> None:
+        """Raise why nothing can be exchanged with `peer` in `epoch`, if so."""
+        with self._lock:
+            self._check_epoch(epoch)
+            if (error := self._errors.get(peer)) is not None:
+                raise _again(error)
+
+    def count_sent(self, dst: str, n_bytes: int) -> None:
+        """Count one message sent."""
+        self._count(self._sent, dst, n_bytes)
+
+    @property
+    def counters(self) -> Mapping[str, Traffic]:
+        with self._lock:
+            peers = [*self._sent, *(peer for peer in self._received if peer not in self._sent)]
+            return {
+                peer: Traffic(*self._sent.get(peer, (0, 0)), *self._received.get(peer, (0, 0)))
+                for peer in peers
+            }
+
+    def _take(self, src: str, tag: Tag, timeout_s: float) -> Message:
+        key = (src, tag)
+        until = time.monotonic() + timeout_s
+        bell = Lock()
+        bell.acquire()
+        try:
+            while True:
+                with self._lock:
+                    self._check_epoch(tag.epoch)
+                    if key in self._messages:
+                        return self._pop(key)
+                    if (error := self._errors.get(src)) is not None:
+                        raise _again(error)
+                    left_s = until - time.monotonic()
+                    if left_s <= 0:
+                        raise self._late(src, tag, timeout_s)
+                    assert self._waiting.get(key, bell) is bell, (
+                        f"two threads wait for message {tag} of {src}"
+                    )
+                    self._waiting[key] = bell
+                bell.acquire(timeout=left_s)
+        finally:
+            with self._lock:
+                if self._waiting.get(key) is bell:
+                    del self._waiting[key]
+
+    def _late(self, src: str, tag: Tag, timeout_s: float) -> PeerLost:
+        return PeerLost(
+            f"{self._name} waited {timeout_s:.3g} s for message {tag} of {src}: it is frozen, cut off, "
+            "or slower than planned.",
+            src,
+        )
+
+    def _pop(self, key: tuple[str, Tag]) -> Message:
+        queue = self._messages[key]
+        message = queue.popleft()
+        if not queue:
+            del self._messages[key]
+        self._unclaimed_bytes[key[0]] -= message.n_bytes
+        return message
+
+    def _check_epoch(self, epoch: int) -> None:
+        if self._is_closed:
+            raise ClusterError(f"{self._name} has closed its connections.")
+        if epoch <= self._dropped:
+            raise ClusterError(f"epoch {epoch} has ended: {self._name} dropped all up to {self._dropped}.")
+
+    def _refuse(self, peer: str, error: ClusterError) -> None:
+        self._errors[peer] = error
+        self._wake(bell for (src, _), bell in self._waiting.items() if src == peer)
+
+    def _wake(self, bells: Iterable[Lock]) -> None:
+        for bell in bells:
+            _ring(bell)
+
+    def _count(self, counts: dict[str, list[int]], peer: str, n_bytes: int) -> None:
+        with self._lock:
+            count = counts.setdefault(peer, [0, 0])
+            count[0] += n_bytes
+            count[1] += 1
+
+
+def _ring(bell: Lock) -> None:
+    """Wake who waits; once is enough."""
+    with suppress(RuntimeError):
+        bell.release()
+
+
+def _again(error: ClusterError) -> ClusterError:
+    """The same error as a new object: one that several threads raise would share its traceback."""
+    if isinstance(error, PeerLost | PeerMisbehaved):
+        return type(error)(str(error), error.peer)
+    return ClusterError(str(error))

@@ -1,0 +1,193 @@
+"""ZeroMQ as a cluster uses it: every socket keyed, encrypted and bounded. Knows no message.
+
+Each member is CURVE server and client with the cluster's one key pair. A connection is admitted (ZAP,
+ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; raw bytes, other
+protocols and other keys never get as far as a message.
+"""
+
+import math
+import socket as sockets
+import struct
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from pliant.errors import ClusterError
+
+try:
+    import zmq as zmq
+    from zmq.utils import z85
+except ImportError as error:  # pragma: no cover - the tests need pyzmq
+    raise ClusterError("a cluster needs pyzmq: pip install 'pliant[cluster]'.") from error
+
+if TYPE_CHECKING:
+    from pliant.cluster.net.key import Key
+
+Socket = zmq.Socket[bytes]
+
+CONNECTED = zmq.EVENT_HANDSHAKE_SUCCEEDED
+_EVENTS = CONNECTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
+
+_DOMAIN = b"pliant"
+_HANDSHAKE_LIMIT_MS = 5_000
+_RETRY_MS = 50
+_RETRY_LIMIT_MS = 1_000
+_LINGER_MS = 1_000
+_ANY = ("*", "0.0.0.0", "::")
+
+
+class Wire:
+    """A ZeroMQ context, its keyed sockets, and the one that says who is admitted.
+
+    A connection over which nothing comes back for `heartbeat_s` is made anew.
+    Whoever owns it polls `gate` and calls `admit` when it is readable; until then no new connection
+    of a listening socket is completed.
+    """
+
+    def __init__(self, key: "Key", max_message_bytes: int, heartbeat_s: float) -> None:
+        self._key = key
+        self._max_message_bytes = max_message_bytes
+        self._heartbeat_ms = math.ceil(heartbeat_s * 1e3)
+        self._context: zmq.Context[Socket] = zmq.Context()
+        self.gate: Socket = self._context.socket(zmq.REP)
+        self.gate.linger = 0
+        self.gate.bind("inproc://zeromq.zap.01")
+
+    def listen(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
+        """A socket bound to `address` (port 0 takes a free one), and the address it has now.
+
+        Raises ClusterError if it cannot be had, or is one that others cannot call.
+        """
+        host, port = host_and_port(address)
+        if host in _ANY:
+            raise ClusterError(
+                f"{host} is every address of this device, and the others must be told one: listen at the "
+                "one by which they reach it, as in 10.77.0.1:29500."
+            )
+        socket = self._socket(kind, n_queued, host)
+        socket.curve_server = True
+        socket.zap_domain = _DOMAIN
+        socket.zap_enforce_domain = True
+        try:
+            socket.bind(tcp(address))
+        except zmq.ZMQError as error:
+            socket.close()
+            raise ClusterError(
+                f"cannot listen at {host}, {f'port {port}' if port else 'any port'}: "
+                f"{_reason(error)}. Name an address of this device and a free port (0 takes any)."
+            ) from error
+        return socket, str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def listen_or_close(self, kind: int, address: str, n_queued: int) -> tuple[Socket, str]:
+        """`listen`, for an owner that cannot go on without: this is closed before the error leaves."""
+        try:
+            return self.listen(kind, address, n_queued)
+        except ClusterError:
+            self.close()
+            raise
+
+    def connect(self, kind: int, address: str, n_queued: int) -> tuple[Socket, Socket]:
+        """A socket that connects, and connects again, to `address`, and its monitor."""
+        host, port = host_and_port(address)
+        if port == 0:
+            raise ClusterError(f"{address!r} has port 0, where nobody listens: name the primary's port.")
+        socket = self._socket(kind, n_queued, host)
+        socket.curve_serverkey = self._key.public
+        socket.immediate = True  # nothing is queued for a peer that is not there
+        monitor = socket.get_monitor_socket(_EVENTS)
+        monitor.linger = 0
+        try:
+            socket.connect(tcp(address))
+        except zmq.ZMQError as error:
+            monitor.close()
+            socket.close()
+            raise ClusterError(
+                f"{address} is no address to connect to: {_reason(error)}. Write HOST:PORT."
+            ) from error
+        return socket, monitor
+
+    def admit(self) -> None:
+        """Answer one question of `gate`: does this connection hold the cluster's key?"""
+        version, request, _, _, _, mechanism, *credentials = self.gate.recv_multipart()
+        is_member = mechanism == b"CURVE" and credentials == [z85.decode(self._key.public)]
+        code, text = (b"200", b"OK") if is_member else (b"400", b"this key does not belong to the cluster")
+        self.gate.send_multipart([version, request, code, text, b"", b""])
+
+    def close(self) -> None:
+        """End the context; every socket but `gate` must be closed by then. Waits for what is being sent."""
+        self.gate.close()
+        self._context.term()
+
+    def _socket(self, kind: int, n_queued: int, host: str) -> Socket:
+        socket = self._context.socket(kind)
+        socket.ipv6 = ":" in host
+        socket.curve_publickey = self._key.public
+        socket.curve_secretkey = self._key.secret
+        socket.maxmsgsize = self._max_message_bytes
+        socket.sndhwm = socket.rcvhwm = n_queued
+        socket.linger = _LINGER_MS
+        socket.handshake_ivl = _HANDSHAKE_LIMIT_MS
+        socket.reconnect_ivl = _RETRY_MS
+        socket.reconnect_ivl_max = _RETRY_LIMIT_MS
+        socket.connect_timeout = _HANDSHAKE_LIMIT_MS
+        # A connection that was cut is replaced, rather than left to TCP's patience of a quarter of an hour.
+        socket.heartbeat_ivl = max(1, self._heartbeat_ms // 4)
+        socket.heartbeat_timeout = self._heartbeat_ms
+        return socket
+
+
+def event(monitor: Socket) -> int:
+    """The next event of a connection, one of _EVENTS."""
+    return int(struct.unpack("=H", monitor.recv_multipart()[0][:2])[0])
+
+
+def tcp(address: str) -> str:
+    """`host:port` as ZeroMQ spells it. Raises ClusterError if it is none."""
+    host, port = host_and_port(address)
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """The two halves of `HOST:PORT`, of `[HOST]:PORT` for IPv6. Raises ClusterError if it is neither."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16
+    if not bare or not is_number or is_bracketed != (":" in bare):
+        raise ClusterError(
+            f"{address!r} is no address: write HOST:PORT, as in 10.77.0.1:29500 or [fd00::1]:29500."
+        )
+    return bare, int(port)
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    return "unknown" if error.errno is None else zmq.strerror(error.errno)
+
+
+class Alarm:
+    """Wakes a thread that polls: `ring` from any thread at any time, `fileno` to poll, `quiet` once awake."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._is_closed = False
+        self._ear, self._bell = sockets.socketpair()
+        self._ear.setblocking(False)
+        self._bell.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._ear.fileno()
+
+    def ring(self) -> None:
+        with self._lock, suppress(BlockingIOError):  # where it has not been heard yet, one is enough
+            if not self._is_closed:
+                self._bell.send(b"!")
+
+    def quiet(self) -> None:
+        with suppress(BlockingIOError):
+            self._ear.recv(4096)
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._ear.close()
+            self._bell.close()

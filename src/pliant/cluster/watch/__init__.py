@@ -1,0 +1,1 @@
+"""What the primary sees of devices and links."""

@@ -1,0 +1,145 @@
+"""What is known of a cluster: its devices and links as measured, and as runs have shown them since.
+
+Knows no plan's reason; asks devices and links to be measured, by `survey`, and keeps what they say.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import final
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.measure_links import links_of
+from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.primary import Primary
+from pliant.cluster.lead.survey import survey_devices, survey_links
+from pliant.cluster.member.worker import OnEvent
+from pliant.cluster.watch.adapt import Picture
+from pliant.cluster.watch.monitor import Member
+from pliant.cluster.watch.observed_picture import Unbelieved, as_measured, saw
+from pliant.cluster.watch.retry import Retries
+from pliant.ir.topology import Capability, Interface, Links
+from pliant.models.encoder.encoder_source import EncoderSource
+
+UNKNOWN = Capability(cycles_per_flop=0.1, frequency_Hz=2e9, free_bytes=1 << 40, call_s=50e-6)
+"""What a device counts as until it was measured: about 20 GFLOP/s."""
+UNKNOWN_LINK = Interface(100e6, 100e6)
+UNKNOWN_RTT_S = 0.5e-3
+
+
+@final
+class Known:
+    """Devices that hold the model of the last `measure`, and links between them.
+
+    `free_bytes` says what a model may take on the primary itself.
+    """
+
+    def __init__(
+        self, primary: Primary, free_bytes: Callable[[], int], *, is_measuring: bool, on_event: OnEvent
+    ) -> None:
+        self._primary, self._free_bytes = primary, free_bytes
+        self._is_measuring, self._on_event = is_measuring, on_event
+        self._measured: dict[str, dict[str, Capability]] = {}
+        self._model = ""
+        self._lacks: set[tuple[str, str]] = set()
+        self._drifts: dict[str, Capability] = {}
+        self._links: Links | None = None
+        self._surveyed: set[str] = set()
+        self._measured_links: Links | None = None
+        self._worked, self._sent = Retries(), Retries()
+        self._unbelieved: Unbelieved = {}
+        self._own_free_bytes: int | None = None
+
+    def here(self, without: Collection[str] = ()) -> set[str]:
+        """The primary and all workers that a plan may count on now."""
+        return {self._primary.name} | {m.name for m in self._usable()} - set(without)
+
+    def picture(self, without: Collection[str] = ()) -> Picture:
+        """Devices that a plan may count on now, and links, as measured and as seen since."""
+        free = {member.name: member.free_bytes for member in self._usable() if member.name not in without}
+        own = self._free_bytes() if self._own_free_bytes is None else self._own_free_bytes
+        free = {self._primary.name: own} | free
+        devices = {name: replace(self._device(name), free_bytes=n) for name, n in free.items()}
+        return Picture(devices, self._links_of(devices))
+
+    def measure(self, source: EncoderSource, tokens: int, without: Collection[str] = ()) -> None:
+        """From now on a plan is of this model.
+
+        Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1),
+        where that is wanted. Who had no part in runs for a while counts as it was measured.
+        """
+        self._unbelieved = {}
+        self._own_free_bytes = None
+        self._model = source.identity
+        self._say_who_lacks_it()
+        self._try_again()
+        if not self._is_measuring:
+            return
+        measured = self._measured.setdefault(source.identity, {})
+        here = self.here(without)
+        new = sorted(here - measured.keys())
+        if new:
+            self._on_event(f"measuring {', '.join(new)}")
+            found = survey_devices(self._primary, source, tokens, new)
+            measured.update(found)
+            for name in found:
+                self._drifts.pop(name, None)
+        if len(here) > 1 and not here <= self._surveyed:
+            links = survey_links(self._primary, here)
+            if links:
+                self._links = self._measured_links = links_of(links)
+                self._surveyed = set(self._links.interfaces)
+
+    def see(self, solved: Solved, notes: Mapping[str, Note]) -> None:
+        """Move the picture towards what a segment showed; `solved` is what its plan was made of."""
+        here = self.here()
+        self._surveyed &= here  # who returns may have another address
+        notes = {name: note for name, note in notes.items() if name in here}
+        if self._primary.name in notes:
+            self._own_free_bytes = notes[self._primary.name].free_bytes  # asked a moment ago
+        now_s = self._primary.clock()
+        self._worked.heard([name for name, note in notes.items() if note.compute_s], now_s)
+        self._sent.heard(
+            {end for name, note in notes.items() for src in note.arrived for end in (name, src)}, now_s
+        )
+        devices = {name: self._device(name) for name in notes}
+        before = Picture(devices, self._links_of(here))
+        offsets_s = {m.name: m.offset_s for m in self._primary.monitor.members}
+        after, self._unbelieved = saw(before, self._unbelieved, solved, notes, offsets_s)
+        self._drifts |= after.capabilities
+        if after.links is not before.links:
+            self._links = after.links
+
+    def _try_again(self) -> None:
+        here = self.here()
+        for name in self._worked.due(here):
+            self._drifts.pop(name, None)
+        silent = self._sent.due(here)
+        if self._links is not None and self._measured_links is not None:
+            self._links = as_measured(self._links, self._measured_links, silent)
+
+    def _device(self, name: str) -> Capability:
+        """As measured with this model and seen since; its memory is as of then."""
+        device = self._measured.get(self._model, {}).get(name, UNKNOWN)
+        seen = self._drifts.get(name)
+        return device if seen is None else replace(device, drifts=seen.drifts)
+
+    def _links_of(self, devices: Collection[str]) -> Links:
+        known = self._links or Links({}, UNKNOWN_RTT_S)
+        interfaces = {name: known.interfaces.get(name, UNKNOWN_LINK) for name in devices}
+        pairs = {ends: link for ends, link in known.pairs.items() if set(ends) <= set(devices)}
+        return Links(interfaces, known.rtt_s, pairs)
+
+    def _usable(self) -> tuple[Member, ...]:
+        """Workers that can be counted on and hold the model."""
+        usable = self._primary.monitor.usable()
+        return tuple(member for member in usable if self._model in member.hello.models)
+
+    def _say_who_lacks_it(self) -> None:
+        for member in self._primary.monitor.usable():
+            lack = member.name, self._model
+            if self._model not in member.hello.models and lack not in self._lacks:
+                self._lacks.add(lack)
+                self._on_event(
+                    f"{member.name} is left out: it does not hold this very model ({self._model[:12]}); "
+                    "start its worker with --model and a true copy."
+                )

@@ -1,0 +1,74 @@
+"""The picture of devices and links moved by what a segment showed. Pure: no clock, no socket."""
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.predict import Solved, link_ratios
+from pliant.cluster.watch.adapt import Picture, believed
+from pliant.ir.program import Compute
+from pliant.ir.topology import Capability, Drift, Links, Seen, refreshed, refreshed_links
+
+Unbelieved = Mapping[tuple[str, str], float]
+"""Per stage of a device, or link: what of the last ratio is left to be seen again."""
+
+
+def saw(
+    picture: Picture,
+    unbelieved: Unbelieved,
+    solved: Solved,
+    notes: Mapping[str, Note],
+    offsets_s: Mapping[str, float],
+) -> tuple[Picture, Unbelieved]:
+    """`picture` moved towards what the devices of `notes` tell of a segment, and what is not believed yet.
+
+    `solved` is what its plan was made of; `offsets_s` is what each clock is ahead. Links stay the same
+    object where nothing was said of them. Hepti 4.1: what runs show replaces a second profiling pass.
+    """
+    left = dict(unbelieved)
+
+    def credible(what: tuple[str, str], ratio: float) -> float:
+        found = believed(ratio, left.get(what, 1.0))
+        left[what] = ratio / found
+        return found
+
+    devices = dict(picture.capabilities)
+    for name, note in notes.items():
+        device, seen = devices[name], []
+        for kind, seconds in note.compute_s.items():
+            work = solved.cost.flops(Compute(kind, device=name))
+            expected_s = device.seconds(kind, work)
+            if seconds > 0 and expected_s > 0:
+                ratio = credible((name, kind), seconds / expected_s)
+                seen.append(Seen(kind, work, expected_s * ratio))
+        devices[name] = _drifted(device, seen)
+    ratios = link_ratios(solved, picture.links, notes, offsets_s)
+    links = picture.links
+    if ratios:
+        slower = {ends: credible(ends, ratio) for ends, ratio in ratios.items()}
+        links = refreshed_links(links, slower, weight=1.0)
+    return Picture(devices, links), left
+
+
+def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links:
+    """`links`, and what joins the devices of `names` as it was `measured`; who is not there stays out."""
+    known = measured.interfaces
+    interfaces = {n: known.get(n, one) if n in names else one for n, one in links.interfaces.items()}
+    pairs = {ends: link for ends, link in links.pairs.items() if not names & set(ends)}
+    again = {ends for ends in measured.pairs if names & set(ends) and interfaces.keys() >= set(ends)}
+    pairs |= {ends: measured.pairs[ends] for ends in again}
+    return Links(interfaces, links.rtt_s, pairs)
+
+
+def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
+    """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
+    after = refreshed(device, seen, weight=1.0)
+    before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
+    if before_s <= 0:
+        return after
+    ratio = sum(after.seconds(s.kind, s.flops) for s in seen) / before_s
+    known = {curve.kind for curve in device.curves} | {drift.kind for drift in device.drifts}
+    drifts = {kind: device.drift(kind) * ratio for kind in sorted(known)}
+    drifts |= {s.kind: after.drift(s.kind) for s in seen}
+    return replace(after, drifts=tuple(Drift(kind, factor) for kind, factor in drifts.items()))

@@ -1,0 +1,151 @@
+"""A compiled graph as a directory: `program.json`, `weights.safetensors`, `kernels/*.o`. Knows no session.
+
+Weights are memory-mapped when it is opened; kernels and weights are checked against their hashes.
+"""
+
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import xxhash
+
+from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects, write_weights
+from pliant.compiler.executable.assemble_image import Image
+from pliant.compiler.executable.encode_image import Encoded, encode
+from pliant.errors import KernelError, StoreError
+from pliant.kernels.emit.isa import ISAS, runnable
+from pliant.kernels.runtime.loader import load
+
+PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
+VERSION = 2
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """What `program.json` is: a manifest and its hash, for its arguments become addresses unchecked."""
+
+    version: int
+    xxh3: int
+    manifest: msgspec.Raw
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    isa: str
+    features: str
+    program: Encoded
+    offsets: dict[str, int]
+    sizes: dict[str, int]
+    weights_bytes: int
+    weights_xxh3: int
+    objects: dict[str, int]
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Saved:
+    """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory."""
+
+    program: Encoded
+    weights: Mapping[str, np.ndarray]
+    addresses: Mapping[str, int]
+
+
+def save(image: Image, out: Path, model: str | None = None) -> None:
+    """Write `image` into the directory `out`, whole or not at all; a compiled graph there is replaced.
+
+    `model` is the content hash of what it was compiled from: see `saved_identity`. Raises InputError when
+    `out` holds something else or cannot be written.
+    """
+    with draft_of(out, PROGRAM) as draft:
+        objects = write_objects(image, draft)
+        layout, written = write_weights(image, draft / WEIGHTS)
+        manifest = _Manifest(
+            isa=image.target.isa.name,
+            features=image.target.isa.features,
+            program=encode(image),
+            offsets={f.name: at for f, at in zip(layout.fields, layout.offsets, strict=True)},
+            sizes={f.name: f.n_bytes for f in layout.fields},
+            weights_bytes=written.n_bytes,
+            weights_xxh3=written.xxh3,
+            objects={name: xxhash.xxh3_64_intdigest(data) for name, data in objects.items()},
+            model=model,
+        )
+        text = msgspec.json.encode(manifest)
+        whole = _File(VERSION, xxhash.xxh3_64_intdigest(text), msgspec.Raw(text))
+        (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))
+
+
+def open_saved(directory: Path) -> Saved:
+    """Map the weights and load the kernels of a directory that `save` wrote.
+
+    Raises StoreError naming the file that is missing, cut or changed, or the version that is not known;
+    KernelError when this CPU cannot run what it was compiled for.
+    """
+    manifest = _manifest(directory)
+    rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
+    if not rows or not runnable(rows[0]):
+        raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
+    return Saved(manifest.program, _weights(directory, manifest), _kernels(directory, manifest))
+
+
+def saved_identity(directory: Path) -> str:
+    """The content hash of the model that `directory` was compiled from; of the directory, where none is kept.
+
+    Directories compiled from one file for several CPUs hold the same model. Raises StoreError.
+    """
+    manifest = _manifest(directory)
+    return manifest.model or sha256(msgspec.json.encode(manifest)).hexdigest()
+
+
+def _manifest(directory: Path) -> _Manifest:
+    again = "compile the model again"
+    try:
+        file = msgspec.json.decode((directory / PROGRAM).read_bytes(), type=_File)
+        if file.version != VERSION:
+            raise StoreError(
+                f"{directory} has version {file.version}, this pliant reads version {VERSION}; {again}."
+            )
+        if xxhash.xxh3_64_intdigest(file.manifest) != file.xxh3:
+            raise StoreError(f"{directory / PROGRAM} is damaged: it is not what was written; {again}.")
+        return msgspec.json.decode(file.manifest, type=_Manifest)
+    except OSError as error:
+        raise StoreError(f"{directory} holds no compiled graph: {PROGRAM} cannot be read.") from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise StoreError(f"{directory / PROGRAM} is damaged ({error}); {again}.") from error
+
+
+def _weights(directory: Path, manifest: _Manifest) -> dict[str, np.ndarray]:
+    path = directory / WEIGHTS
+    digest = xxhash.xxh3_64()
+    try:
+        with path.open("rb") as file:
+            # Read, not mapped: checking must not make pages resident that no run needs.
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+            if file.tell() != manifest.weights_bytes or digest.intdigest() != manifest.weights_xxh3:
+                raise StoreError(f"{path} is cut or changed; compile the model again.")
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+    whole = np.frombuffer(data, np.uint8)
+    return {x: whole[at : at + manifest.sizes[x]] for x, at in manifest.offsets.items()}
+
+
+def _kernels(directory: Path, manifest: _Manifest) -> dict[str, int]:
+    addresses: dict[str, int] = {}
+    for name, digest in manifest.objects.items():
+        path = directory / OBJECTS / f"{name}.o"
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
+        if xxhash.xxh3_64_intdigest(data) != digest:
+            raise StoreError(f"{path} is cut or changed; compile the model again.")
+        addresses[name] = load(data)[name]
+    return addresses

@@ -1,0 +1,1 @@
+"""Kernel calls and the place of every tensor, in memory."""

@@ -1,0 +1,195 @@
+"""Every tensor's place for a lowered graph: what a session loads and ahead-of-time output prints.
+
+Knows sizes and lifetimes, no addresses and no rules; nothing is allocated or packed here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.arrays import Int64
+from pliant.compiler.executable.call import Call, Lowered, Packed, Target
+from pliant.compiler.executable.place import Lifetime, place
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, TensorType
+from pliant.kernels.runtime.walker import UNIT_BITS
+
+ARENA = ""
+"""The arena's name among spaces: the one name that no tensor can have."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where a tensor's bytes are: `offset` into the arena, or into an input, output or constant."""
+
+    space: str  # ARENA, or the name of an input, an output, a constant or a packed constant
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Image:
+    """Calls in order, and the place of every tensor they name.
+
+    `inputs` and `outputs` are the caller's arrays; `copies` are outputs that are also an input, a
+    constant or another output, as (output, source): copied after the calls. `constants` are read as
+    they are, `packed` are made once. `arena_bytes` holds everything else: `tensors`, by lifetime in calls.
+    """
+
+    calls: tuple[Call, ...]
+    places: Mapping[str, Place]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    copies: tuple[tuple[str, str], ...]
+    constants: Mapping[str, np.ndarray]
+    packed: Mapping[str, Packed]
+    arena_bytes: int
+    target: Target
+    tensors: tuple[Lifetime, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What one thread needs."""
+        return max((call.scratch_bytes for call in self.calls), default=0)
+
+    def shares(self, n: int) -> Int64[np.ndarray, "calls 2"]:
+        """Units and grain of every call when the extent is `n`, at most what it was lowered for."""
+        shares = [
+            (call.n_units, call.grain) if call.extent is None else call.extent.share(n) for call in self.calls
+        ]
+        return np.array(shares, np.int64).reshape(-1, 2)
+
+    def may_replace(self, output: str, x: str) -> bool:
+        """Whether `output` may be written where input `x` stands: nothing reads x from then on."""
+        written = [i for i, call in enumerate(self.calls) if self._touches(call.writes, output)]
+        read = [i for i, call in enumerate(self.calls) if self._touches(call.reads, x)]
+        return not self.copies and max(read, default=-1) < min(written, default=0)
+
+    def _touches(self, tensors: Sequence[str], space: str) -> bool:
+        return any(self.places[t].space == space for t in tensors)
+
+
+def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
+    """Place the tensors of a graph, lowered node by node, by lifetime (FluidML, Algorithm 4).
+
+    Raises GraphError where a tensor has a name that a lowering needs, or a node more work than is counted.
+    """
+    calls = tuple(call for part in lowered for call in part.calls)
+    packed = {name: p for part in lowered for name, p in part.packed.items()}
+    sizes = _temporaries(lowered)
+    _check_apart(graph, [*packed, *sizes])
+    _check_units(calls)
+    roots = _roots(lowered)
+    places: dict[str, Place] = {name: Place(name) for name in (*graph.inputs, *graph.constants, *packed)}
+    copies = []
+    for y in graph.outputs:
+        root, offset = roots.get(y, (y, 0))
+        whole = offset == 0 and root in graph.types and graph.types[root].n_bytes == graph.types[y].n_bytes
+        if root in places or not whole:
+            copies.append((y, y))
+        else:
+            places[root] = Place(y)
+    sizes |= {x: t.n_bytes for x, t in graph.types.items()}
+    lives = _lifetimes(calls, roots, [source for _, source in copies])
+    _merge(calls, roots, sizes, places, lives)
+    moving = [x for x in lives if x not in places]
+    tensors = tuple(Lifetime(sizes[x], *lives[x]) for x in moving)
+    placed = place(tensors)
+    places |= {x: Place(ARENA, at) for x, at in zip(moving, placed.offsets, strict=True)}
+    for x, (root, offset) in roots.items():
+        if root in places:
+            places.setdefault(x, Place(places[root].space, places[root].offset + offset))
+    read = {places[x].space for call in calls for x in call.reads} | {
+        places[source].space for _, source in copies if source in places
+    }
+    return Image(
+        calls=calls,
+        places=places,
+        inputs={x: graph.types[x] for x in graph.inputs},
+        outputs={y: graph.types[y] for y in graph.outputs},
+        copies=tuple(copies),
+        constants={x: a for x, a in graph.constants.items() if x in read},
+        packed=packed,
+        arena_bytes=placed.n_bytes,
+        target=target,
+        tensors=tensors,
+    )
+
+
+def _check_apart(graph: Graph, made: Sequence[str]) -> None:
+    """Raise GraphError where a tensor of the graph has the name of a lowering's own memory."""
+    taken = sorted(set(made) & set(graph.types))
+    if taken:
+        raise GraphError(
+            f"tensors {taken} have names that their makers' kernels need; rename them in the model."
+        )
+
+
+def _check_units(calls: Sequence[Call]) -> None:
+    """Raise GraphError naming the first node whose work is in more parts than threads can share."""
+    for call in calls:
+        if call.n_units + call.grain >= 1 << UNIT_BITS:
+            raise GraphError(
+                f"node {call.label!r} has {call.n_units} parts of work; at most {1 << UNIT_BITS} are counted."
+            )
+
+
+def _roots(lowered: Sequence[Lowered]) -> dict[str, tuple[str, int]]:
+    """The tensor whose bytes each alias is, and from which byte on."""
+    roots: dict[str, tuple[str, int]] = {}
+    for part in lowered:
+        for alias in part.aliases:
+            root, offset = roots.get(alias.source, (alias.source, 0))
+            roots[alias.tensor] = (root, offset + alias.offset)
+    return roots
+
+
+def _temporaries(lowered: Sequence[Lowered]) -> dict[str, int]:
+    return {name: n for part in lowered for name, n in part.temporaries.items()}
+
+
+def _lifetimes(
+    calls: Sequence[Call], roots: Mapping[str, tuple[str, int]], kept: Sequence[str]
+) -> dict[str, tuple[int, int]]:
+    """First and last call that touches each root; what is copied out at the end lives until then."""
+    lives: dict[str, tuple[int, int]] = {}
+
+    def touch(tensor: str, at: int) -> None:
+        root = roots.get(tensor, (tensor, 0))[0]
+        first, _ = lives.get(root, (at, at))
+        lives[root] = (first, at)
+
+    for at, call in enumerate(calls):
+        for tensor in _touched(call):
+            touch(tensor, at)
+    for tensor in kept:
+        touch(tensor, len(calls))
+    return lives
+
+
+def _merge(
+    calls: Sequence[Call],
+    roots: dict[str, tuple[str, int]],
+    sizes: Mapping[str, int],
+    places: dict[str, Place],
+    lives: dict[str, tuple[int, int]],
+) -> None:
+    """Give what a call may write in place the bytes of what dies there: x becomes an alias of y."""
+    for at, call in enumerate(calls):
+        if not call.in_place or call.in_place in places:
+            continue
+        x, y = call.in_place, call.writes[0]
+        is_whole = x not in roots and y not in roots and sizes[x] == sizes[y]
+        is_read_once = [roots.get(r, (r, 0))[0] for r in call.reads].count(x) == 1
+        if is_whole and is_read_once and lives[x][1] == at == lives[y][0]:
+            first, _ = lives.pop(x)
+            lives[y] = (first, lives[y][1])
+            for tensor, (root, offset) in roots.items():
+                if root == x:
+                    roots[tensor] = (y, offset)
+            roots[x] = (y, 0)
+
+
+def _touched(call: Call) -> Iterator[str]:
+    yield from call.reads
+    yield from call.writes

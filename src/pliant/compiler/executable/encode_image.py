@@ -1,0 +1,157 @@
+"""An image as plain numbers: argument bytes, the places in them that hold addresses, and table rows.
+
+A session fills the addresses in, a directory keeps them, and C source prints them. Knows no address.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pliant.compiler.executable.assemble_image import Image
+from pliant.compiler.executable.call import Call, Kernel, Ref
+from pliant.ir.graph import TensorType
+
+_ALIGNMENT = 16
+FAULT = "fault"
+"""The field of a kernel's arguments where it writes an index outside its dimension, if it reads any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Bytes `at`..`at + 7` of the arguments hold the address of byte `offset` of `space`."""
+
+    at: int
+    space: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entry of the native table; its arguments begin at byte `arguments`. The rest is a Call's.
+
+    A kernel that reads indices writes one outside its dimension at byte `fault` of these
+    (kernels/move/index.py).
+    """
+
+    kernel: str
+    arguments: int
+    n_units: int
+    grain: int
+    label: str
+    op: str = ""
+    flops: int = 0
+    n_bytes: int = 0
+    fault: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """After the table: `output` is a copy of what stands at byte `offset` of `space`."""
+
+    output: str
+    space: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name.
+
+    Where the extent stands in the arguments, as a 64-bit number, `extents` says.
+    """
+
+    arguments: bytes
+    addresses: tuple[Address, ...]
+    rows: tuple[Row, ...]
+    copies: tuple[Copy, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    weights: tuple[str, ...]
+    arena_bytes: int
+    scratch_bytes: int
+    n_threads: int
+    extents: tuple[int, ...] = ()
+
+
+def encode(image: Image) -> Encoded:
+    """The image's calls as bytes and rows, in order."""
+    blob = bytearray()
+    addresses: list[Address] = []
+    rows: list[Row] = []
+    extents: list[int] = []
+    for call in image.calls:
+        blob += bytes(-len(blob) % _ALIGNMENT)
+        start = len(blob)
+        data, refs = arguments(call)
+        blob += data
+        for at, ref in refs:
+            place = image.places[ref.tensor]
+            addresses.append(Address(start + at, place.space, place.offset + ref.offset))
+        extents += [start + at for at in _extents(call)]
+        about = call.label, call.op, call.flops, call.n_bytes
+        fault = getattr(call.layout, FAULT).offset if hasattr(call.layout, FAULT) else None
+        rows.append(Row(call.kernel.name, start, call.n_units, call.grain, *about, fault))
+    copies = []
+    for output, source in image.copies:
+        place = image.places[source]
+        copies.append(Copy(output, place.space, place.offset))
+    return Encoded(
+        arguments=bytes(blob),
+        addresses=tuple(addresses),
+        rows=tuple(rows),
+        copies=tuple(copies),
+        inputs=image.inputs,
+        outputs=image.outputs,
+        weights=(*image.constants, *image.packed),
+        arena_bytes=image.arena_bytes,
+        scratch_bytes=image.scratch_bytes,
+        n_threads=image.target.n_threads,
+        extents=tuple(extents),
+    )
+
+
+def kernels(image: Image) -> dict[str, Kernel]:
+    """Every kernel the image calls, once."""
+    return {call.kernel.name: call.kernel for call in image.calls}
+
+
+def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
+    """The bytes of a call's argument structure, zero where an address comes, and which comes where."""
+    structure = call.layout()
+    refs: list[tuple[int, Ref]] = []
+    for name, value in call.fields.items():
+        owner, last = _owner(structure, name)
+        at = _at(structure, name)
+        if isinstance(value, tuple):
+            array = getattr(owner, last)
+            for i, number in enumerate(value):
+                if isinstance(number, Ref):
+                    refs.append((at + i * ctypes.sizeof(ctypes.c_void_p), number))
+                else:
+                    array[i] = number
+        elif isinstance(value, Ref):
+            refs.append((at, value))
+        else:
+            setattr(owner, last, value)
+    return bytes(structure), refs
+
+
+def _extents(call: Call) -> list[int]:
+    """Where in the arguments the extent stands."""
+    structure = call.layout()
+    return [] if call.extent is None else [_at(structure, name) for name in call.extent.fields]
+
+
+def _at(structure: ctypes.Structure, name: str) -> int:
+    """The offset of a dotted field name."""
+    owner, last = _owner(structure, name)
+    offset: int = getattr(type(owner), last).offset
+    return ctypes.addressof(owner) - ctypes.addressof(structure) + offset
+
+
+def _owner(structure: ctypes.Structure, name: str) -> tuple[ctypes.Structure, str]:
+    """The structure that has the last part of a dotted field name."""
+    *path, last = name.split(".")
+    for part in path:
+        structure = getattr(structure, part)
+    return structure, last

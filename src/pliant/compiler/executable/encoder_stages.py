@@ -1,0 +1,166 @@
+"""A store's model as compiled graphs over one arena: embedding, layers of any width, head.
+
+Knows where resident parameters lie. Where the compressed weights lie, and which of them have arrived, is the
+caller's business: it says so by `place` and `set_bits`.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.executable.assemble_image import ARENA
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.executable.place import ALIGNMENT
+from pliant.compiler.executable.stage import Form, Stage, coded_form
+from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses
+from pliant.kernels.emit.isa import X86_64
+from pliant.kernels.runtime.aligned_memory import zeroed_bytes
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_graph import Precise, TableFormat, embedding_graph, head_graph, layer_graph
+from pliant.models.ids import check_ids
+from pliant.models.slice_shapes import slice_geometry
+from pliant.models.spec import ModelSpec
+from pliant.models.word_table import QuantizedTable
+from pliant.store.coding.encode_layer import ResidentLayer
+from pliant.store.store_files import Embeddings, HeadWeights
+
+
+@final
+class Encoder:
+    """One model, ready to run at any width on up to `tokens` rows.
+
+    `hidden`, float32 [tokens, padded d], enters and leaves every layer. Holds one form for each width and one
+    stage for each (layer, width) that was asked for. Not thread-safe: one run at a time.
+    """
+
+    hidden: np.ndarray
+    arena_bytes: int
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        resident: Sequence[ResidentLayer],
+        embeddings: Embeddings,
+        head: HeadWeights,
+        library: Library,
+        pool: Pool,
+        *,
+        tokens: int,
+        compute: Precise = "fp32",
+    ) -> None:
+        self.spec = spec
+        self._compute, self._library, self._pool = compute, library, pool
+        self._target = Target(library.isa, pool.n_threads)
+        self._kernels: dict[str, int] = {}
+        geometry = slice_geometry(spec)
+        self._layers = [Weights(geometry, spec.precision, r, library.isa, compute) for r in resident]
+        self._embeddings = embeddings
+        plain = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
+        self._plain = [PlainWeights(name, linear) for name, linear in plain.items() if linear is not None]
+        self.reserve(tokens)
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for `tokens` rows; what `hidden` held is lost."""
+        self.tokens = 0  # an interrupt on the way leaves no room for any input
+        self._stages: dict[tuple[int, int], Stage] = {}
+        self._forms: dict[int, Form] = {}
+        embedding = coded_form(
+            embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target
+        )
+        head = coded_form(head_graph(self.spec, tokens), self._target)
+        layer = self._form(self.spec.n_heads, tokens, (embedding, head))
+        n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
+        columns = slice_geometry(self.spec).hidden
+        block = zeroed_bytes(n_bytes + 4 * tokens * columns)
+        self.arena_bytes = block.nbytes
+        self.hidden = block[n_bytes:].view(np.float32).reshape(tokens, columns)
+        self._ids, self._types = np.zeros((2, tokens), np.int32)
+        self._answer = np.zeros(head.program.outputs["answer"].shape, np.float32)
+        hidden = self.hidden.ctypes.data
+        self._at = {ARENA: block.ctypes.data, "hidden": hidden, "out": hidden}
+        at = self._at | {x: address for plain in self._plain for x, address in plain.addresses.items()}
+        at |= {"ids": self._ids.ctypes.data, "types": self._types.ctypes.data}
+        at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
+        self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
+        self.tokens = tokens
+
+    def place(self, layer: int, part: int, first: int, count: int, address: int) -> None:
+        """Say where one part of `count` neighbouring slices of `layer` lies: slice `first` at `address`."""
+        self._layers[layer].place(part, first, count, address)
+
+    def set_bits(self, layer: int, bits: Sequence[int] | np.ndarray) -> None:
+        """Run the leading slices of `layer` with `bits`: 1..6 planes, or 32 for full fidelity."""
+        self._layers[layer].set_bits(bits)
+
+    def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
+        """Fill the first n rows of `hidden`; ids and types int32 [n].
+
+        Raises InputError for an id or type that the model does not have, StoreError for a damaged row.
+        """
+        n = len(ids)
+        check_ids(ids, self.spec.vocab, "token id")
+        check_ids(types, max(self.spec.n_types, 1), "token type")
+        self._embeddings.check(ids)
+        self._ids[:n] = ids
+        self._types[:n] = types
+        self._embedding.walk(n, self._pool)
+
+    def run(self, layer: int, width: int, n_tokens: int) -> None:
+        """Run one layer at `width` slices over the first `n_tokens` rows of `hidden`, in place."""
+        stage = self._stages.get((layer, width))
+        if stage is None:
+            at = self._at | self._layers[layer].addresses
+            stage = self._stages[layer, width] = Stage(self._form(width, self.tokens), self._kernels, at)
+        stage.walk(n_tokens, self._pool)
+
+    def head(self, n_tokens: int) -> np.ndarray:
+        """Logits, float32 [labels], or the pooled vector, float32 [hidden]; a new array."""
+        self._head.walk(n_tokens, self._pool)
+        head = self.spec.head
+        answer = self._answer[0, : self.spec.hidden if head.labels is None else len(head.labels)].copy()
+        if head.is_normalized:
+            answer /= max(float(np.sqrt((answer * answer).sum())), 1e-12)
+        return answer
+
+    def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
+        """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded with its own."""
+        form = self._forms.get(width)
+        if form is None:
+            form = coded_form(layer_graph(self.spec, width, tokens, self._compute), self._target)
+            assert form.image.may_replace("out", "hidden"), f"a layer of {width} slices cannot run in place"
+            self._forms[width] = form
+        wanted = {name: k for f in (form, *others) for name, k in kernels(f.image).items()}
+        missing = {name: k for name, k in wanted.items() if name not in self._kernels}
+        if missing:
+            self._kernels |= addresses(missing, self._library)
+        self._pool.reserve(max(f.image.scratch_bytes for f in (form, *others)))
+        return form
+
+
+def arena_bytes(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> int:
+    """What activations take when layers of `width` slices run over up to `tokens` rows, on any CPU."""
+    layer = coded_form(layer_graph(spec, width, tokens, compute), Target(X86_64)).image
+    return _padded(layer.arena_bytes) + layer.inputs["hidden"].n_bytes
+
+
+def _word_format(embeddings: Embeddings) -> TableFormat:
+    return "codes" if isinstance(embeddings.word, QuantizedTable) else embeddings.word.precision
+
+
+def _tables(embeddings: Embeddings) -> dict[str, int]:
+    """Where the embedding's tables and norm stand."""
+    word = embeddings.word
+    at = {"position": embeddings.position.ctypes.data} | norm_addresses("norm", embeddings.norm)
+    if embeddings.types is not None:
+        at["type"] = embeddings.types.ctypes.data
+    if isinstance(word, QuantizedTable):
+        return at | {"word": word.codes.ctypes.data, "codebook": word.codebook.ctypes.data}
+    return at | {"word": word.values.ctypes.data}
+
+
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,25 @@
+"""A part of a layer becomes an image by its shapes alone. Knows no split, no layer and no file."""
+
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.layout.gaps import part_rows
+from pliant.compiler.passes.passes import simplify
+from pliant.compiler.rewrite.execution_order import lower_peak
+from pliant.ir.graph import Graph
+
+_BY_VALUE = ("common", "identities")
+"""Passes that look at values: equal biases, or a norm of ones, would make layers unlike one another."""
+
+
+def fragment_image(graph: Graph, target: Target) -> Image:
+    """`graph` fused, scheduled by rule and lowered, ready for `run.graph.graph_session.open_image`.
+
+    What is made follows from shapes and never from weights' values: graphs of the same part give images that
+    differ in `constants` and `packed` alone. Raises GraphError where an operator cannot be lowered.
+    """
+    return make_image(fragment_graph(graph), target)
+
+
+def fragment_graph(graph: Graph) -> Graph:
+    """`graph` fused and scheduled by rule: what an image is lowered from, for one layer or another."""
+    return lower_peak(part_rows(simplify(graph, _BY_VALUE)))

@@ -1,0 +1,16 @@
+"""A graph lowered by the rules, with every tensor's place. Knows the rules, no addresses."""
+
+from pliant.compiler.executable.assemble_image import Image as Image
+from pliant.compiler.executable.assemble_image import Place as Place
+from pliant.compiler.executable.assemble_image import assemble
+from pliant.compiler.executable.call import Target
+from pliant.compiler.rewrite.origin import described
+from pliant.compiler.rules.rules import lower
+from pliant.ir.graph import Graph
+
+
+def make_image(graph: Graph, target: Target) -> Image:
+    """Lower every node, then place tensors by lifetime (FluidML, Algorithm 4). Raises GraphError."""
+    lowered = lower(graph, target)
+    told = [described(node, graph, part) for node, part in zip(graph.nodes, lowered, strict=True)]
+    return assemble(graph, told, target)

@@ -1,0 +1,32 @@
+"""Addresses of an image's kernels, compiled or from the cache. Knows no session and no memory."""
+
+import time
+from collections.abc import Mapping
+from functools import cache, partial
+from pathlib import Path
+
+from pliant.compiler.executable.call import Kernel
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.version import source_version
+
+_IMPORTED_S = time.time()
+
+
+def addresses(kernels: Mapping[str, Kernel], library: Library) -> dict[str, int]:
+    """Where each kernel is, by its name; what is missing is compiled in one child process.
+
+    A kernel found in the cache by the version of our source is loaded without writing its IR again.
+    """
+    version = lowering_version()
+    if version is None:
+        return library.functions({name: partial(k.ir, library.isa) for name, k in kernels.items()})
+    noted = library.generated(
+        {f"{version}\n{name}": partial(k.ir, library.isa) for name, k in kernels.items()}
+    )
+    return {name: noted[f"{version}\n{name}"][name] for name in kernels}
+
+
+@cache
+def lowering_version() -> str | None:
+    """The version of the rules that name kernels; None where it cannot be told."""
+    return source_version(Path(__file__).parents[1] / "rules", _IMPORTED_S)

@@ -1,0 +1,108 @@
+"""Weights as inputs of graphs: descriptors of slices, biases, norms, and where each stands. Knows no file."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pliant.kernels.coded import gemm
+from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
+from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
+from pliant.kernels.emit.isa import Isa
+from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, SliceGeometry
+from pliant.models.spec import Precision
+from pliant.store.coding.encode_layer import ResidentLayer
+from pliant.store.store_files import Linear
+
+FULL_BITS = 32
+FULL_PART = 6
+_BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
+_FULL_CODE: dict[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
+
+
+class Weights:
+    """The slices of one layer: SLICE_DTYPE [n_heads], and one decode table for each bitwidth."""
+
+    def __init__(
+        self, geometry: SliceGeometry, precision: Precision, resident: ResidentLayer, isa: Isa, compute: str
+    ) -> None:
+        self.resident = resident
+        scale = int8_scale(resident.codebooks[max(resident.codebooks)])
+        self._step = np.array([scale], np.float32)
+        self._plane_bytes = geometry.plane_bytes
+        self._full_bytes = geometry.full_bytes(precision)
+        self._tables = {
+            k: decode_table(book, k, isa) if compute == "fp32" else decode_table_int8(book, k, isa, scale)
+            for k, book in resident.codebooks.items()
+        }
+        # What a number of bits means to a kernel, and where its table is.
+        self._codes = np.zeros(FULL_BITS + 1, np.int64)
+        self._table_at = np.zeros(FULL_BITS + 1, np.uint64)
+        for k, table in self._tables.items():
+            self._codes[k], self._table_at[k] = k, table.ctypes.data
+        self._codes[FULL_BITS] = _FULL_CODE[precision]
+        rows = resident.outlier_rows
+        self.slices = np.zeros(len(rows), SLICE_DTYPE)
+        self.slices["outlier_rows"] = rows.ctypes.data + rows.strides[0] * np.arange(len(rows))
+        self.slices["outlier_offsets"] = resident.outlier_offsets.ctypes.data
+        self.slices["outlier_values"] = resident.outlier_values.ctypes.data
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Where a layer's inputs stand, by their names in its graph."""
+        resident = self.resident
+        at = {"slices": self.slices.ctypes.data, "step": self._step.ctypes.data}
+        at |= {x: getattr(resident, x).ctypes.data for x in _BIASES}
+        return (
+            at
+            | norm_addresses("attention_norm", resident.attention_norm)
+            | norm_addresses("output_norm", resident.output_norm)
+        )
+
+    def place(self, part: int, first: int, count: int, address: int) -> None:
+        """Slices `first` .. `first + count - 1` of `part` begin at `address`, one behind the other."""
+        size = self._full_bytes if part == FULL_PART else self._plane_bytes
+        at = address + size * np.arange(count, dtype=np.uint64)
+        if part == FULL_PART:
+            self.slices["full"][first : first + count] = at
+        else:
+            self.slices["planes"][first : first + count, part] = at
+
+    def set_bits(self, bits: Sequence[int] | np.ndarray) -> None:
+        """The leading slices run with `bits`, each 1..6 or 32."""
+        row = np.asarray(bits)
+        self.slices["bits"][: len(row)] = self._codes[row]
+        self.slices["table"][: len(row)] = self._table_at[row]
+
+
+class PlainWeights:
+    """A linear layer as one slice at full fidelity, padded with zeros to whole groups."""
+
+    def __init__(self, name: str, linear: Linear) -> None:
+        n_out, n_in = linear.weight.shape
+        matrix = np.zeros((_pad(n_in), _pad(n_out)), np.float32)
+        matrix[:n_in, :n_out] = linear.weight.T
+        self._name = name
+        self._packed = gemm.pack(matrix)
+        self._bias = np.zeros(_pad(n_out), np.float32)
+        self._bias[:n_out] = linear.bias
+        self._outlier_rows = np.zeros(_pad(n_out) // GROUP_COLUMNS + 1, np.uint32)
+        self._slices = np.zeros(1, SLICE_DTYPE)
+        self._slices["bits"], self._slices["full"] = F32, self._packed.ctypes.data
+        self._slices["outlier_rows"] = self._outlier_rows.ctypes.data
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        """Where its inputs stand, by their names in a graph."""
+        return {
+            f"{self._name}.slices": self._slices.ctypes.data,
+            f"{self._name}.bias": self._bias.ctypes.data,
+        }
+
+
+def norm_addresses(name: str, norm: np.ndarray) -> dict[str, int]:
+    """Where a norm's inputs stand: `norm` is float32 [2, >= n], weights and biases."""
+    return {f"{name}.weight": norm[0].ctypes.data, f"{name}.bias": norm[1].ctypes.data}
+
+
+def _pad(n: int) -> int:
+    return -(-n // GROUP_ROWS) * GROUP_ROWS

@@ -1,0 +1,214 @@
+"""Pass `attention`: softmax(scale * Q K^T + mask) V becomes one `FusedAttention`; scores are never stored.
+
+Q, K, V and the mask are read in place through views of what they were cut, reshaped and transposed from,
+and the output is written in the order of dimensions that a transpose brings it to. Contract: equal within
+rounding, where masks hide by large negative numbers or by -inf; float32; scores have no other reader.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.compiler.passes.transposes import permutation
+from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.rewrite.views import reshaped, traced
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+
+_HIDES = -1e4
+"""A score replaced by this or less is as good as having it added."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """scale * q @ k^T + mask, or that where `shown` holds and `hidden` elsewhere; q and kt are tensors."""
+
+    q: str
+    kt: str
+    scale: float
+    mask: str = ""
+
+
+def fuse_attention(graph: Graph) -> Graph:
+    """The graph with every attention as one node."""
+    around = Around(graph)
+    made: dict[str, list[Node]] = {}
+    constants: dict[str, np.ndarray] = {}
+    types: dict[str, TensorType] = {}
+    for node in graph.nodes:
+        if node.op == "Softmax" and _is_over_keys(graph, node):
+            found = _attention(around, node, constants, types)
+            if found:
+                made[found[-1].outputs[0]] = found
+    if not made:
+        return graph
+    nodes = [new for node in graph.nodes for new in made.get(node.outputs[0], [node])]
+    return rebuilt(graph, nodes, constants, types)
+
+
+def _is_over_keys(graph: Graph, node: Node) -> bool:
+    type_ = graph.types[node.inputs[0]]
+    rank = len(type_.shape)
+    axis = int(node.attributes.get("axis", -1))  # type: ignore[arg-type]
+    return type_.dtype == "float32" and rank in (3, 4) and axis in (-1, rank - 1) and 0 not in type_.shape
+
+
+def _attention(
+    around: Around, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
+) -> list[Node] | None:
+    """The nodes in place of one attention; the last makes its output."""
+    graph = around.graph
+    weights, zeroes = _weights(around, softmax.outputs[0])
+    product = around.reader(weights, "MatMul")
+    if product is None or product.inputs[0] != weights or product.inputs[1] == weights:
+        return None
+    more: list[Node] = []
+    scores = _scores(around, softmax.inputs[0], more, constants, types)
+    if scores is None:
+        return None
+    batch = graph.types[softmax.inputs[0]].shape[:-2]
+    views = {
+        "q": _heads(graph, scores.q, batch),
+        "k": _heads(graph, scores.kt, batch, is_transposed=True),
+        "v": _heads(graph, product.inputs[1], batch),
+    }
+    if scores.mask:
+        views["mask"] = _mask(graph, scores.mask, graph.types[softmax.inputs[0]].shape, types)
+    if any(view is None for view in views.values()):
+        return None
+    attributes: dict[str, Attribute] = {f"{x}_view": v.attribute for x, v in views.items() if v is not None}
+    attributes["scale"] = scores.scale
+    if zeroes:
+        attributes["is_empty_zero"] = 1
+    y, attributes["y_view"] = _output(around, product.outputs[0])
+    inputs = tuple(v.tensor for v in views.values() if v is not None)
+    return [*more, Node("FusedAttention", inputs, (y,), attributes, product.name)]
+
+
+def _output(around: Around, y: str) -> tuple[str, tuple[int, ...]]:
+    """The tensor to write, `y` or its transpose, and how [batch, head, row, column] lie in it."""
+    graph = around.graph
+    view = whole(y, graph.types[y])
+    after = around.reader(y, "Transpose")
+    if after is not None:
+        perm = permutation(after, graph)
+        if perm[-1] == len(perm) - 1:
+            y = after.outputs[0]
+            view = whole(y, graph.types[y]).transposed([perm.index(i) for i in range(len(perm))])
+    if len(view.shape) == 3:
+        view = View(y, 0, (1, *view.shape), (0, *view.strides))
+    return y, view.attribute
+
+
+def _weights(around: Around, tensor: str) -> tuple[str, bool]:
+    """What multiplies V, and whether NaN (a row that sees nothing) was replaced by zero on the way."""
+    readers = around.consumers.get(tensor, ())
+    nan = next((n for n in readers if n.op == "IsNaN"), None)
+    if nan is None or len(readers) != 2 or tensor in around.graph.outputs:
+        return tensor, False
+    where = around.reader(nan.outputs[0], "Where")
+    if where is None or where.inputs[2] != tensor or around.number(where.inputs[1]) != 0.0:
+        return tensor, False
+    return where.outputs[0], True
+
+
+def _scores(
+    around: Around,
+    tensor: str,
+    more: list[Node],
+    constants: dict[str, np.ndarray],
+    types: dict[str, TensorType],
+) -> _Scores | None:
+    """The product behind the scores, its scale, and a mask; `more` takes a node that makes the mask."""
+    mask = ""
+    if around.reader(tensor) is None:
+        return None
+    node = around.producers.get(tensor)
+    if node is not None and node.op == "Add":
+        sides = [(x, other(node, x)) for x in node.inputs if _product(around, x) is not None]
+        if len(sides) != 1 or around.reader(sides[0][0]) is None:
+            return None
+        tensor, mask = sides[0]
+    elif node is not None and node.op == "Where":
+        found = _hidden(around, node, more, constants, types)
+        if found is None:
+            return None
+        tensor, mask = found
+    found_product = _product(around, tensor)
+    if found_product is None:
+        return None
+    product, scale = found_product
+    q, by_q = around.scaled(product.inputs[0])
+    kt, by_k = around.scaled(product.inputs[1])
+    return _Scores(q, kt, scale * by_q * by_k, mask)
+
+
+def _product(around: Around, tensor: str) -> tuple[Node, float] | None:
+    """The MatMul that `tensor` is a multiple of, none of it read elsewhere."""
+    x, scale = around.scaled(tensor)
+    node = around.maker(x, "MatMul")
+    return None if node is None or around.reader(x) is None else (node, scale)
+
+
+def _hidden(
+    around: Around,
+    where: Node,
+    more: list[Node],
+    constants: dict[str, np.ndarray],
+    types: dict[str, TensorType],
+) -> tuple[str, str] | None:
+    """Where(condition, scores, low) or Where(condition, low, scores) as scores and a mask to add."""
+    graph = around.graph
+    condition, *branches = where.inputs
+    for i, low in enumerate(branches):
+        number = around.number(low)
+        if number is None or number > _HIDES:
+            continue
+        zero, mask = fresh(graph, f"{where.outputs[0]}.zero"), fresh(graph, f"{where.outputs[0]}.mask")
+        constants[zero] = np.zeros((), np.float32)
+        shape = graph.types[condition].shape
+        types[mask] = TensorType("float32", shape)
+        parts = (low, zero) if i == 0 else (zero, low)
+        more.append(Node("Where", (condition, *parts), (mask,), {}, where.name))
+        if graph.types[low].size == 1 and len(graph.types[low].shape) > len(shape):
+            return None
+        return branches[1 - i], mask
+    return None
+
+
+def _heads(graph: Graph, tensor: str, batch: tuple[int, ...], is_transposed: bool = False) -> View | None:
+    """A tensor as [batch, head, row, column] with contiguous columns, broadcast to the scores' batch."""
+
+    def turned(v: View) -> View:
+        return View(
+            v.tensor, v.offset, (*v.shape[:-2], *v.shape[:-3:-1]), (*v.strides[:-2], *v.strides[:-3:-1])
+        )
+
+    def accepts(v: View) -> bool:
+        last = turned(v) if is_transposed else v
+        return len(v.shape) >= 2 and (last.strides[-1] == 1 or last.shape[-1] == 1)
+
+    view = traced(graph, tensor, accepts)
+    if view is None:
+        return None
+    view = turned(view) if is_transposed else view
+    view = view.broadcast((*batch, *view.shape[-2:]))
+    return view if len(batch) == 2 else reshaped(view, (1, *view.shape))
+
+
+def _mask(graph: Graph, mask: str, scores: tuple[int, ...], types: dict[str, TensorType]) -> View | None:
+    """The mask as [batch, head, row, key]; None where keys are not contiguous."""
+    if mask in types:  # made by this pass
+        shape = types[mask].shape
+        view: View | None = View(mask, 0, shape, types[mask].strides)
+    else:
+        if graph.types[mask].dtype != "float32":
+            return None
+        view = traced(graph, mask, lambda v: v.shape[-1:] == scores[-1:] and v.strides[-1] == 1)
+    if view is None or view.shape[-1:] != scores[-1:]:
+        return None
+    view = view.broadcast(scores)
+    if len(scores) == 4:
+        return view
+    return View(view.tensor, view.offset, (1, *view.shape), (0, *view.strides))

@@ -1,0 +1,123 @@
+"""Pass `conv`: a convolution takes what is added to it and its activation along.
+
+Conv, then Add of a tensor of the result's shape, then one of Relu, Clip, LeakyRelu, HardSigmoid, HardSwish,
+Sigmoid, Tanh, Gelu, Swish, x * sigmoid(x) or x * hardsigmoid(x), become one `FusedConv`. Contract: equal
+within rounding; float32; what lies between has no other reader; of two convolutions that are added, the
+later one takes the other.
+"""
+
+from collections.abc import Collection
+from math import inf
+
+from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.ir.graph import Attribute, Graph, Node
+
+_Ending = tuple[str, float, float]
+"""Name, low and high of an activation (kernels/conv/conv_activations.py)."""
+
+_PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
+
+
+def fuse_conv(graph: Graph) -> Graph:
+    """The graph with convolutions and what follows them as one node."""
+    around = Around(graph)
+    made: dict[str, Node] = {}
+    gone: set[str] = set()
+    # The last first: what is added must be there already where the fused node will stand.
+    for node in reversed(graph.nodes):
+        if node.op != "Conv" or graph.types[node.outputs[0]].dtype != "float32":
+            continue
+        fused, swallowed = _fused(around, node, {*made, *gone})
+        if swallowed:
+            made[fused.outputs[0]] = fused
+            gone |= swallowed
+    if not made:
+        return graph
+    kept = [node for node in graph.nodes if node.outputs[0] not in gone]
+    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
+
+
+def _fused(around: Around, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
+    """The node in place of all that `node`'s result goes through, and the tensors it swallows.
+
+    What other convolutions took along already is `taken`.
+    """
+    graph, y, swallowed = around.graph, node.outputs[0], set[str]()
+    attributes: dict[str, Attribute] = dict(node.attributes)
+    residual = ""
+    shape = graph.types[y].shape
+    add = around.reader(y, "Add")
+    if add is not None and add.outputs[0] not in taken:
+        x = other(add, y)
+        if x != y and x not in graph.constants and graph.types[x].shape == shape:
+            residual = x
+            swallowed.add(y)
+            y = add.outputs[0]
+    found = _ending(around, y)
+    if found is not None and found[1] not in taken:
+        ending, last, inner = found
+        attributes |= {"activation": ending[0], "low": ending[1], "high": ending[2]}
+        swallowed |= {y, *inner}
+        y = last
+    inputs = [*node.inputs, *[""] * (3 - len(node.inputs)), residual]
+    while not inputs[-1]:
+        inputs.pop()
+    return Node("FusedConv", tuple(inputs), (y,), attributes, node.name), swallowed
+
+
+def _ending(around: Around, y: str) -> tuple[_Ending, str, set[str]] | None:
+    """The activation that is all that reads y, its result, and what it makes on the way."""
+    node = around.reader(y)
+    if node is not None:
+        ending = _activation(around, node)
+        return None if ending is None else (ending, node.outputs[0], set())
+    readers = around.consumers.get(y, ())
+    if len(readers) != 2 or y in around.graph.outputs:
+        return None
+    for gate, product in (readers, readers[::-1]):
+        name = {"Sigmoid": "silu", "HardSigmoid": "hard_swish"}.get(gate.op)
+        inside = gate.outputs[0]
+        if name and product.op == "Mul" and set(product.inputs) == {y, inside} and around.reader(inside):
+            _, low, high = _activation(around, gate) or ("", 0.0, 0.0)
+            return (name, low, high), product.outputs[0], {inside}
+    return None
+
+
+def _activation(around: Around, node: Node) -> _Ending | None:
+    """An operator of one input as an activation; None where the kernel has none."""
+    attributes = node.attributes
+
+    def number(name: str, otherwise: float) -> float:
+        value = attributes.get(name, otherwise)
+        assert isinstance(value, int | float)
+        return float(value)
+
+    match node.op:
+        case "Relu" | "Sigmoid" | "Tanh":
+            return _PLAIN[node.op], 0.0, 0.0
+        case "Clip":
+            return _clip(around, node)
+        case "LeakyRelu":
+            return "leaky", number("alpha", 0.01), 0.0
+        case "HardSigmoid":
+            return "hard_sigmoid", number("alpha", 0.2), number("beta", 0.5)
+        case "HardSwish":
+            return "hard_swish", 1 / 6, 0.5
+        case "Gelu" if attributes.get("approximate", "none") == "none":
+            return "gelu", 0.0, 0.0
+        case "Swish" if number("alpha", 1.0) == 1.0:
+            return "silu", 0.0, 0.0
+        case _:
+            return None
+
+
+def _clip(around: Around, node: Node) -> _Ending | None:
+    bounds = [-inf, inf]
+    for i, name in enumerate(node.inputs[1:]):
+        if name:
+            value = around.number(name)
+            if value is None:
+                return None
+            bounds[i] = value
+    return ("clip", bounds[0], bounds[1]) if bounds[0] <= bounds[1] else None

@@ -1,0 +1,90 @@
+"""Pass `int8`: what onnxruntime writes for a dynamically quantized product becomes two nodes.
+
+DynamicQuantizeLinear, MatMulInteger, Cast, Mul by both scales, and what follows a product (see fuse_matmul)
+become `DynamicQuantizeRows`, once for all products of a tensor, and `QuantizedMatMul`. Contract: the same
+integers, summed exactly; floats equal within rounding. Weights, their scales and zero points are constants.
+"""
+
+from collections.abc import Container
+
+from pliant.compiler.fusion.fuse_matmul import follow
+from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+
+
+def fuse_int8(graph: Graph) -> Graph:
+    """The graph with its dynamically quantized products fused."""
+    around = Around(graph)
+    made: dict[str, Node] = {}
+    gone: set[str] = set()
+    quantized: dict[str, Node] = {}
+    types: dict[str, TensorType] = {}
+    for node in graph.nodes:
+        quantize = (
+            around.maker(node.inputs[0], "DynamicQuantizeLinear") if node.op == "MatMulInteger" else None
+        )
+        if quantize is None:
+            continue
+        found = _product(around, node, quantize, made)
+        if found is None:
+            continue
+        x = quantize.inputs[0]
+        if x not in quantized:
+            quantized[x] = _quantization(graph, quantize, types)
+        fused, swallowed = found
+        inputs = (*quantized[x].outputs, *fused.inputs)
+        made[fused.outputs[0]] = Node("QuantizedMatMul", inputs, fused.outputs, fused.attributes, node.name)
+        gone.update(swallowed)
+    if not made:
+        return graph
+    nodes: list[Node] = []
+    waiting = dict(quantized)
+    for node in graph.nodes:
+        if node.op == "DynamicQuantizeLinear" and node.inputs[0] in waiting:
+            nodes.append(waiting.pop(node.inputs[0]))
+        if node.outputs[0] not in gone:
+            nodes.append(made.get(node.outputs[0], node))
+    return rebuilt(graph, nodes, types=types)
+
+
+def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Node:
+    """One node for x, beside ONNX's own, which stays if somebody else reads it."""
+    x = node.inputs[0]
+    *lead, depth = graph.types[x].shape
+    q, scale, zero = (fresh(graph, f"{x}.{part}") for part in ("rows", "scale", "zero"))
+    types[q] = TensorType("int16", (*lead, depth + depth % 2))
+    types[scale] = TensorType("float32", ())
+    types[zero] = TensorType("uint8", ())
+    return Node("DynamicQuantizeRows", (x,), (q, scale, zero), {}, node.name)
+
+
+def _product(
+    around: Around, node: Node, quantize: Node, made: Container[str]
+) -> tuple[Node, tuple[str, ...]] | None:
+    """A node over the weights' side, and the tensors it makes needless."""
+    graph = around.graph
+    _, w, x_zero, w_zero = (*node.inputs, "", "")[:4]
+    shape = graph.types[quantize.inputs[0]].shape
+    is_plain = len(shape) > 1 and 0 not in shape and len(graph.types[w].shape) == 2
+    known = w in graph.constants and (not w_zero or w_zero in graph.constants)
+    if not (is_plain and known and x_zero == quantize.outputs[2]):
+        return None
+    cast = around.reader(node.outputs[0], "Cast")
+    scaled = cast and around.reader(cast.outputs[0], "Mul")
+    if not cast or not scaled or graph.types[cast.outputs[0]].dtype != "float32":
+        return None
+    scales = around.maker(other(scaled, cast.outputs[0]), "Mul")
+    if scales is None or quantize.outputs[1] not in scales.inputs:
+        return None
+    by = other(scales, quantize.outputs[1])
+    columns = graph.types[w].shape[1]
+    if by not in graph.constants or graph.types[by].size not in (1, columns):
+        return None
+    if graph.types[scaled.outputs[0]].shape != graph.types[node.outputs[0]].shape:
+        return None
+    tail = follow(around, scaled.outputs[0], "", made, known_bias=True)
+    inputs = [w, by, w_zero, tail.bias, tail.residual]
+    attributes: dict[str, Attribute] = {"activation": tail.activation} if tail.activation else {}
+    swallowed = (node.outputs[0], cast.outputs[0], *tail.swallowed)
+    return Node("QuantizedMatMul", tuple(inputs), (tail.y,), attributes), swallowed

@@ -1,0 +1,140 @@
+"""Pass `matmul`: a product takes its bias, its activation or what is added to it along.
+
+MatMul or Gemm, then Add of a row, then Gelu, Relu or Tanh, or else Add of a tensor of the result's shape,
+become one `FusedMatMul`. Operands that are views of other tensors (transposed, sliced) are read in place.
+Contract: equal within rounding; float32 only; what lies between has no other reader.
+"""
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.rewrite.views import traced
+from pliant.ir.graph import Attribute, Graph, Node
+
+_ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
+
+
+def fuse_matmul(graph: Graph) -> Graph:
+    """The graph with products and what follows them as one node."""
+    around = Around(graph)
+    made: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes:
+        if node.op not in ("MatMul", "Gemm") or graph.types[node.outputs[0]].dtype != "float32":
+            continue
+        fused = _fused(around, node, gone, made)
+        if fused is not None:
+            made[fused.outputs[0]] = fused
+    if not made:
+        return graph
+    kept = [node for node in graph.nodes if node.outputs[0] not in gone]
+    return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
+
+
+def _fused(around: Around, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
+    """The node in place of all that `node`'s product goes through; what it swallows is put into `gone`.
+
+    What another product already took along (`made`) is left to it.
+    """
+    graph = around.graph
+    if node.op == "Gemm" and not _is_plain(around, node):
+        return None
+    attributes: dict[str, Attribute] = dict(_views(graph, node))
+    if node.op == "Gemm" and node.attributes.get("alpha", 1.0) != 1.0:
+        attributes["alpha"] = float(node.attributes["alpha"])  # type: ignore[arg-type]
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    tail = follow(around, node.outputs[0], bias, made)
+    if tail.activation:
+        attributes["activation"] = tail.activation
+    if not tail.swallowed and node.op == "MatMul" and not attributes:
+        return None
+    gone.update(tail.swallowed)
+    operands = [_operand(attributes, name, x) for name, x in zip("ab", node.inputs, strict=False)]
+    inputs = [*operands, tail.bias, tail.residual]
+    while not inputs[-1]:
+        inputs.pop()
+    kept = {k: v for k, v in attributes.items() if not k.endswith("_of")}
+    return Node("FusedMatMul", tuple(inputs), (tail.y,), kept, node.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What a product is followed by, down to `y`; `swallowed` lies between. Absent tensors are ""."""
+
+    y: str
+    bias: str
+    residual: str
+    activation: str
+    swallowed: tuple[str, ...]
+
+
+def follow(around: Around, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
+    """The bias, activation or residual that a product `y` goes through; not through what is in `made`.
+
+    With `known_bias` only a constant is a bias.
+    """
+    graph = around.graph
+    shape, residual, activation = graph.types[y].shape, "", ""
+    swallowed: list[str] = []
+    while not activation and (after := around.reader(y, "Add", *_ACTIVATIONS)):
+        if after.outputs[0] in made or graph.types[after.outputs[0]].shape != shape:
+            break
+        if after.op == "Add":
+            x = other(after, y)
+            if x == y or residual or graph.types[x].dtype != "float32":
+                break
+            if not bias and _is_row(graph, x, shape) and (x in graph.constants or not known_bias):
+                bias = x
+            elif graph.types[x].shape == shape:
+                residual = x
+            else:
+                break
+        elif residual:
+            break
+        else:
+            is_tanh = after.op == "Gelu" and after.attributes.get("approximate", "none") == "tanh"
+            activation = _ACTIVATIONS[after.op] + ("_tanh" if is_tanh else "")
+        swallowed.append(y)
+        y = after.outputs[0]
+    return Tail(y, bias, residual, activation, tuple(swallowed))
+
+
+def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:
+    type_ = graph.types[x]
+    return len(shape) > 0 and type_.size == shape[-1] and type_.shape[-1:] == shape[-1:]
+
+
+def _is_plain(around: Around, node: Node) -> bool:
+    """A Gemm whose C, if any, is a bias."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return True
+    is_row = _is_row(around.graph, node.inputs[2], around.graph.types[node.outputs[0]].shape)
+    return is_row and node.attributes.get("beta", 1.0) == 1.0
+
+
+def _views(graph: Graph, node: Node) -> Mapping[str, Attribute]:
+    """Attributes of operands that are other tensors' views, and which tensors these are."""
+    found: dict[str, Attribute] = {}
+    for name, x in zip("ab", node.inputs, strict=False):
+        view = traced(graph, x, _is_readable)
+        assert view is not None, "every tensor can be read as it is"
+        if view.tensor in graph.constants and view.tensor != x:
+            view = whole(x, graph.types[x])
+        if node.attributes.get(f"trans{name.upper()}", 0):
+            view = View(view.tensor, view.offset, view.shape[::-1], view.strides[::-1])
+        if view != whole(x, graph.types[x]):
+            found[f"{name}_view"] = view.attribute
+            found[f"{name}_of"] = view.tensor
+    return found
+
+
+def _is_readable(view: View) -> bool:
+    """Either the rows or the columns of the matrices are contiguous; packing anything else is slow."""
+    return 1 in view.strides[-2:] or 0 in view.shape or len(view.shape) < 2
+
+
+def _operand(attributes: Mapping[str, Attribute], name: str, x: str) -> str:
+    return str(attributes.get(f"{name}_of", x))

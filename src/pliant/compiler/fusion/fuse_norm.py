@@ -1,0 +1,102 @@
+"""Pass `norm`: layer norm and RMS norm written in primitives become one node each.
+
+Contract: equal within rounding. Recognised over the last axis, with or without scale and shift.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.ir.graph import Attribute, Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class _Normal:
+    """`y` is x, less its mean if `is_centred`, over the root of its mean square and epsilon."""
+
+    x: str
+    y: str
+    epsilon: float
+    is_centred: bool
+
+
+def fuse_norm(graph: Graph) -> Graph:
+    """The graph with its normalisations as nodes of their own."""
+    around = Around(graph)
+    made: dict[str, Node] = {}
+    constants: dict[str, np.ndarray] = {}
+    for node in graph.nodes:
+        normal = _normal(around, node) if node.op == "Sqrt" else None
+        if normal is None:
+            continue
+        y, scale, shift = normal.y, None, None
+        n = graph.types[y].shape[-1]
+        if (after := around.reader(y, "Mul")) and _is_row(graph, weight := other(after, y), n):
+            y, scale = after.outputs[0], weight
+            after = around.reader(y, "Add") if normal.is_centred else None
+            if after and _is_row(graph, weight := other(after, y), n):
+                y, shift = after.outputs[0], weight
+        if scale is None:
+            scale = fresh(graph, f"{y}.ones")
+            constants[scale] = np.ones(n, graph.types[y].numpy)
+        attributes: dict[str, Attribute] = {"axis": -1, "epsilon": normal.epsilon}
+        op = "LayerNormalization" if normal.is_centred else "RMSNormalization"
+        inputs = (normal.x, scale) if shift is None else (normal.x, scale, shift)
+        made[y] = Node(op, inputs, (y,), attributes, around.producers[y].name)
+    if not made:
+        return graph
+    return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes], constants)
+
+
+def _normal(around: Around, root: Node) -> _Normal | None:
+    """What the root is the denominator of."""
+    plus = around.maker(root.inputs[0], "Add")
+    found = plus and around.with_number(plus)
+    if not found:
+        return None
+    variance, epsilon = found
+    squares = _mean_of(around, variance)
+    centred = squares and _square_of(around, squares)
+    y = centred and _over(around, centred, root.outputs[0])
+    if not centred or not y:
+        return None
+    minus = around.maker(centred, "Sub")
+    if minus is not None and _mean_of(around, minus.inputs[1]) == minus.inputs[0]:
+        return _Normal(minus.inputs[0], y, epsilon, True)
+    return _Normal(centred, y, epsilon, False)
+
+
+def _mean_of(around: Around, tensor: str) -> str | None:
+    """What `tensor` is the mean of, over the last axis, which is kept."""
+    node = around.maker(tensor, "ReduceMean")
+    if node is None or not node.attributes.get("keepdims", 1):
+        return None
+    axes = around.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    last = len(around.graph.types[node.inputs[0]].shape) - 1
+    is_last = axes is not None and axes.size == 1 and int(axes.reshape(-1)[0]) in (-1, last)
+    return node.inputs[0] if is_last else None
+
+
+def _square_of(around: Around, tensor: str) -> str | None:
+    if node := around.maker(tensor, "Pow"):
+        return node.inputs[0] if around.number(node.inputs[1]) == 2.0 else None
+    node = around.maker(tensor, "Mul")
+    return node.inputs[0] if node and node.inputs[0] == node.inputs[1] else None
+
+
+def _over(around: Around, x: str, root: str) -> str | None:
+    """x / root, or x times its reciprocal."""
+    if (node := around.reader(root, "Div")) and node.inputs == (x, root):
+        return node.outputs[0]
+    inverse = around.reader(root, "Reciprocal", "Div")
+    if inverse is None or (inverse.op == "Div" and around.number(inverse.inputs[0]) != 1.0):
+        return None
+    node = around.reader(inverse.outputs[0], "Mul")
+    return node.outputs[0] if node and x in node.inputs else None
+
+
+def _is_row(graph: Graph, tensor: str, n: int) -> bool:
+    """One float for each column, known before the run."""
+    return tensor in graph.constants and graph.types[tensor].shape == (n,)

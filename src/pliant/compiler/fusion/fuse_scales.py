@@ -1,0 +1,125 @@
+"""Pass `scales`: a product takes weights that are integers or half floats as they are stored.
+
+MatMul, Gemm or FusedMatMul of rows with (codes - zero) * scale, constants all of them (compile.affine),
+become `ScaledMatMul` (see compile.lower.scaled_matmul), which makes float32 of a block of codes just before
+its use: a quarter or half of the memory, and of what a short input has to read. Contract: the same products
+of the same float32 weights. Left are weights that the kernel does not take: with zero points that are no
+integers, almost as many scales as weights, or offsets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.compiler.rewrite.affine import Affine, affine_weights
+from pliant.compiler.rewrite.operands import Operands, operands
+from pliant.compiler.rewrite.rewrite import constant_type, fresh, rebuilt
+from pliant.compiler.rewrite.view import View, whole
+from pliant.ir.graph import Attribute, Graph, Node
+from pliant.kernels.product.scaled_block import Element
+
+_MIN_BLOCK = 16
+"""Fewer rows of weights with one scale each would need almost as many scales as weights."""
+_MIN_WEIGHTS = 4096
+"""A smaller matrix is made once."""
+
+
+def fuse_scales(graph: Graph) -> Graph:
+    """The graph with such products as one node."""
+    found = affine_weights(graph)
+    constants: dict[str, np.ndarray] = {}
+    nodes = [_fused(graph, node, found, constants) for node in graph.nodes] if found else []
+    if not constants:
+        return graph
+    return rebuilt(graph, nodes, constants, {x: constant_type(a) for x, a in constants.items()})
+
+
+def takes_codes(graph: Graph, node: Node, i: int, weights: Affine) -> bool:
+    """Whether input i of `node` may stay codes, if that input is `weights`."""
+    if i != 1 or node.op not in ("MatMul", "Gemm", "FusedMatMul") or len(weights.shape) != 2:
+        return False
+    p = operands(graph, node)
+    return p is not None and _matrix(graph, p, weights) is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Matrix:
+    """Codes [K, N] and their parameters [blocks of K or 1, N or 1]."""
+
+    codes: View
+    element: Element
+    scales: np.ndarray
+    zeros: np.ndarray | None
+
+
+def _fused(graph: Graph, node: Node, found: Mapping[str, Affine], constants: dict[str, np.ndarray]) -> Node:
+    p = operands(graph, node) if len(node.inputs) > 1 and node.inputs[1] in found else None
+    matrix = None if p is None else _matrix(graph, p, found[node.inputs[1]])
+    if p is None or matrix is None:
+        return node
+    scales = fresh(graph, f"{node.inputs[1]}.scales")
+    constants[scales] = matrix.scales * np.float32(p.alpha)
+    zeros = ""
+    if matrix.zeros is not None:
+        zeros = fresh(graph, f"{node.inputs[1]}.zeros")
+        constants[zeros] = matrix.zeros
+    attributes: dict[str, Attribute] = {"b_view": matrix.codes.attribute, "element": matrix.element}
+    if p.a != whole(p.a.tensor, graph.types[p.a.tensor]):
+        attributes["a_view"] = p.a.attribute
+    if node.attributes.get("activation"):
+        attributes["activation"] = node.attributes["activation"]
+    inputs = [p.a.tensor, matrix.codes.tensor, scales, zeros, p.bias, p.residual]
+    while not inputs[-1]:
+        inputs.pop()
+    return Node("ScaledMatMul", tuple(inputs), node.outputs, attributes, node.name)
+
+
+def _matrix(graph: Graph, p: Operands, weights: Affine) -> _Matrix | None:
+    """The weights as the product sees them; None where it cannot take them."""
+    dense = whole(p.b.tensor, graph.types[p.b.tensor])
+    if p.b == dense.transposed((1, 0)) and p.b != dense:
+        weights = _turned(weights)
+    elif p.b != dense:
+        return None
+    depth, columns = weights.shape
+    if depth * columns < _MIN_WEIGHTS or weights.offset is not None:
+        return None
+    scales = np.ones((1, 1), np.float32) if weights.scale is None else weights.scale
+    blocks = max(len(scales), 1 if weights.zero is None else len(weights.zero))
+    if depth // blocks < _MIN_BLOCK and blocks > 1:
+        return None
+    element = _element(graph, weights)
+    if element is None:
+        return None
+    wide = tuple(np.asarray(_columns(x, columns)) for x in (scales, weights.zero) if x is not None)
+    zeros = wide[1].astype(np.int16) if len(wide) > 1 else None
+    return _Matrix(weights.codes, element, wide[0], zeros)
+
+
+def _columns(parameter: np.ndarray, n: int) -> np.ndarray:
+    """One for all columns, or one each."""
+    own = parameter.shape[1]
+    return parameter if own in (1, n) else np.repeat(parameter, n // own, 1)
+
+
+def _turned(weights: Affine) -> Affine:
+    made = weights.each(np.transpose)
+    return Affine(weights.codes.transposed((1, 0)), made.dtype, made.how, made.scale, made.zero, made.offset)
+
+
+def _element(graph: Graph, weights: Affine) -> Element | None:
+    """The type that codes less their zero point fit in."""
+    zero = weights.zero
+    if weights.dtype in ("float16", "bfloat16"):
+        return None if zero is not None else weights.dtype  # type: ignore[return-value]
+    if "16" in weights.dtype or (zero is not None and np.abs(zero).max() > 255):
+        return None
+    if weights.dtype == "uint8" or zero is not None:
+        codes = graph.constants[weights.codes.tensor]
+        least, most = int(codes.min()), int(codes.max())
+        if zero is not None:
+            least, most = least - int(zero.max()), most - int(zero.min())
+        if least < -128 or most > 127:
+            return "int16"
+    return "int8"

@@ -1,0 +1,74 @@
+"""Choose a schedule for a priced problem: none, the paper's votes, or the exact optimum. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pliant.compiler.layout.components import choose_by_parts
+from pliant.compiler.layout.exact_layouts import choose_exactly
+from pliant.compiler.layout.layout_problem import Form, Layout, Problem
+from pliant.compiler.layout.vote import Choice, choose_by_vote
+
+Kind = Literal["none", "paper", "exact"]
+
+WORTHWHILE = 0.99
+"""A schedule that promises more of the default's time than this is taken for noise.
+
+Of cost tables measured one after the other, each prices the other's choice up to about this much of the
+default's time above what that promised (bench/fluidml.py, "The cost table measured twice"): forms are chosen
+for having been measured low.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A layout for every edge and a form for every operator, and what they promise.
+
+    `default_s` is the time of the default layouts. `candidates` counts the layouts of all edges together.
+    """
+
+    layouts: dict[str, Layout]
+    forms: tuple[Form, ...]
+    seconds: float
+    default_s: float
+    n_edges: int
+    n_candidates: int
+    n_choosable: int
+    n_sequences: int
+    n_conflicts: int
+
+
+def choose(problem: Problem, kind: Kind, seed: int = 0) -> Schedule:
+    """The schedule of a kind. `none` needs no times, but all loop orders.
+
+    Layouts are turned only where that promises clearly less time than the default layouts take.
+    """
+    default = problem.default
+    default_s = problem.seconds(default)
+    choice = Choice(default, default_s)
+    if kind == "paper":
+        choice = choose_by_vote(problem, seed)
+    elif kind == "exact":
+        choice = choose_by_parts(problem, choose_exactly)
+    if choice.seconds > WORTHWHILE * default_s:
+        choice = replace(choice, layouts=default, seconds=default_s)
+    layouts = {**default, **choice.layouts}
+    best = tuple(problem.best(o, layouts)[1] for o in problem.operators)
+    return Schedule(
+        layouts=layouts,
+        forms=plain_forms(problem) if kind == "none" else best,
+        seconds=choice.seconds,
+        default_s=default_s,
+        n_edges=len(problem.edges),
+        n_candidates=sum(len(problem.layouts[e]) for e in problem.edges),
+        n_choosable=sum(len(problem.layouts[e]) > 2 for e in problem.edges),
+        n_sequences=choice.n_sequences,
+        n_conflicts=choice.n_conflicts,
+    )
+
+
+def plain_forms(problem: Problem) -> tuple[Form, ...]:
+    """The forms of the schedule `none`: default layouts, loops i-j-k where there is a choice of loops."""
+    return tuple(
+        next((f for f in operator.forms if f.variant == "ijk"), operator.forms[0])
+        for operator in problem.operators
+    )

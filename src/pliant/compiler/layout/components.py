@@ -1,0 +1,74 @@
+"""Solve a problem part by part: what no open choice connects is independent, equal parts are solved once.
+
+Knows names and seconds; the solver is given.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pliant.compiler.layout.layout_problem import Layout, Operator, Problem
+from pliant.compiler.layout.vote import Choice
+
+Solver = Callable[[Problem], Choice]
+
+
+def choose_by_parts(problem: Problem, solve: Solver) -> Choice:
+    """The solver's choices for all parts together; as good as its choice for the whole if it is exact."""
+    layouts: dict[str, Layout] = {}
+    solved: dict[object, dict[str, Layout]] = {}
+    for part in parts(problem):
+        edges = part.edges
+        name = {edge: str(i) for i, edge in enumerate(edges)}
+        like = _likeness(part, name)
+        if like not in solved:
+            chosen = part.default if _is_settled(part) else dict(solve(part).layouts)
+            solved[like] = {name[edge]: chosen[edge] for edge in edges}
+        layouts |= {edge: solved[like][name[edge]] for edge in edges}
+    return Choice(layouts, problem.seconds(layouts))
+
+
+def parts(problem: Problem) -> list[Problem]:
+    """Operators that edges of several layouts connect, each with them, in order."""
+    root = list(range(len(problem.operators)))
+
+    def find(i: int) -> int:
+        while root[i] != i:
+            root[i] = root[root[i]]
+            i = root[i]
+        return i
+
+    touched: dict[str, int] = {}
+    for i, operator in enumerate(problem.operators):
+        for edge in (*operator.inputs, *operator.outputs):
+            if len(problem.layouts[edge]) > 1:
+                root[find(i)] = find(touched.setdefault(edge, i))
+    groups: dict[int, list[Operator]] = {}
+    for i, operator in enumerate(problem.operators):
+        groups.setdefault(find(i), []).append(operator)
+    return [_cut(problem, tuple(group)) for group in groups.values()]
+
+
+def _cut(problem: Problem, operators: tuple[Operator, ...]) -> Problem:
+    edges = {edge for o in operators for edge in (*o.inputs, *o.outputs)}
+    return replace(
+        problem,
+        operators=operators,
+        layouts={e: problem.layouts[e] for e in edges},
+        reorder={e: r for e, r in problem.reorder.items() if e in edges},
+    )
+
+
+def _is_settled(part: Problem) -> bool:
+    return all(len(layouts) == 1 for layouts in part.layouts.values())
+
+
+def _likeness(part: Problem, name: dict[str, str]) -> object:
+    """Equal for parts that are the same but for names."""
+    operators = tuple(
+        (tuple(name[e] for e in o.inputs), tuple(name[e] for e in o.outputs), o.forms) for o in part.operators
+    )
+    edges = tuple(
+        (part.layouts[e], tuple(sorted(part.reorder.get(e, {}).items())))
+        for e in sorted(name, key=lambda e: int(name[e]))
+    )
+    return operators, edges

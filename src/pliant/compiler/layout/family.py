@@ -1,0 +1,82 @@
+"""What the schedule knows of a kind of operator: forms, and the node that runs in one. Knows no kind.
+
+Tensors of a node that can have a layout are its inputs that are no constants, and its outputs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pliant.compiler.layout.layout_problem import Form, Layout
+from pliant.compiler.layout.layouts import identity
+from pliant.ir.graph import Graph, Node, TensorType
+
+Layouts = Mapping[str, Layout]
+
+
+@dataclass(frozen=True, slots=True)
+class Realised:
+    """Nodes that compute one in a form, its tensors physical under their own names.
+
+    `constants` and `types` are of the tensors that are new.
+    """
+
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+Follow = Callable[[Node, Graph, str, Layout], Layouts | None]
+"""(node, graph, tensor, layout) -> the layouts of all its tensors when one has that layout, or None."""
+
+Propose = Callable[[Node, Graph, Mapping[str, Sequence[Layout]]], Sequence[tuple[Layouts, str]]]
+"""(node, graph, candidates of its tensors) -> (layouts, variant) it can run in beside the default."""
+
+Realise = Callable[[Node, Graph, Layouts, str], Realised]
+
+
+def _nothing(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of operator. `wishes` are layouts that its tensors should have as candidates.
+
+    `steps_over` says that `follow` knows what to do with gaps between rows.
+    """
+
+    realise: Realise
+    follow: Follow | None = None
+    propose: Propose | None = None
+    wishes: Callable[[Node, Graph], Mapping[str, Sequence[Layout]]] = _nothing
+    steps_over: bool = False
+
+
+def tensors_in(node: Node, graph: Graph) -> tuple[str, ...]:
+    """Inputs that are no constants, each once."""
+    return tuple(dict.fromkeys(x for x in node.inputs if x and x not in graph.constants))
+
+
+def tensors_out(node: Node) -> tuple[str, ...]:
+    """Outputs that somebody asked for."""
+    return tuple(y for y in node.outputs if y)
+
+
+def default_layouts(node: Node, graph: Graph) -> dict[str, Layout]:
+    """Everything row-major."""
+    names = (*tensors_in(node, graph), *tensors_out(node))
+    return {x: identity(len(graph.types[x].shape)) for x in names}
+
+
+def form_of(node: Node, graph: Graph, layouts: Layouts, variant: str = "") -> Form:
+    """Layouts by name as a form, its time unknown."""
+    inputs = tuple(layouts[x] for x in tensors_in(node, graph))
+    return Form(inputs, tuple(layouts[y] for y in tensors_out(node)), 0.0, variant)
+
+
+def layouts_of(node: Node, graph: Graph, form: Form) -> dict[str, Layout]:
+    """A form's layouts by name."""
+    names = (*tensors_in(node, graph), *tensors_out(node))
+    return dict(zip(names, (*form.inputs, *form.outputs), strict=True))

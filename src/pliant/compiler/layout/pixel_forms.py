@@ -1,0 +1,58 @@
+"""Convolutions that step over gaps between pixels: depthwise ones, and those that are products of pixels.
+
+A layout with a gap has its channels last and the gap behind them. Know no time.
+"""
+
+from dataclasses import replace
+from math import prod
+
+from pliant.compiler.layout.family import Layouts, Realised
+from pliant.compiler.layout.layout_problem import Layout
+from pliant.compiler.layout.layouts import gap_of, physical
+from pliant.compiler.rewrite.view import View
+from pliant.compiler.rules.conv.window_extents import integer, numbers
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+
+
+def steps_over(node: Node, graph: Graph) -> bool:
+    """Whether a convolution of constant weights can."""
+    is_fixed = any(x in graph.constants for x in node.inputs[3:])
+    return not is_fixed and (_is_depthwise(node, graph) or _is_point(node, graph))
+
+
+def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
+    """The node that does, its tensors' channels last, with gaps or without."""
+    if _is_depthwise(node, graph):
+        gap = gap_of(graph.types[node.inputs[0]], layouts[node.inputs[0]])
+        ends: dict[str, Attribute] = {"x_layout": "nhwc", "y_layout": "nhwc", "x_gap": gap}
+        return Realised((replace(node, op="FusedConv", attributes={**node.attributes, **ends}),))
+    x, w, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    outs, channels = graph.types[w].shape[:2]
+    attributes: dict[str, Attribute] = {
+        "a_view": _pixels(x, graph.types[x], layouts[x], channels).attribute,
+        "b_view": View(w, 0, (channels, outs), (1, channels)).attribute,
+        "y_view": _pixels(y, graph.types[y], layouts[y], outs).attribute,
+    }
+    if node.attributes.get("activation"):
+        attributes["activation"] = node.attributes["activation"]
+    return Realised((replace(node, op="FusedMatMul", attributes=attributes),))
+
+
+def _pixels(tensor: str, type_: TensorType, layout: Layout, channels: int) -> View:
+    """Of each image the pixels as rows."""
+    batch, *space, step = physical(type_, layout).shape
+    n = prod(space)
+    return View(tensor, 0, (batch, n, channels), (n * step, step, 1))
+
+
+def _is_depthwise(node: Node, graph: Graph) -> bool:
+    channels, outs = graph.types[node.inputs[0]].shape[1], graph.types[node.inputs[1]].shape[0]
+    return 1 < integer(node.attributes, "group", 1) == channels == outs
+
+
+def _is_point(node: Node, graph: Graph) -> bool:
+    """Whether each pixel becomes one, by the same weights."""
+    window, strides = graph.types[node.inputs[1]].shape[2:], numbers(node.attributes, "strides", ())
+    is_single = set(window) <= {1} and set(strides) <= {1} and not any(numbers(node.attributes, "pads", ()))
+    is_known = node.attributes.get("activation", "") in ("", "relu")
+    return is_single and is_known and integer(node.attributes, "group", 1) == 1

@@ -1,0 +1,80 @@
+"""Cut a graph into longest sequences (FluidML 3, Algorithms 1 and 2). Knows data flow, no layouts."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pliant.compiler.layout.layout_problem import Operator
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Operators that feed one another: `edges[i]` enters `operators[i]`, `edges[i + 1]` leaves it."""
+
+    operators: tuple[Operator, ...]
+    edges: tuple[str, ...]
+
+
+def longest(operators: Sequence[Operator]) -> Path:
+    """The longest sequence of a graph, operators counted (Algorithm 1); the first of equals.
+
+    Edges from outside are at distance 0; every edge behind an operator is one further than the furthest
+    of those the operator reads. From the furthest output the way leads back. `operators` are in order.
+    """
+    distance: dict[str, int] = {}
+    entered: dict[str, tuple[Operator, str]] = {}
+    for operator in operators:
+        furthest = max(operator.inputs, key=lambda e: distance.get(e, 0), default="")
+        for edge in operator.outputs:
+            distance[edge] = distance.get(furthest, 0) + 1
+            entered[edge] = (operator, furthest)
+    edge = max(distance, key=lambda e: distance[e])
+    steps: list[Operator] = []
+    edges = [edge]
+    while edge in entered:
+        operator, edge = entered[edge]
+        steps.append(operator)
+        if edge:
+            edges.append(edge)
+    if len(edges) == len(steps):  # the first operator reads nothing
+        edges.append("")
+    return Path(tuple(reversed(steps)), tuple(reversed(edges)))
+
+
+def sequences(operators: Sequence[Operator]) -> tuple[Path, ...]:
+    """The longest sequence, cut out; then those of each part that is left (Algorithm 2).
+
+    Every operator is in exactly one sequence. Without recursion, so that depth is no limit.
+    """
+    found: list[Path] = []
+    parts = list(reversed(_components(operators)))
+    while parts:
+        part = parts.pop()
+        path = longest(part)
+        found.append(path)
+        taken = {o.name for o in path.operators}
+        parts += reversed(_components([o for o in part if o.name not in taken]))
+    return tuple(found)
+
+
+def _components(operators: Sequence[Operator]) -> list[list[Operator]]:
+    """Connected parts, each in the order given: operators that pass an edge from one to another."""
+    makers = {edge: o.name for o in operators for edge in o.outputs}
+    root = {o.name: o.name for o in operators}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for o in operators:
+        for edge in _known(o.inputs, makers):
+            root[find(makers[edge])] = find(o.name)
+    parts: dict[str, list[Operator]] = {}
+    for o in operators:
+        parts.setdefault(find(o.name), []).append(o)
+    return list(parts.values())
+
+
+def _known(edges: Iterable[str], makers: dict[str, str]) -> list[str]:
+    return [e for e in edges if e in makers]

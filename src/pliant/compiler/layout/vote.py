@@ -1,0 +1,116 @@
+"""Layouts by dynamic programming along sequences and majority vote (FluidML 3, Algorithm 3, equation 1)."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+
+from pliant.compiler.layout.layout_problem import Form, Layout, Operator, Problem
+from pliant.compiler.layout.sequences import Path, sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A layout for every edge, the time it promises, and how it came about."""
+
+    layouts: Mapping[str, Layout]
+    seconds: float
+    n_sequences: int = 0
+    n_conflicts: int = 0
+
+
+def choose_by_vote(problem: Problem, seed: int = 0) -> Choice:
+    """The paper's schedule: each sequence by itself, conflicts by vote, the losers once more.
+
+    Sequences that touch an edge (along the way, or as a side input or output of one of their operators)
+    vote for the layout they would have it in; ties are broken by a choice seeded with `seed`. A sequence
+    that lost a vote is optimised again with all contested edges fixed.
+    """
+    paths = sequences(problem.operators)
+    wishes = [_optimise(problem, path, {}) for path in paths]
+    ballots: dict[str, Counter[Layout]] = {}
+    for wish in wishes:
+        for edge, layout in wish.items():
+            ballots.setdefault(edge, Counter())[layout] += 1
+    chance = random.Random(seed)
+    contested = {edge: _winner(votes, chance) for edge, votes in ballots.items() if len(votes) > 1}
+    chosen = {edge: next(iter(votes)) for edge, votes in ballots.items() if len(votes) == 1}
+    chosen |= contested
+    for path, wish in zip(paths, wishes, strict=True):
+        if any(wish.get(edge, layout) != layout for edge, layout in contested.items()):
+            own = {edge for o in path.operators for edge in o.outputs}
+            again = _optimise(problem, path, contested)
+            chosen |= {edge: layout for edge, layout in again.items() if edge in own}
+    return Choice(chosen, problem.seconds(chosen), len(paths), len(contested))
+
+
+def _winner(votes: Counter[Layout], chance: random.Random) -> Layout:
+    most = max(votes.values())
+    return chance.choice(sorted(layout for layout, n in votes.items() if n == most))
+
+
+def _optimise(problem: Problem, path: Path, fixed: Mapping[str, Layout]) -> dict[str, Layout]:
+    """The fastest layouts of every edge the path's operators touch (equation 1), with `fixed` as given.
+
+    T(edge, layout) = min over the layouts of the edge before of T there + the kernel's time, reorders
+    included. Side edges that are not fixed are taken as the kernel's fastest form wants them.
+    """
+
+    def allowed(edge: str) -> tuple[Layout, ...]:
+        if not edge:
+            return ("",)
+        return (fixed[edge],) if edge in fixed else problem.layouts[edge]
+
+    reached: dict[Layout, float] = dict.fromkeys(allowed(path.edges[0]), 0.0)
+    trail: list[dict[Layout, tuple[Layout, Form]]] = []
+    for operator, (before, after) in zip(path.operators, pairwise(path.edges), strict=True):
+        arrived: dict[Layout, float] = {}
+        came: dict[Layout, tuple[Layout, Form]] = {}
+        for layout in allowed(after):
+            for earlier, so_far in reached.items():
+                pinned = {**_pinned(operator, fixed), before: earlier, after: layout}
+                seconds, form = _fastest(problem, operator, pinned)
+                if so_far + seconds < arrived.get(layout, inf):
+                    arrived[layout], came[layout] = so_far + seconds, (earlier, form)
+        trail.append(came)
+        reached = arrived
+    layout = min(reached, key=lambda x: reached[x])
+    chosen: dict[str, Layout] = {}
+    steps = list(zip(path.operators, pairwise(path.edges), trail, strict=True))
+    for operator, (before, after), came in reversed(steps):
+        earlier, form = came[layout]
+        chosen |= _sides(problem, operator, form, fixed)
+        chosen[after] = layout
+        if before:
+            chosen[before] = earlier
+        layout = earlier
+    return chosen
+
+
+def _pinned(operator: Operator, fixed: Mapping[str, Layout]) -> dict[str, Layout]:
+    return {edge: fixed[edge] for edge in (*operator.inputs, *operator.outputs) if edge in fixed}
+
+
+def _fastest(problem: Problem, operator: Operator, pinned: Mapping[str, Layout]) -> tuple[float, Form]:
+    """The fastest form; a side edge that cannot be as it wants is reordered from its default."""
+    best: tuple[float, Form] = (inf, operator.forms[0])
+    for form in operator.forms:
+        chosen = {**_sides(problem, operator, form, {}), **pinned}
+        seconds = problem.form_s(operator, form, chosen)
+        if seconds < best[0]:
+            best = (seconds, form)
+    return best
+
+
+def _sides(
+    problem: Problem, operator: Operator, form: Form, fixed: Mapping[str, Layout]
+) -> dict[str, Layout]:
+    """Each edge of the operator as `form` wants it, where the edge can be so; else its default."""
+    edges = (*operator.inputs, *operator.outputs)
+    wanted = (*form.inputs, *form.outputs)
+    return {
+        edge: fixed.get(edge, want if want in problem.layouts[edge] else problem.layouts[edge][0])
+        for edge, want in zip(edges, wanted, strict=True)
+    }

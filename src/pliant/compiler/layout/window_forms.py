@@ -1,0 +1,232 @@
+"""Forms of convolutions and pools: channels first or last, and images with rows and columns exchanged.
+
+An image of exchanged axes is convolved by the exchanged kernel, which is a constant made before the run.
+Know no time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from pliant.compiler.layout.family import Family, Layouts, Realised, tensors_in, tensors_out
+from pliant.compiler.layout.layout_problem import Layout
+from pliant.compiler.layout.layouts import dense, has_gap, identity, physical
+from pliant.compiler.layout.pixel_forms import stepping, steps_over
+from pliant.compiler.passes.mark_winograd import mark_winograd
+from pliant.compiler.rules.conv.window_extents import numbers
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+
+_NAMES: Mapping[Layout, tuple[str, bool]] = {
+    "012": ("nchw", False),
+    "021": ("nhwc", False),
+    "0123": ("nchw", False),
+    "0231": ("nhwc", False),
+    "0132": ("nchw", True),
+    "0321": ("nhwc", True),
+    "01234": ("nchw", False),
+    "02341": ("nhwc", False),
+}
+"""What kernels call a layout, and whether rows and columns are exchanged."""
+
+WINOGRAD = "winograd"
+LOOPS = ("ijk", "ikj")
+"""Loop orders beside the tiled one: the sum innermost, or the row of the result."""
+
+
+def _layouts(rank: int) -> tuple[Layout, ...]:
+    return tuple(layout for layout in _NAMES if len(layout) == rank)
+
+
+def _wishes(node: Node, graph: Graph) -> Mapping[str, Sequence[Layout]]:
+    if "layout" in node.attributes or "x_layout" in node.attributes:
+        return {}
+    names = (*tensors_in(node, graph)[:1], *tensors_out(node)[:1])
+    return {x: _layouts(len(graph.types[x].shape)) for x in names}
+
+
+def _is_plain(node: Node, graph: Graph) -> bool:
+    return (
+        all(name in graph.constants for name in node.inputs[1:3] if name)
+        and node.inputs[0] not in graph.constants
+        and graph.types[node.inputs[0]].dtype == "float32"
+        and "x_layout" not in node.attributes
+    )
+
+
+def _conv_forms(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> Sequence[tuple[Layouts, str]]:
+    """Any of both sides, exchanged or not; the residual has the layout of the output."""
+    if not _is_plain(node, graph):
+        return ()
+    x, y = node.inputs[0], node.outputs[0]
+    rank = len(graph.types[x].shape)
+    residual = node.inputs[3] if len(node.inputs) > 3 else ""
+    forms: list[tuple[Layouts, str]] = []
+    for a in _layouts(rank):
+        for b in _layouts(rank):
+            if _NAMES[a][1] != _NAMES[b][1] or (residual == x and a != b):
+                continue
+            layouts = {x: a, y: b} | ({residual: b} if residual else {})
+            forms.append((layouts, ""))
+            if _can_winograd(node, graph, layouts):
+                forms.append((layouts, WINOGRAD))
+    default = {t: identity(rank) for t in (x, y, residual) if t}
+    if can_loop(node):
+        forms += [(default, order) for order in LOOPS]
+    return forms + _gapped(node, graph, candidates)
+
+
+def _gapped(
+    node: Node, graph: Graph, candidates: Mapping[str, Sequence[Layout]]
+) -> list[tuple[Layouts, str]]:
+    """Channels last, with a gap behind those of one side or of both."""
+    if not steps_over(node, graph):
+        return []
+    x, y = node.inputs[0], node.outputs[0]
+    last = [[layout for layout in candidates.get(t, ()) if _is_last(layout)] for t in (x, y)]
+    forms: list[tuple[Layouts, str]] = []
+    for a, b in product(*last):
+        layouts = {x: a, y: b} | dict.fromkeys(node.inputs[3:], b)
+        if (has_gap(a) or has_gap(b)) and layouts[x] == a:
+            forms.append((layouts, ""))
+    return forms
+
+
+def _conv_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    """A gap behind channels on both sides; other layouts need not be alike."""
+    is_alike = has_gap(layout) and _is_last(layout) and _is_plain(node, graph)
+    if not (is_alike and steps_over(node, graph)):
+        return None
+    return dict.fromkeys((*tensors_in(node, graph), *tensors_out(node)), layout)
+
+
+def _is_last(layout: Layout) -> bool:
+    """Whether pixels lie in order, their channels behind one another."""
+    return _NAMES.get(dense(layout)) == ("nhwc", False)
+
+
+def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
+    """Whether the pass `winograd` would take the convolution in these layouts."""
+    if graph.constants[node.inputs[1]].shape[2:] != (3, 3) or "0123" in layouts.values():
+        return False
+    made = _conv(node, graph, layouts, "")
+    names = {x for x in (*made.nodes[0].inputs, *made.nodes[0].outputs) if x}
+    constants = {x: a for x, a in {**graph.constants, **made.constants}.items() if x in names}
+    types = {x: physical(graph.types[x], layout) for x, layout in layouts.items()}
+    types |= {x: TensorType(a.dtype.name, a.shape) for x, a in constants.items()}
+    inputs = tuple(x for x in layouts if x != node.outputs[0])
+    sample = Graph(made.nodes, inputs, node.outputs, types, constants)
+    return mark_winograd(sample) is not sample
+
+
+def can_loop(node: Node) -> bool:
+    """Whether plain loops and an activation behind them compute a convolution."""
+    return node.attributes.get("activation", "") in ("", "relu", "clip") and node.attributes.get(
+        "auto_pad", "NOTSET"
+    ) in ("NOTSET", "VALID")
+
+
+def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    if variant in LOOPS:
+        return _looped(node, graph, variant)
+    if any(has_gap(layout) for layout in layouts.values()):
+        return stepping(node, graph, layouts)
+    (x_name, is_exchanged), (y_name, _) = _NAMES[layouts[node.inputs[0]]], _NAMES[layouts[node.outputs[0]]]
+    attributes = {**node.attributes, "x_layout": x_name, "y_layout": y_name}
+    if variant == WINOGRAD:
+        attributes["algorithm"] = WINOGRAD
+    node = replace(node, op="FusedConv")
+    if not is_exchanged:
+        return Realised((replace(node, attributes=attributes),))
+    w = node.inputs[1]
+    exchanged = f"{w}@0132"
+    inputs = (node.inputs[0], exchanged, *node.inputs[2:])
+    made = replace(node, inputs=inputs, attributes=_exchanged(attributes))
+    return Realised((made,), {exchanged: np.ascontiguousarray(graph.constants[w].swapaxes(2, 3))})
+
+
+def _exchanged(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    """Attributes of a window with the last two axes exchanged."""
+    found = dict(attributes)
+    for name in ("kernel_shape", "strides", "dilations", "pads"):
+        values = numbers(attributes, name, ())
+        if values:
+            pairs = [values[i : i + 2][::-1] for i in range(0, len(values), 2)]
+            found[name] = tuple(n for pair in pairs for n in pair)
+    return found
+
+
+def _looped(node: Node, graph: Graph, order: str) -> Realised:
+    """Pad, convolve in plain loops, then what the kernel would have added along."""
+    x, w, bias, residual = (*node.inputs, "", "")[:4]
+    y = node.outputs[0]
+    type_, made = graph.types[y], graph.types[x]
+    rank = len(made.shape) - 2
+    pads = numbers(node.attributes, "pads", (0,) * (2 * rank))
+    is_padded = any(pads) and node.attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    nodes, types = list[Node](), dict[str, TensorType]()
+    constants: dict[str, np.ndarray] = {}
+    if is_padded:
+        before, after = pads[:rank], pads[rank:]
+        constants[f"{y}.pads"] = np.array((0, 0, *before, 0, 0, *after), np.int64)
+        shape = [n + a + b for n, a, b in zip(made.shape[2:], before, after, strict=True)]
+        types[f"{y}.padded"] = TensorType(made.dtype, (*made.shape[:2], *shape))
+        nodes.append(Node("Pad", (x, f"{y}.pads"), (f"{y}.padded",), {}, node.name))
+        x = f"{y}.padded"
+    kept = {k: v for k, v in node.attributes.items() if k in ("strides", "dilations", "group")}
+    steps: list[tuple[str, tuple[str, ...]]] = []
+    if bias:
+        column = f"{bias}@{rank}d"  # of the bias's own name: a folded norm calls its bias after its result
+        constants[column] = graph.constants[bias].reshape(-1, *(1,) * rank)
+        steps.append(("Add", (column,)))
+    if residual:
+        steps.append(("Add", (residual,)))
+    if node.attributes.get("activation") == "relu":
+        steps.append(("Relu", ()))
+    if node.attributes.get("activation") == "clip":
+        for name in ("low", "high"):
+            constants[f"{y}.{name}"] = np.array(node.attributes[name], np.float32)
+        steps.append(("Clip", (f"{y}.low", f"{y}.high")))
+    first = Node("LoopConv", (x, w), (y,), {**kept, "order": order}, node.name)
+    behind, more = chained(first, steps, type_)
+    return Realised((*nodes, *behind), constants, types | more)
+
+
+def chained(
+    first: Node, steps: Sequence[tuple[str, tuple[str, ...]]], type_: TensorType
+) -> tuple[tuple[Node, ...], dict[str, TensorType]]:
+    """`first`, then operators on its result, each of `type_`; the last makes what `first` was to make."""
+    y = first.outputs[0]
+    names = [f"{y}.{i}" for i in range(len(steps))]
+    makes = [*names, y]
+    nodes = [replace(first, outputs=(makes[0],))]
+    for i, (op, others) in enumerate(steps):
+        nodes.append(Node(op, (makes[i], *others), (makes[i + 1],), {}, first.name))
+    return tuple(nodes), dict.fromkeys(names, type_)
+
+
+def _pool_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    x, y = node.inputs[0], node.outputs[0]
+    is_turned = "layout" in node.attributes
+    if x in graph.constants or len(tensors_out(node)) > 1 or layout not in _NAMES or is_turned:
+        return None
+    return {x: layout, y: layout}
+
+
+def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
+    name, is_exchanged = _NAMES[layouts[node.inputs[0]]]
+    attributes = {**node.attributes, "layout": name}
+    return Realised((replace(node, attributes=_exchanged(attributes) if is_exchanged else attributes),))
+
+
+_CONV = Family(_conv, _conv_follow, _conv_forms, _wishes, steps_over=True)
+_POOL = Family(_pool, _pool_follow, wishes=_wishes)
+
+FAMILIES: Mapping[str, Family] = {
+    **dict.fromkeys(("Conv", "FusedConv"), _CONV),
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _POOL),
+    **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _POOL),
+}

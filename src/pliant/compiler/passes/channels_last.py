@@ -1,0 +1,134 @@
+"""Pass `channels_last`: convolutions and what lies between them work on images with channels last.
+
+There a convolution's input is a matrix already, pooling and every tail run along channels. Images are
+transposed where they enter and leave such a region; element-wise operators, pooling and concatenation
+carry it on. Contract: the same values; inputs, outputs and all other operators keep their layout.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rules.onnx_elementwise import expression
+from pliant.ir.graph import Graph, Node, TensorType
+
+_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
+
+
+def channels_last(graph: Graph) -> Graph:
+    """The graph with regions around convolutions turned."""
+    if not any(_is_conv(graph, node) for node in graph.nodes):
+        return graph
+    turned = _Turned(graph)
+    for node in graph.nodes:
+        turned.add(node)
+    for y in graph.outputs:
+        turned.plain(y)
+    return rebuilt(graph, turned.nodes, turned.constants, turned.types)
+
+
+def _is_conv(graph: Graph, node: Node) -> bool:
+    """A convolution that does not name its layouts and gains from channels last."""
+    if node.op not in ("Conv", "FusedConv") or "x_layout" in node.attributes:
+        return False
+    return graph.types[node.inputs[0]].dtype == "float32" and 0 not in graph.types[node.outputs[0]].shape
+
+
+class _Turned:
+    """The new graph as it grows: `last` names the channels-last form of tensors that have one."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes: list[Node] = []
+        self.types: dict[str, TensorType] = {}
+        self.constants: dict[str, np.ndarray] = {}
+        self.last: dict[str, str] = {}
+        self.made = {*graph.inputs, *graph.constants}
+
+    def add(self, node: Node) -> None:
+        """The node in whichever layout suits it."""
+        if _is_conv(self.graph, node):
+            x, w, *rest = node.inputs
+            inputs = [self.turned(x), w, *rest[:1], *(self.turned(r) for r in rest[1:])]
+            self._emit(node, inputs, x_layout="nhwc", y_layout="nhwc")
+            self.nodes[-1] = replace(self.nodes[-1], op="FusedConv")
+        elif node.op in _POOLS and node.inputs[0] in self.last and len(node.outputs) == 1:
+            self._emit(node, [self.turned(node.inputs[0])], layout="nhwc")
+        elif self._carries(node):
+            rank = len(self.graph.types[node.outputs[0]].shape)
+            self._emit(node, [self._operand(x, rank) for x in node.inputs])
+        elif node.op == "Concat" and self._joins_channels(node):
+            axis = len(self.graph.types[node.inputs[0]].shape) - 1
+            self._emit(node, [self.turned(x) for x in node.inputs], axis=axis)
+        else:
+            for x in node.inputs:
+                if x:
+                    self.plain(x)
+            self.nodes.append(node)
+            self.made.update(node.outputs)
+
+    def turned(self, x: str) -> str:
+        """The channels-last form of a tensor, transposed if there is none yet."""
+        if x not in self.last:
+            name = self._name(x)
+            rank = len(self.graph.types[x].shape)
+            self.nodes.append(Node("Transpose", (x,), (name,), {"perm": (0, *range(2, rank), 1)}, name))
+            self.last[x] = name
+        return self.last[x]
+
+    def plain(self, x: str) -> None:
+        """Make sure that a tensor exists as the graph has it."""
+        if x in self.made:
+            return
+        rank = len(self.graph.types[x].shape)
+        self.nodes.append(
+            Node("Transpose", (self.last[x],), (x,), {"perm": (0, rank - 1, *range(1, rank - 1))}, x)
+        )
+        self.made.add(x)
+
+    def _emit(self, node: Node, inputs: list[str], **more: str | int) -> None:
+        y = node.outputs[0]
+        self.last[y] = self._name(y)
+        attributes = {**node.attributes, **more}
+        self.nodes.append(Node(node.op, tuple(inputs), (self.last[y],), attributes, node.name))
+
+    def _name(self, x: str) -> str:
+        name = fresh(self.graph, f"{x}.last")
+        type_ = self.graph.types[x]
+        self.types[name] = TensorType(type_.dtype, (type_.shape[0], *type_.shape[2:], type_.shape[1]))
+        return name
+
+    def _carries(self, node: Node) -> bool:
+        """An element-wise operator with a turned operand whose others can be turned for nothing."""
+        if len(node.outputs) != 1 or not any(x in self.last for x in node.inputs):
+            return False
+        shape = self.graph.types[node.outputs[0]].shape
+        if any(self.graph.types[x].shape != shape for x in node.inputs if x in self.last):
+            return False
+        others = [x for x in node.inputs if x and x not in self.last]
+        return all(self._is_easy(x, len(shape)) for x in others) and expression(node, self.graph) is not None
+
+    def _is_easy(self, x: str, rank: int) -> bool:
+        """One number, or a constant that can be turned."""
+        type_ = self.graph.types[x]
+        return type_.size == 1 or (x in self.graph.constants and len(type_.shape) <= rank)
+
+    def _operand(self, x: str, rank: int) -> str:
+        """An input of an element-wise operator of this rank, channels last."""
+        if not x or x in self.last:
+            return x and self.last[x]
+        array = self.graph.constants.get(x)
+        if array is None or array.size == 1:
+            self.plain(x)
+            return x
+        name = fresh(self.graph, f"{x}.last{len(self.constants)}")
+        whole = array.reshape((1,) * (rank - array.ndim) + array.shape)
+        self.constants[name] = np.ascontiguousarray(np.moveaxis(whole, 1, -1))
+        return name
+
+    def _joins_channels(self, node: Node) -> bool:
+        rank = len(self.graph.types[node.inputs[0]].shape)
+        axis = node.attributes.get("axis", 0)
+        assert isinstance(axis, int)
+        return axis % rank == 1 and all(x in self.last for x in node.inputs)

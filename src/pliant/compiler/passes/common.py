@@ -1,0 +1,43 @@
+"""Pass `common`: of nodes that compute the same from the same, one is kept.
+
+Contract: operators are functions of their inputs, but for those that draw numbers. Constants count as
+the same when they are the same array, or small and equal.
+"""
+
+import numpy as np
+
+from pliant.compiler.rewrite.rewrite import redirected
+from pliant.ir.graph import Attribute, Graph, Node
+
+_DRAWS = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+)
+_COMPARED_BYTES = 4096
+
+
+def merge_common(graph: Graph) -> Graph:
+    """The graph where each value is computed once."""
+    first: dict[tuple[object, ...], Node] = {}
+    constants: dict[tuple[object, ...], str] = {}
+    instead: dict[str, str] = {}
+    for x, array in graph.constants.items():
+        if array.nbytes <= _COMPARED_BYTES and x not in graph.outputs:
+            value = (str(array.dtype), array.shape, array.tobytes())
+            if constants.setdefault(value, x) != x:
+                instead[x] = constants[value]
+    for node in graph.nodes:
+        if node.op in _DRAWS:
+            continue
+        inputs = tuple(instead.get(x, x) for x in node.inputs)
+        which = tuple(bool(y) for y in node.outputs)
+        key = (node.op, inputs, which, tuple(sorted((k, _key(v)) for k, v in node.attributes.items())))
+        kept = first.setdefault(key, node)
+        if kept is not node:
+            instead |= {y: k for y, k in zip(node.outputs, kept.outputs, strict=True) if y}
+    return redirected(graph, instead)
+
+
+def _key(value: Attribute) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}{value.tobytes()!r}"
+    return f"{type(value).__name__} {value!r}"

@@ -1,0 +1,35 @@
+"""Pass `dead`: nodes whose outputs nobody reads are dropped, and unread outputs lose their names.
+
+Contract: what reaches an output is unchanged. Knows which optional outputs are always made, no meaning.
+"""
+
+from dataclasses import replace
+
+from pliant.compiler.rewrite.rewrite import rebuilt
+from pliant.ir.graph import Graph, Node
+
+
+def drop_dead(graph: Graph) -> Graph:
+    """The graph without nodes that no output depends on."""
+    wanted = set(graph.outputs)
+    kept: list[Node] = []
+    changed = False
+    for node in reversed(graph.nodes):
+        if not wanted.intersection(node.outputs):
+            changed = True
+            continue
+        wanted.update(node.inputs)
+        trimmed = _trimmed(node, wanted)
+        changed |= trimmed is not node
+        kept.append(trimmed)
+    return rebuilt(graph, reversed(kept)) if changed else graph
+
+
+def _trimmed(node: Node, wanted: set[str]) -> Node:
+    """A node asked only for the outputs somebody reads; the parts of a split are all made."""
+    if node.op == "Split":
+        return node
+    outputs = [y if y in wanted else "" for y in node.outputs]
+    while outputs and not outputs[-1]:
+        outputs.pop()
+    return node if tuple(outputs) == node.outputs else replace(node, outputs=tuple(outputs))

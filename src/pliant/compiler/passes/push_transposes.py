@@ -1,0 +1,142 @@
+"""Pass `pushes`: a transpose moves past element-wise operators where fewer of them are left then.
+
+Contract: the same values; no more transposes than before. Two operands transposed alike become one
+transposed result; a transpose moves on towards others that it then merges with (pass `transposes`). One
+that only moves dimensions of length 1 becomes a reshape. Runs after the passes that look for transposes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pliant.compiler.passes.transposes import permutation
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rules.onnx_elementwise import FORMULAS
+from pliant.ir.graph import Graph, Node, TensorType
+
+ELEMENTWISE = frozenset(FORMULAS) - {"CastLike"}
+"""Operators that work on elements at equal places of operands broadcast as numpy does."""
+
+_MAX_CHAIN = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Transposed:
+    """A tensor is `source` with its dimensions in the order `perm`."""
+
+    source: str
+    perm: tuple[int, ...]
+
+
+def push_transposes(graph: Graph) -> Graph:
+    """The graph where no element-wise operator stands in the way of merging transposes."""
+    consumers = graph.consumers
+    known: dict[str, _Transposed] = {}
+    nodes: list[Node] = []
+    types: dict[str, TensorType] = {}
+    constants: dict[str, np.ndarray] = {}
+    for node in graph.nodes:
+        if node.op == "Transpose":
+            if _moves_nothing(node, graph):
+                shape = fresh(graph, f"{node.outputs[0]}.shape")
+                constants[shape] = np.array(graph.types[node.outputs[0]].shape, np.int64)
+                reshape = replace(node, op="Reshape", inputs=(node.inputs[0], shape))
+                nodes.append(replace(reshape, attributes={"allowzero": 1}))
+                continue
+            known[node.outputs[0]] = _Transposed(node.inputs[0], permutation(node, graph))
+        perm = _perm_to_push(node, graph, known, consumers)
+        if perm is None:
+            nodes.append(node)
+            continue
+        inputs = tuple(
+            known[x].source if x in known else _before(node, i, perm, graph, constants)
+            for i, x in enumerate(node.inputs)
+        )
+        y = node.outputs[0]
+        inner = fresh(graph, f"{y}.before")
+        types[inner] = _type_before(graph.types[y], perm)
+        known[y] = _Transposed(inner, perm)
+        nodes.append(replace(node, inputs=inputs, outputs=(inner,)))
+        nodes.append(Node("Transpose", (inner,), (y,), {"perm": perm}, node.name))
+    if not types and not constants:
+        return graph
+    read = {x for node in nodes for x in node.inputs} | set(graph.outputs)
+    kept = [node for node in nodes if node.op != "Transpose" or node.outputs[0] in read]
+    return rebuilt(graph, kept, constants, types)
+
+
+def _perm_to_push(
+    node: Node,
+    graph: Graph,
+    known: Mapping[str, _Transposed],
+    consumers: Mapping[str, tuple[Node, ...]],
+) -> tuple[int, ...] | None:
+    """The order in which the operands' dimensions come, if the node may and should do without it."""
+    if node.op not in ELEMENTWISE or len([y for y in node.outputs if y]) != 1:
+        return None
+    moved = {x for x in node.inputs if x in known}
+    perms = {known[x].perm for x in moved}
+    if len(perms) != 1 or not _is_free(node, moved, graph):
+        return None
+    is_alone = all(consumers[x] == (node,) and x not in graph.outputs for x in moved)
+    if not is_alone or not (len(moved) > 1 or _reaches_transposes(node, graph, consumers)):
+        return None
+    (perm,) = perms
+    return perm
+
+
+def _is_free(node: Node, moved: set[str], graph: Graph) -> bool:
+    """Whether every operand is one of `moved`, or may stand in any order of dimensions."""
+    rank = len(graph.types[node.outputs[0]].shape)
+    for x in node.inputs:
+        if not x:
+            continue
+        type_ = graph.types[x]
+        fits = x in graph.constants or (type_.size == 1 and len(type_.shape) <= rank)
+        if x in moved:
+            fits = len(type_.shape) == rank
+        if not fits:
+            return False
+    return True
+
+
+def _reaches_transposes(node: Node, graph: Graph, consumers: Mapping[str, tuple[Node, ...]]) -> bool:
+    """Whether only transposes read the node's output, at once or through more element-wise operators."""
+    for _ in range(_MAX_CHAIN):
+        y = node.outputs[0]
+        readers = consumers.get(y, ())
+        if y in graph.outputs or not readers:
+            return False
+        if all(reader.op == "Transpose" for reader in readers):
+            return True
+        if len(readers) > 1 or readers[0].op not in ELEMENTWISE or not _is_free(readers[0], {y}, graph):
+            return False
+        node = readers[0]
+    return False
+
+
+def _before(node: Node, i: int, perm: tuple[int, ...], graph: Graph, constants: dict[str, np.ndarray]) -> str:
+    """Operand i as it stands before a transpose by `perm`: itself, or a constant in another order."""
+    x = node.inputs[i]
+    if not x or graph.types[x].size == 1:
+        return x
+    value = graph.constants[x]
+    aligned = value.reshape((1,) * (len(perm) - value.ndim) + value.shape)
+    name = fresh(graph, f"{node.outputs[0]}.operand{i}")
+    constants[name] = np.ascontiguousarray(aligned.transpose(np.argsort(perm)))
+    return name
+
+
+def _type_before(type_: TensorType, perm: tuple[int, ...]) -> TensorType:
+    shape = [0] * len(perm)
+    for n, axis in zip(type_.shape, perm, strict=True):
+        shape[axis] = n
+    return TensorType(type_.dtype, tuple(shape))
+
+
+def _moves_nothing(node: Node, graph: Graph) -> bool:
+    """Whether the dimensions longer than 1 keep their order."""
+    shape = graph.types[node.inputs[0]].shape
+    order = [axis for axis in permutation(node, graph) if shape[axis] != 1]
+    return order == sorted(order)

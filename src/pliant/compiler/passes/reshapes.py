@@ -1,0 +1,32 @@
+"""Pass `reshapes`: chains of Reshape, Squeeze, Unsqueeze and Flatten become one Reshape of the first input.
+
+Contract: the same bytes under the same final shape.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.ir.graph import Graph, Node
+
+RESHAPING = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten"))
+
+
+def merge_reshapes(graph: Graph) -> Graph:
+    """The graph where no reshape reads another's output."""
+    makers = graph.producers
+    nodes: list[Node] = []
+    constants: dict[str, np.ndarray] = {}
+    for node in graph.nodes:
+        source = node.inputs[0] if node.op in RESHAPING else ""
+        before = makers.get(source)
+        if before is None or before.op not in RESHAPING:
+            nodes.append(node)
+            continue
+        while (maker := makers.get(source)) is not None and maker.op in RESHAPING:
+            source = maker.inputs[0]
+        shape = fresh(graph, f"{node.outputs[0]}.shape")
+        constants[shape] = np.array(graph.types[node.outputs[0]].shape, np.int64)
+        nodes.append(replace(node, op="Reshape", inputs=(source, shape), attributes={"allowzero": 1}))
+    return rebuilt(graph, nodes, constants) if constants else graph

@@ -1,0 +1,1 @@
+"""What passes are written with: patterns, rewriting, views."""

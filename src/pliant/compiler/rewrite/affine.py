@@ -1,0 +1,248 @@
+"""Weights stored as integers or half floats: (codes - zero) * scale + offset, as nodes of a graph say it.
+
+Exporters and quantizers write Cast, Sub, Mul, or DequantizeLinear by tensor, axis or block, over a constant,
+with reshapes and transposes between. Knows these operators' meaning, nothing of who reads the weights.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pliant.compiler.rewrite.view import View, row_major
+from pliant.ir.graph import Graph, Node
+
+CODES = ("int8", "uint8", "int4", "uint4", "int2", "uint2", "int16", "uint16", "float16", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Affine:
+    """(codes - zero) * scale + offset in float32, of which `codes` views a constant of `dtype`.
+
+    The parameters are float32 of as many dimensions as the codes: along each, one, one a block, or one each.
+    None is 0, or a scale of 1. `how` tells apart what is made of the same constant.
+    """
+
+    codes: View
+    dtype: str
+    how: tuple[str, ...]
+    scale: np.ndarray | None = None
+    zero: np.ndarray | None = None
+    offset: np.ndarray | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.codes.shape
+
+    def values(self, constant: np.ndarray) -> np.ndarray:
+        """The weights, float32, from the constant that the codes view."""
+        made = unpacked(constant, self.codes, self.zero, self.scale)
+        if self.offset is not None:
+            made += spread(self.offset, self.shape)
+        return made
+
+    def each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Affine":
+        """The same with `change` done to every parameter."""
+        made = (None if p is None else change(p) for p in (self.scale, self.zero, self.offset))
+        scale, zero, offset = made
+        return replace(self, scale=scale, zero=zero, offset=offset)
+
+
+def affine_weights(graph: Graph) -> dict[str, Affine]:
+    """Every float32 tensor of the graph that is made of one constant so, by name."""
+    found: dict[str, Affine] = {}
+    for node in graph.nodes:
+        rule = _RULES.get(node.op)
+        made = None if rule is None else rule(graph, node, found)
+        if made is not None and graph.types[node.outputs[0]].dtype == "float32":
+            assert made.shape == graph.types[node.outputs[0]].shape, node
+            found[node.outputs[0]] = replace(made, how=(*made.how, node.outputs[0]))
+    return found
+
+
+def seen(constant: np.ndarray, view: View) -> np.ndarray:
+    """A constant's values through a view, not copied."""
+    flat = np.ascontiguousarray(constant).reshape(-1)[view.offset :]
+    steps = [flat.itemsize * s for s in view.strides]
+    return np.lib.stride_tricks.as_strided(flat, view.shape, steps, writeable=False)
+
+
+def unpacked(
+    constant: np.ndarray, matrix: View, zeros: np.ndarray | None, scales: np.ndarray | None
+) -> np.ndarray:
+    """(codes - zeros) * scales in float32, dense, of codes that `matrix` sees in a constant."""
+    made: np.ndarray = seen(constant, matrix).astype(np.float32, order="C")
+    if zeros is not None:
+        made -= spread(zeros, matrix.shape)
+    if scales is not None:
+        made *= spread(scales, matrix.shape)
+    return made
+
+
+def spread(parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`parameter` such that it broadcasts to `shape`: values for blocks repeated."""
+    for axis, n in enumerate(shape):
+        own = parameter.shape[axis]
+        if own not in (1, n):
+            parameter = np.repeat(parameter, n // own, axis)
+    return parameter
+
+
+def _start(graph: Graph, tensor: str) -> Affine | None:
+    codes = graph.constants.get(tensor)
+    type_ = graph.types[tensor]
+    if codes is None or type_.dtype not in CODES or not type_.shape or 0 in type_.shape:
+        return None
+    return Affine(View(tensor, 0, type_.shape, row_major(type_.shape)), type_.dtype, ())
+
+
+def _cast(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+    return _start(graph, node.inputs[0])
+
+
+def _dequantize(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+    x, scale, zero = (*node.inputs, "")[:3]
+    start = _start(graph, x)
+    if start is None or any(p and p not in graph.constants for p in (scale, zero)):
+        return None
+    scales = graph.constants[scale].astype(np.float32)
+    zeros = graph.constants[zero].astype(np.float32) if zero else None
+    if scales.size == 1:
+        one = (1,) * len(start.shape)
+        return replace(start, scale=scales.reshape(one), zero=None if zeros is None else zeros.reshape(one))
+    axis = int(node.attributes.get("axis", 1)) % len(start.shape)  # type: ignore[arg-type]
+    if scales.ndim == 1:
+        along = tuple(n if i == axis else 1 for i, n in enumerate(start.shape))
+        return replace(
+            start, scale=scales.reshape(along), zero=None if zeros is None else zeros.reshape(along)
+        )
+    return replace(start, scale=scales, zero=zeros) if _fits(scales.shape, start.shape) else None
+
+
+def _fits(parameter: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    return len(parameter) == len(shape) and all(n % p == 0 for p, n in zip(parameter, shape, strict=True))
+
+
+def _arithmetic(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+    """Sub, Add, Mul or Div of weights and a constant that broadcasts to them."""
+    a, b = node.inputs
+    x, other = (a, b) if a in found else (b, a)
+    known = graph.constants.get(other)
+    if x not in found or known is None or (x == b and node.op in ("Sub", "Div")):
+        return None
+    was = found[x]
+    if known.ndim > len(was.shape) or graph.types[node.outputs[0]].shape != was.shape:
+        return None
+    number = known.astype(np.float32).reshape((1,) * (len(was.shape) - known.ndim) + known.shape)
+    is_bare = was.scale is None and was.offset is None
+    match node.op:
+        case "Sub" | "Add" if is_bare and was.zero is None and _is_whole(was.dtype, number):
+            return replace(was, zero=number if node.op == "Sub" else -number)
+        case "Sub" | "Add":
+            more = number if node.op == "Add" else -number
+            offset = more if was.offset is None else _joint(np.add, was.offset, more)
+            return None if offset is None else replace(was, offset=offset)
+        case _:
+            factor = number if node.op == "Mul" else np.float32(1) / number
+            scale = factor if was.scale is None else _joint(np.multiply, was.scale, factor)
+            if was.offset is None:
+                return None if scale is None else replace(was, scale=scale)
+            offset = _joint(np.multiply, was.offset, factor)
+            return None if scale is None or offset is None else replace(was, scale=scale, offset=offset)
+
+
+def _is_whole(dtype: str, number: np.ndarray) -> bool:
+    return "int" in dtype and bool((np.rint(number) == number).all())
+
+
+def _joint(function: np.ufunc, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """Two parameters as one: along each dimension as many as the finer of both; None if blocks overlap."""
+    shape = tuple(max(m, n) for m, n in zip(a.shape, b.shape, strict=True))
+    if any(n % m for p in (a, b) for m, n in zip(p.shape, shape, strict=True)):
+        return None
+    made: np.ndarray = function(spread(a, shape), spread(b, shape))
+    return made
+
+
+def _transpose(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+    was = found.get(node.inputs[0])
+    if was is None:
+        return None
+    perm = node.attributes.get("perm", tuple(reversed(range(len(was.shape)))))
+    assert isinstance(perm, tuple), perm
+    order = [int(i) for i in perm]
+    return replace(was, codes=was.codes.transposed(order)).each(lambda p: p.transpose(order))
+
+
+def _reshape(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine | None:
+    """Dimensions cut or joined, where a parameter stays one, one a block, or one each along the new ones."""
+    was = found.get(node.inputs[0])
+    shape = graph.types[node.outputs[0]].shape
+    if was is None or not was.codes.is_dense:
+        return None
+    parameters = [p for p in (was.scale, was.zero, was.offset) if p is not None]
+    shapes = [_blocks_in(p.shape, was.shape, shape) for p in parameters]
+    if any(s is None for s in shapes):
+        return None
+    by_shape = {p.shape: s for p, s in zip(parameters, shapes, strict=True)}
+    view = View(was.codes.tensor, was.codes.offset, shape, row_major(shape))
+    return replace(was, codes=view).each(lambda p: p.reshape(by_shape[p.shape]))
+
+
+def _blocks_in(
+    parameter: tuple[int, ...], before: tuple[int, ...], after: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """A parameter's shape when its weights go from one shape to another; None where it has none.
+
+    Both shapes are cut into the shortest runs of dimensions of equal sizes. Within a run the parameter has to
+    be one, or one for each of so many leading parts: those are dealt out from the outermost dimension on.
+    """
+    made: list[int] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        first, start, left, right = i, j, 1, 1
+        while left != right or (i, j) == (first, start):
+            if left <= right and i < len(before):
+                left, i = left * before[i], i + 1
+            elif j < len(after):
+                right, j = right * after[j], j + 1
+            else:
+                return None
+        parts = _leading(parameter[first:i], before[first:i])
+        dealt = None if parts is None else _dealt(parts, after[start:j])
+        if dealt is None:
+            return None
+        made += dealt
+    return tuple(made)
+
+
+def _leading(parameter: tuple[int, ...], shape: tuple[int, ...]) -> int | None:
+    """How many leading parts of a run have a value each; None where values come again."""
+    parts, is_over = 1, False
+    for p, n in zip(parameter, shape, strict=True):
+        if (is_over and p != 1) or n % p:
+            return None
+        is_over = is_over or p < n
+        parts *= p
+    return parts
+
+
+def _dealt(parts: int, shape: tuple[int, ...]) -> list[int] | None:
+    """Values for so many leading parts of a run, along its dimensions."""
+    made = []
+    for n in shape:
+        own = min(parts, n)
+        if n % own or parts % own:
+            return None
+        made.append(own)
+        parts //= own
+    return made if parts == 1 else None
+
+
+_RULES: Mapping[str, Callable[[Graph, Node, Mapping[str, Affine]], Affine | None]] = {
+    "Cast": _cast,
+    "DequantizeLinear": _dequantize,
+    "Transpose": _transpose,
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _arithmetic),
+    **dict.fromkeys(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _reshape),
+}

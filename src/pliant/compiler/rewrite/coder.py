@@ -1,0 +1,66 @@
+"""Weight matrices of a model in k-bit codes, each coded once. Knows no graph and no kernel."""
+
+import weakref
+from collections.abc import Callable, Hashable
+from typing import final
+
+import numpy as np
+
+from pliant.kernels.runtime.aligned_memory import trim_heap
+from pliant.store.coding.matrix import CodedMatrix, code_matrix
+
+MIN_ROWS, MIN_COLUMNS, MIN_WEIGHTS = 32, 16, 4096
+"""A smaller matrix is no whole group, or has fewer than 64 weights for each of 64 centroids."""
+
+_MOST_OUTLIERS = 16
+"""A matrix of which more than one weight in so many is an outlier takes less as it is."""
+
+_DROP_EVERY_BYTES = 1 << 22
+
+
+@final
+class Coder:
+    """Codes matrices to `bits`; what was coded for one shape of a model serves all others.
+
+    A matrix is known by the array it is read from, and by how. `drop_pages` tells the system that mapped
+    arrays that were read need not stay in memory.
+    """
+
+    def __init__(self, bits: int, drop_pages: Callable[[], None] = lambda: None) -> None:
+        self.bits = bits
+        self._drop_pages = drop_pages
+        self._known: dict[Hashable, tuple[weakref.ref[np.ndarray], CodedMatrix | None]] = {}
+        self._read_bytes = 0
+
+    def code(
+        self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray]
+    ) -> CodedMatrix | None:
+        """`read(source)`, float32 [K, N], in codes; None where that would be no smaller, or not finite.
+
+        `how` stands for what `read` does.
+        """
+        key = (id(source), how)
+        known = self._known.get(key)
+        if known is None or known[0]() is not source:
+            known = self._known[key] = (weakref.ref(source), self._coded(read(source)))
+        return known[1]
+
+    def drop_pages(self) -> None:
+        """Let go of what was read, and of what it took to code it."""
+        self._drop_pages()
+        trim_heap()
+        self._read_bytes = 0
+
+    def _coded(self, matrix: np.ndarray) -> CodedMatrix | None:
+        coded = code_matrix(matrix, self.bits) if np.isfinite(matrix).all() else None
+        self._read_bytes += matrix.nbytes
+        if self._read_bytes >= _DROP_EVERY_BYTES:
+            self.drop_pages()
+        if coded is None or coded.outlier_values.size * _MOST_OUTLIERS > matrix.size:
+            return None
+        return coded
+
+
+def is_worth_coding(rows: int, columns: int) -> bool:
+    """Whether a matrix is large enough for a code of its own."""
+    return rows >= MIN_ROWS and columns >= MIN_COLUMNS and rows * columns >= MIN_WEIGHTS

@@ -1,0 +1,42 @@
+"""The operands of a matrix product, read from any of the operators that can express one."""
+
+from dataclasses import dataclass
+
+from pliant.compiler.rewrite.view import View, read
+from pliant.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """alpha * a @ b + bias + residual: a as the node sees it, b [K, N] likewise; absent tensors are ""."""
+
+    a: View
+    b: View
+    alpha: float
+    bias: str
+    residual: str
+
+
+def operands(graph: Graph, node: Node) -> Operands | None:
+    """None where the node is no float32 product of rows with one matrix, its result as it comes.
+
+    Of a ScaledMatMul b is the codes.
+    """
+    if node.op not in ("MatMul", "Gemm", "FusedMatMul", "ScaledMatMul"):
+        return None
+    y = graph.types[node.outputs[0]]
+    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
+    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
+    if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
+        return None
+    if node.attributes.get("transB", 0):
+        b = b.transposed((1, 0))
+    if len(b.shape) != 2 or len(a.shape) < 2 or node.attributes.get("transA", 0) or 0 in a.shape:
+        return None
+    first = 4 if node.op == "ScaledMatMul" else 2
+    bias, residual = (*node.inputs[first:], "", "")[:2]
+    if node.op == "Gemm" and bias:
+        own = graph.types[bias].shape
+        if node.attributes.get("beta", 1.0) != 1.0 or own not in ((b.shape[1],), (1, b.shape[1])):
+            return None
+    return Operands(a, b, float(node.attributes.get("alpha", 1.0)), bias, residual)  # type: ignore[arg-type]

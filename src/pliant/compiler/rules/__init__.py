@@ -1,0 +1,1 @@
+"""Lowering: which kernels an operator calls, one family of operators a module."""

@@ -1,0 +1,1 @@
+"""Lowering of convolutions, pooling and resampling."""

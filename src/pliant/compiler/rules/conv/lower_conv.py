@@ -1,0 +1,158 @@
+"""Lower convolutions. Knows ONNX's Conv and its fused form; what a kernel does with it is the kernel's.
+
+`FusedConv` is Conv with a fourth input, added to the result, and the attributes `activation` with `low`
+and `high` (kernels/conv/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "nhwc". The residual has
+y's layout. Types are physical: an "nhwc" tensor's type has its channels last; in a depthwise convolution more
+may lie behind them, of which x has `x_gap` elements.
+"""
+
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
+from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
+from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
+from pliant.compiler.rules.conv.window_extents import integer, real, text, window
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.conv import conv_weights
+from pliant.kernels.conv.conv_args import ConvForm, Layout
+from pliant.kernels.conv.conv_tile import COLUMNS
+
+
+def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
+    form = ConvForm(
+        _layout(node, "x_layout"),
+        _layout(node, "y_layout"),
+        text(node.attributes, "activation", ""),
+        len(node.inputs) > 3 and bool(node.inputs[3]),
+    )
+    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    y = graph.types[node.outputs[0]]
+    _check(node, x)
+    shape = _shape(node, x, w, y, form)
+    if text(node.attributes, "algorithm", "") == "winograd":
+        return lower_winograd(node, graph, target, form, shape)
+    if is_depthwise(node, graph, form, shape):
+        return lower_depthwise(node, graph, form, shape)
+    if all(x in graph.constants for x in node.inputs[1:3] if x):
+        shape = replace(shape, groups=shape.groups // _merged(shape))
+    (weights, bias), lowered = _weights(node, graph, shape)
+    residual = node.inputs[3] if form.has_residual else ""
+    tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
+    bounds = real(node.attributes, "low", 0.0), real(node.attributes, "high", 0.0)
+    call = conv_call(tensors, form, shape, target, node.name or node.op, bounds)
+    return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
+
+
+def _merged(s: Shape) -> int:
+    """How many groups are computed as one: as many as fill a panel, whose lanes would else idle.
+
+    Their weights become a block-diagonal matrix. A panel's work is the same, the runs of pixels that are
+    gathered for it are longer.
+    """
+    most = COLUMNS // max(s.outs // s.groups, 1)
+    return max((m for m in range(1, most + 1) if s.groups % m == 0), default=1)
+
+
+def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
+    space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
+    return Shape(
+        window=window(node.attributes, w.shape[2:], space),
+        batch=x.shape[0],
+        groups=integer(node.attributes, "group", 1),
+        channels=x.shape[1] if form.x == "nchw" else x.shape[-1] - integer(node.attributes, "x_gap", 0),
+        outs=w.shape[0],
+        space=space,
+        out_space=y.shape[2:] if form.y == "nchw" else y.shape[1:-1],
+    )
+
+
+def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lowered]:
+    """Names of packed weights and bias, and what makes them."""
+    w = node.inputs[1]
+    b = node.inputs[2] if len(node.inputs) > 2 else ""
+    names = (f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias")
+    channels, outs, taps = s.channels // s.groups, s.outs // s.groups, prod(s.window.kernel)
+    panels = s.groups * conv_weights.n_panels(outs)
+    depth = conv_weights.padded(channels * taps)
+    sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
+    if w in graph.constants and (not b or b in graph.constants):
+        fills = (
+            partial(_fill, source=graph.constants[w], groups=s.groups, channels=channels),
+            partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, groups=s.groups),
+        )
+        sources = (w, b)
+        packed = {
+            name: Packed(sizes[name], fill, source)
+            for name, fill, source in zip(names, fills, sources, strict=True)
+        }
+        return names, Lowered(packed=packed)
+    fields: dict[str, Field] = {
+        "w": Ref(w),
+        "b": Ref(b) if b else None,
+        "packed": Ref(names[0]),
+        "bias": Ref(names[1]),
+        "panels": conv_weights.n_panels(outs),
+        "out_channels": outs,
+        "channels": channels,
+        "taps": taps,
+        "padded_depth": depth,
+        "group_step": outs * channels * taps,
+        "row_step": channels * taps,
+        "channel_step": taps,
+    }
+    call = Call(
+        Kernel(conv_weights.PACK, conv_weights.pack_ir),
+        conv_weights.PackArgs,
+        fields,
+        n_units=panels,
+        reads=(w, b) if b else (w,),
+        writes=names,
+        label=node.name or node.op,
+    )
+    return names, Lowered((call,), (), sizes)
+
+
+def _fill(memory: np.ndarray, source: np.ndarray, groups: int, channels: int) -> None:
+    packed = conv_weights.pack(_block_diagonal(source, groups, channels), groups)
+    memory[:] = packed.reshape(-1).view(np.uint8)
+
+
+def _block_diagonal(w: np.ndarray, groups: int, channels: int) -> np.ndarray:
+    """Weights [out][channel][...] for `groups` merged groups that read `channels` each; zeros between."""
+    outs, width = w.shape[:2]
+    merged = channels // max(width, 1)
+    if merged <= 1:
+        return w
+    parts = w.reshape(groups, merged, outs // groups // merged, width, -1)
+    whole = np.zeros((*parts.shape[:3], merged, *parts.shape[3:]), w.dtype)
+    for i in range(merged):
+        whole[:, i, :, i] = parts[:, i]
+    return whole.reshape(outs, channels, *w.shape[2:])
+
+
+def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups: int) -> None:
+    memory[:] = conv_weights.pack_bias(source, outs, groups).reshape(-1).view(np.uint8)
+
+
+def _layout(node: Node, name: str) -> Layout:
+    value = text(node.attributes, name, "nchw")
+    if value == "nchw":
+        return "nchw"
+    assert value == "nhwc", f"no layout {value}"
+    return "nhwc"
+
+
+def _check(node: Node, x: TensorType) -> None:
+    if x.dtype != "float32":
+        raise GraphError(
+            f"node {node.name or node.op!r}: no kernel convolves {x.dtype}; float32 is supported."
+        )
+
+
+RULES = {"Conv": _conv, "FusedConv": _conv}

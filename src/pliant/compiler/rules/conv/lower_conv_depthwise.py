@@ -1,0 +1,62 @@
+"""Lower depthwise convolutions whose weights are constants. Knows when the kernel fits, and its call."""
+
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed
+from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.compiler.rules.conv.window_extents import along, real
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.conv import conv_depthwise
+from pliant.kernels.conv.conv_args import ConvForm
+
+
+def is_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> bool:
+    """One channel a group, in and out, channels last, with weights and bias that are constants."""
+    known = all(x in graph.constants for x in node.inputs[1:3] if x)
+    return known and form.x == form.y == "nhwc" and 1 < s.groups == s.channels == s.outs
+
+
+def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lowered:
+    """The call, and weights turned so that channels are neighbours."""
+    w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+    tensors = tensors_of(node, form)
+    taps = prod(s.window.kernel)
+    packed = {
+        tensors.weights: Packed(4 * taps * s.channels, partial(_fill, source=graph.constants[w]), w),
+        tensors.bias: Packed(4 * s.channels, partial(_fill_bias, source=graph.constants.get(b)), b),
+    }
+    fields: dict[str, Field] = {
+        **tensors.fields,
+        "channels": s.channels,
+        "x_pixel": graph.types[node.inputs[0]].shape[-1],
+        "y_pixel": graph.types[node.outputs[0]].shape[-1],
+        **along("in", s.space, 1),
+        **along("out", s.out_space, 1),
+        **s.window.fields(),
+        **along("end_pad", s.window.ends, 0),
+        "low": real(node.attributes, "low", 0.0),
+        "high": real(node.attributes, "high", 0.0),
+    }
+    call = Call(
+        Kernel(conv_depthwise.name(form), partial(conv_depthwise.depthwise_ir, form=form)),
+        conv_depthwise.DepthwiseArgs,
+        fields,
+        n_units=s.batch * prod(s.out_space[:-1]) if s.out_space[-1] else 0,
+        reads=tensors.read,
+        writes=(tensors.y,),
+        label=node.name or node.op,
+    )
+    return Lowered((call,), packed=packed)
+
+
+def _fill(memory: np.ndarray, source: np.ndarray) -> None:
+    turned = np.ascontiguousarray(source.reshape(source.shape[0], -1).T)
+    memory[:] = turned.reshape(-1).view(np.uint8)
+
+
+def _fill_bias(memory: np.ndarray, source: np.ndarray | None) -> None:
+    values = np.zeros(len(memory) // 4, np.float32) if source is None else np.ascontiguousarray(source)
+    memory[:] = values.view(np.uint8)

@@ -1,0 +1,201 @@
+"""Lower convolutions of bytes: ConvInteger and QLinearConv. Knows ONNX's operators.
+
+With one group and constant weights the windows of all pixels are laid out as rows, channels innermost, a
+block of them at a time, and multiplied as any product of bytes; others take one product at a time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rewrite.view import View, row_major
+from pliant.compiler.rules.conv.window_extents import Window, along, integer, window
+from pliant.compiler.rules.move.copy_calls import copies
+from pliant.compiler.rules.move.lower_pad import framed
+from pliant.compiler.rules.product.integer_product import (
+    Rows,
+    Weights,
+    integer_product,
+    known,
+    product_form,
+    values_of,
+)
+from pliant.compiler.rules.product.lower_quantize import requantized
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.conv.conv_quantized import QuantizedConvArgs, QuantizedConvForm, quantized_conv_ir
+from pliant.kernels.emit.expression import leaf
+from pliant.kernels.product.matmul_integer import IntegerForm
+
+_NAMES = {
+    "ConvInteger": ("x", "w", "x_zero", "w_zero"),
+    "QLinearConv": ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias"),
+}
+_BLOCK_BYTES = 512 << 10
+"""Of windows laid out at a time: they are read again soon, from L2."""
+
+
+def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
+    tensors = {name: x for name, x in zip(_NAMES[node.op], node.inputs, strict=False) if x}
+    w = graph.types[tensors["w"]].shape
+    is_plain = integer(node.attributes, "group", 1) == 1
+    is_empty = 0 in (*graph.types[tensors["x"]].shape, *graph.types[node.outputs[0]].shape, *w)
+    if not is_plain or is_empty or not known(graph, tensors["w"], tensors.get("w_zero", "")):
+        return _one_by_one(node, graph, tensors)
+    sums, made = f"{node.outputs[0]}.sums", _sums(node, graph, target, tensors)
+    if node.op == "ConvInteger":
+        return _channels_first(node, graph, sums, made)
+    rows = graph.types[node.outputs[0]].size // w[0], w[0]
+    operands: list[tuple[str, tuple[int, ...]]] = [(sums, rows)]
+    value = leaf(0, "int32")
+    if "bias" in tensors:
+        operands.append((tensors["bias"], (w[0],)))
+        value = value + leaf(1, "int32")
+    scales = (tensors["x_scale"], tensors["w_scale"], tensors["y_scale"])
+    bytes_ = f"{node.outputs[0]}.bytes"
+    y_type = graph.types[node.outputs[0]]
+    calls = requantized(
+        graph, value, operands, scales, tensors.get("y_zero", ""), (bytes_, rows, y_type.dtype), _label(node)
+    )
+    temporaries = {**made.temporaries, bytes_: prod(rows)}
+    made = replace(made, calls=(*made.calls, *calls), temporaries=temporaries)
+    return _channels_first(node, graph, bytes_, made)
+
+
+def _channels_first(node: Node, graph: Graph, rows: str, made: Lowered) -> Lowered:
+    """`made`, then rows [pixels, channels] as the output."""
+    y = node.outputs[0]
+    type_ = graph.types[y]
+    images, channels = type_.shape[:2]
+    pixels = prod(type_.shape[2:])
+    shape = images, channels, pixels
+    source = View(rows, 0, shape, (pixels * channels, 1, channels))
+    calls = copies(source, View(y, 0, shape, row_major(shape)), type_.itemsize, _label(node))
+    return replace(made, calls=(*made.calls, *calls))
+
+
+def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) -> Lowered:
+    """int32 [pixels of all images, channels]: the products of all windows, in blocks."""
+    label, y = _label(node), node.outputs[0]
+    x, w = graph.types[tensors["x"]], graph.types[tensors["w"]].shape
+    a = tensors["x"], tensors.get("x_zero", "")
+    weights = Weights(tensors["w"], tensors.get("w_zero", ""), w[0], are_kernels=True)
+    form = product_form(graph, target.isa, a[1], weights)
+    values, made = values_of(graph, target.isa, form, a, f"{y}.a", label)
+    view = window(node.attributes, w[2:], x.shape[2:])
+    plain = View(values.tensor, 0, x.shape, row_major(x.shape))
+    image, framing = _framed(plain, view, values, form, y, label)
+    calls = [*made.calls, *framing.calls]
+    packed, temporaries = {**framing.packed}, {**made.temporaries, **framing.temporaries}
+    sums, rows = f"{y}.sums", f"{y}.rows"
+    out, depth = graph.types[y].shape[2:], prod(w[1:])
+    long = form.words(depth) * form.packing
+    windows = _windows(image, view, out)
+    if windows.is_dense and long == depth:
+        here = replace(values, tensor=image.tensor, count=x.shape[0] * prod(out))
+        product = integer_product(graph, target, form, here, weights, sums, label)
+        temporaries[sums] = 4 * here.count * w[0]
+        return Lowered((*calls, *product.calls), temporaries=temporaries, packed={**packed, **product.packed})
+    per_line = prod(out[1:])
+    block = max(1, _BLOCK_BYTES // (per_line * long * form.a_bytes))
+    for first_image, n_images, first, n in _blocks(x.shape[0], out[0], block):
+        part = windows.sliced(0, first_image, n_images).sliced(1, first, n)
+        inner = (*row_major((n_images, n, *out[1:], long))[:-1], *row_major((*view.kernel, w[1])))
+        calls += copies(part, View(rows, 0, part.shape, inner), form.a_bytes, label)
+        here = replace(values, tensor=rows, count=n_images * n * per_line)
+        start = (first_image * out[0] + first) * per_line
+        product = integer_product(graph, target, form, here, weights, sums, label, first_row=start)
+        calls += product.calls
+        packed |= product.packed
+        temporaries[rows] = max(temporaries.get(rows, 0), here.count * long * form.a_bytes)
+    temporaries[sums] = 4 * x.shape[0] * prod(out) * w[0]
+    return Lowered(tuple(calls), temporaries=temporaries, packed=packed)
+
+
+def _blocks(images: int, lines: int, block: int) -> Iterator[tuple[int, int, int, int]]:
+    """(first image, images, first line, lines): whole images while they fit, else lines of one."""
+    if lines <= block:
+        step = max(1, block // lines)
+        yield from ((i, min(step, images - i), 0, lines) for i in range(0, images, step))
+        return
+    yield from (
+        (image, 1, first, min(block, lines - first))
+        for image in range(images)
+        for first in range(0, lines, block)
+    )
+
+
+def _framed(
+    inner: View, view: Window, values: Rows, form: IntegerForm, y: str, label: str
+) -> tuple[View, Lowered]:
+    """The images, channels last, with the padding around them that counts as 0."""
+    inner = inner.transposed((0, *range(2, len(inner.shape)), 1))
+    lengths = zip(inner.shape[1:-1], view.begins, view.ends, strict=True)
+    shape = (inner.shape[0], *(n + a + b for n, a, b in lengths), inner.shape[-1])
+    target = View(f"{y}.framed", 0, shape, row_major(shape))
+    packed = {}
+    if form is IntegerForm.BYTES and values.moved_zero:
+        value = View(values.moved_zero, 0, (), ())
+    else:
+        nothing = f"{y}.nothing"
+        value = View(nothing, 0, (), ())
+        byte = values.shift if form is IntegerForm.BYTES else 0
+        packed = {nothing: Packed(form.a_bytes, partial(_fill, byte=byte))}
+    calls = framed(inner, (0, *view.begins, 0), target, value, form.a_bytes, label)
+    return target, Lowered(calls, temporaries={target.tensor: form.a_bytes * prod(shape)}, packed=packed)
+
+
+def _fill(memory: np.ndarray, byte: int) -> None:
+    memory[:] = byte % 256
+
+
+def _windows(image: View, view: Window, out: tuple[int, ...]) -> View:
+    """[image, place..., tap..., channel] of images in their frame."""
+    spatial = image.strides[1:-1]
+    places = tuple(s * step for s, step in zip(spatial, view.strides, strict=True))
+    taps = tuple(s * step for s, step in zip(spatial, view.dilations, strict=True))
+    shape = (image.shape[0], *out, *view.kernel, image.shape[-1])
+    return View(image.tensor, 0, shape, (image.strides[0], *places, *taps, 1))
+
+
+def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered:
+    """A kernel for every shape, one product at a time: groups, and weights that are not known."""
+    types = {name: graph.types[tensor] for name, tensor in tensors.items()}
+    x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
+    signs = {"int8": True, "uint8": False, "int32": None}
+    if x.dtype not in ("int8", "uint8") or w.dtype not in ("int8", "uint8") or y.dtype not in signs:
+        raise GraphError(f"node {node.name or node.op!r}: no kernel convolves {x.dtype} with {w.dtype}.")
+    form = QuantizedConvForm(x.dtype == "int8", w.dtype == "int8", signs[y.dtype])
+    fields: dict[str, Field] = {
+        **{name: Ref(tensor) for name, tensor in tensors.items()},
+        "y": Ref(node.outputs[0]),
+        "channels": x.shape[1],
+        "outs": w.shape[0],
+        "groups": integer(node.attributes, "group", 1),
+        "w_zero_step": int("w_zero" in types and types["w_zero"].size > 1),
+        "w_scale_step": int("w_scale" in types and types["w_scale"].size > 1),
+        **along("in", x.shape[2:], 1),
+        **along("out", y.shape[2:], 1),
+        **window(node.attributes, w.shape[2:], x.shape[2:]).fields(),
+    }
+    call = Call(
+        Kernel(form.name, partial(quantized_conv_ir, form=form)),
+        QuantizedConvArgs,
+        fields,
+        n_units=x.shape[0] * w.shape[0] if y.size else 0,
+        reads=tuple(tensors.values()),
+        writes=(node.outputs[0],),
+        label=node.name or node.op,
+    )
+    return Lowered((call,))
+
+
+def _label(node: Node) -> str:
+    return node.name or node.op
+
+
+RULES = {"ConvInteger": _of_bytes, "QLinearConv": _of_bytes}

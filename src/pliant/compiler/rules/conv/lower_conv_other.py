@@ -1,0 +1,169 @@
+"""Lower the convolutions that are not plain: transposed and deformable. Knows ONNX's operators.
+
+A transposed convolution is a product of all pixels with all weights, then a gathering of what falls
+together; the other is a kernel that takes one product at a time.
+"""
+
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
+from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.conv import conv_deform, conv_transpose, conv_weights
+from pliant.kernels.conv.conv_args import ConvForm
+
+_POINT = Window((1,), (1,), (1,), (0,), (0,))
+
+
+def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
+    y = graph.types[node.outputs[0]]
+    label = node.name or node.op
+    if x.dtype != "float32":
+        raise GraphError(f"node {label!r}: no kernel convolves {x.dtype}; float32 is supported.")
+    groups = integer(node.attributes, "group", 1)
+    kernel = w.shape[2:]
+    taps, outs, pixels = prod(kernel), w.shape[1], prod(x.shape[2:])
+    shape = Shape(_POINT, x.shape[0], groups, x.shape[1], groups * outs * taps, (pixels,), (pixels,))
+    products = f"{node.outputs[0]}:products"
+    packed = _transposed_weights(node, graph, shape)
+    first = conv_call(
+        Tensors(node.inputs[0], f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias", products),
+        ConvForm("nchw", "nchw"),
+        shape,
+        target,
+        label,
+    )
+    bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    fields: dict[str, Field] = {
+        "products": Ref(products),
+        "bias": Ref(bias) if bias else None,
+        "y": Ref(node.outputs[0]),
+        "channels": groups * outs,
+        **along("in", x.shape[2:], 1),
+        **along("out", y.shape[2:], 1),
+        **_transposed_window(node, kernel, x.shape[2:], y.shape[2:]).fields(),
+    }
+    gather = Call(
+        Kernel(conv_transpose.GATHER, conv_transpose.gather_ir),
+        conv_transpose.GatherArgs,
+        fields,
+        n_units=x.shape[0] * groups * outs if y.size else 0,
+        reads=(products, bias) if bias else (products,),
+        writes=(node.outputs[0],),
+        label=label,
+    )
+    temporaries = {products: 4 * x.shape[0] * pixels * shape.outs, **packed.temporaries}
+    return Lowered((*packed.calls, first, gather), (), temporaries, packed.packed)
+
+
+def _transposed_window(
+    node: Node, kernel: tuple[int, ...], extents: tuple[int, ...], out: tuple[int, ...]
+) -> Window:
+    """The window with the pads that make the output what it is: given, or from a shape that is.
+
+    Source: ONNX's ConvTranspose; with SAME_UPPER the smaller half of the total stands in front.
+    """
+    rank = len(kernel)
+    plain = {k: v for k, v in node.attributes.items() if k not in ("pads", "auto_pad")}
+    view = window(plain, kernel, extents)
+    mode = text(node.attributes, "auto_pad", "NOTSET")
+    if "output_shape" not in node.attributes and mode in ("NOTSET", "VALID"):
+        pads = numbers(node.attributes, "pads", (0,) * (2 * rank)) if mode == "NOTSET" else (0,) * (2 * rank)
+        return Window(view.kernel, view.strides, view.dilations, pads[:rank], pads[rank:])
+    more = numbers(node.attributes, "output_padding", (0,) * rank)
+    totals = [
+        (n - 1) * s + p + extent - o
+        for n, s, p, extent, o in zip(extents, view.strides, more, view.extents(), out, strict=True)
+    ]
+    less = tuple(max(t, 0) // 2 if mode == "SAME_UPPER" else max(t, 0) - max(t, 0) // 2 for t in totals)
+    return Window(view.kernel, view.strides, view.dilations, less, less)
+
+
+def _transposed_weights(node: Node, graph: Graph, s: Shape) -> Lowered:
+    """w [group][channel][out channel * tap] as panels of a product, and a bias of zeros."""
+    w = node.inputs[1]
+    names = f"{node.outputs[0]}:weights", f"{node.outputs[0]}:bias"
+    channels, outs = s.channels // s.groups, s.outs // s.groups
+    panels, depth = s.groups * conv_weights.n_panels(outs), conv_weights.padded(channels)
+    sizes = dict(zip(names, (64 * panels * depth, 64 * panels), strict=True))
+    if w in graph.constants:
+        fill = partial(_fill, source=graph.constants[w], groups=s.groups)
+        return Lowered(
+            packed={names[0]: Packed(sizes[names[0]], fill, w), names[1]: Packed(sizes[names[1]], _clear)}
+        )
+    fields: dict[str, Field] = {
+        "w": Ref(w),
+        "packed": Ref(names[0]),
+        "bias": Ref(names[1]),
+        "panels": conv_weights.n_panels(outs),
+        "out_channels": outs,
+        "channels": channels,
+        "taps": 1,
+        "padded_depth": depth,
+        "group_step": channels * outs,
+        "row_step": 1,
+        "channel_step": outs,
+    }
+    call = Call(
+        Kernel(conv_weights.PACK, conv_weights.pack_ir),
+        conv_weights.PackArgs,
+        fields,
+        n_units=panels,
+        reads=(w,),
+        writes=names,
+        label=node.name or node.op,
+    )
+    return Lowered((call,), (), sizes)
+
+
+def _fill(memory: np.ndarray, source: np.ndarray, groups: int) -> None:
+    rows = source.reshape(groups, source.shape[0] // groups, -1).transpose(0, 2, 1)
+    panels = conv_weights.pack(rows.reshape(-1, rows.shape[2]), groups)
+    memory[:] = panels.reshape(-1).view(np.uint8)
+
+
+def _clear(memory: np.ndarray) -> None:
+    memory[:] = 0
+
+
+def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
+    tensors = dict(zip(("x", "w", "offset", "bias", "mask"), node.inputs, strict=False))
+    x, w, y = graph.types[tensors["x"]], graph.types[tensors["w"]], graph.types[node.outputs[0]]
+    if x.dtype != "float32" or len(x.shape) != 4:
+        raise GraphError(
+            f"node {node.name or node.op!r}: deformable convolution takes float32 images, not {x}."
+        )
+    view = window(node.attributes, w.shape[2:], x.shape[2:])
+    known = {name for name, _ in conv_deform.DeformArgs._fields_}  # type: ignore[misc]
+    extents = {**along("in", x.shape[2:], 1), **along("out", y.shape[2:], 1), **view.fields()}
+    fields: dict[str, Field] = {
+        **{name: Ref(tensor) for name, tensor in tensors.items() if tensor},
+        "y": Ref(node.outputs[0]),
+        "channels": x.shape[1],
+        "outs": w.shape[0],
+        "groups": integer(node.attributes, "group", 1),
+        "offset_groups": integer(node.attributes, "offset_group", 1),
+        **{name: n for name, n in extents.items() if name in known},
+    }
+    call = Call(
+        Kernel(conv_deform.DEFORM, conv_deform.deform_ir),
+        conv_deform.DeformArgs,
+        fields,
+        n_units=x.shape[0] * w.shape[0] if y.size else 0,
+        reads=tuple(tensor for tensor in tensors.values() if tensor),
+        writes=(node.outputs[0],),
+        label=node.name or node.op,
+    )
+    return Lowered((call,))
+
+
+RULES = {
+    "ConvTranspose": _transposed,
+    "DeformConv": _deformable,
+}

@@ -1,0 +1,108 @@
+"""Lower pooling, local and global. Knows ONNX's operators; the attribute `layout` is ours.
+
+A "nhwc" tensor's type has its channels last.
+"""
+
+from functools import partial
+from math import prod
+from typing import Literal
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
+from pliant.compiler.rules.lower_reduce import formula, reduce_call
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.conv.conv_args import Layout
+from pliant.kernels.conv.pool_window import ELEMENTS, PoolArgs, PoolForm, Reduction, pool_ir
+
+_REDUCTIONS: dict[str, Reduction] = {
+    "MaxPool": "max",
+    "AveragePool": "average",
+    "LpPool": "lp",
+    "GlobalLpPool": "lp",
+}
+_OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
+
+
+def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
+    x = graph.types[node.inputs[0]]
+    layout = layout_of(node)
+    space = x.shape[2:] if layout == "nchw" else x.shape[1:-1]
+    view = window(node.attributes, numbers(node.attributes, "kernel_shape", ()), space)
+    return _reduce(node, graph, view, x, space)
+
+
+def _global(node: Node, graph: Graph, target: Target) -> Lowered:
+    """A reduction over the image; of a p-norm, a window as large as the image, whose dimensions are one."""
+    x = graph.types[node.inputs[0]]
+    first, end = (2, len(x.shape)) if layout_of(node) == "nchw" else (1, len(x.shape) - 1)
+    reduction = _OF_WHOLE_IMAGES.get(node.op)
+    if reduction is not None:
+        given = (node.inputs[0], x.shape)
+        terms = formula(reduction, x.dtype)
+        return Lowered(reduce_call(given, range(first, end), node.outputs[0], terms, label=node.name))
+    flat = (prod(x.shape[first:end]),)
+    return _reduce(node, graph, Window(flat, (1,), (1,), (0,), (0,)), x, flat)
+
+
+def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[int, ...]) -> Lowered:
+    layout = layout_of(node)
+    y = graph.types[node.outputs[0]]
+    reduction = _REDUCTIONS[node.op]
+    indices = node.outputs[1] if len(node.outputs) > 1 else ""
+    _check(node, x, reduction, bool(indices) and layout == "nhwc")
+    out = y.shape[2:] if layout == "nchw" else y.shape[1:-1]
+    out = out if len(out) == len(space) else (1,)
+    stride = view.strides[-1]
+    is_rows = layout == "nchw" and x.dtype == "float32" and stride in (1, 2) and not indices
+    form = PoolForm(reduction, x.dtype, layout, stride if is_rows else 0, bool(indices))
+    channels = x.shape[1] if layout == "nchw" else x.shape[-1]
+    fields: dict[str, Field] = {
+        "x": Ref(node.inputs[0]),
+        "y": Ref(node.outputs[0]),
+        "indices": Ref(indices) if indices else None,
+        "channels": channels,
+        **along("in", space, 1),
+        **along("out", out, 1),
+        **view.fields(),
+        **along("end_pad", view.ends, 0),
+        "counts_pads": integer(node.attributes, "count_include_pad", 0),
+        "power": integer(node.attributes, "p", 2),
+        "is_column_major": integer(node.attributes, "storage_order", 0),
+    }
+    rows = prod(out[:-1])
+    call = Call(
+        Kernel(form.name, partial(pool_ir, form=form)),
+        PoolArgs,
+        fields,
+        n_units=0 if not y.size else x.shape[0] * (channels if layout == "nchw" else rows),
+        reads=(node.inputs[0],),
+        writes=tuple(name for name in node.outputs if name),
+        label=node.name or node.op,
+    )
+    return Lowered((call,))
+
+
+def layout_of(node: Node, name: Literal["layout", "x_layout", "y_layout"] = "layout") -> Layout:
+    """The order of dimensions an attribute names; channels first unless said otherwise."""
+    value = text(node.attributes, name, "nchw")
+    if value == "nchw":
+        return "nchw"
+    assert value == "nhwc", f"no layout {value}"
+    return "nhwc"
+
+
+def _check(node: Node, x: TensorType, reduction: Reduction, wants_late_indices: bool) -> None:
+    known = ELEMENTS if reduction == "max" else ("float32", "float64")
+    if x.dtype not in known:
+        raise GraphError(
+            f"node {node.name or node.op!r}: no kernel pools {x.dtype}; it can be {sorted(known)}."
+        )
+    if wants_late_indices:
+        raise GraphError(f"node {node.name or node.op!r}: indices are counted in channels-first images only.")
+
+
+RULES = {
+    **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _pool),
+    **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _global),
+}

@@ -1,0 +1,89 @@
+"""FusedAttention, softmax(scale * Q K^T + mask) V, and FusedRotary. Knows meanings, no kernel's insides.
+
+FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
+compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees
+keys up to t + shift); `group` (heads that share a key head); `is_empty_zero` (rows that see no key are 0, not
+NaN); `y_view` (how the output, seen as [batch, head, row, column], lies in its tensor).
+
+FusedRotary(x, cos, sin) = x * cos + rotated(x) * sin in the first columns, as many as cos has, and x behind;
+float32, with attributes `x_view`, `cos_view`, `sin_view`: [batch, head, row, column].
+"""
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.rewrite.view import read
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.attention import attention, rotary
+from pliant.kernels.attention.attention import AttentionArgs
+
+
+def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+    names = ("q", "k", "v", "mask")[: len(node.inputs)]
+    views = {
+        name: read(graph, x, node.attributes.get(f"{name}_view"))
+        for name, x in zip(names, node.inputs, strict=True)
+    }
+    y = node.outputs[0]
+    batch, heads, rows, key_dim = views["q"].shape
+    tokens, value_dim = views["v"].shape[-2:]
+    fields: dict[str, Field] = {}
+    for name, view in {**views, "out": read(graph, y, node.attributes.get("y_view"))}.items():
+        fields[name] = view.ref(4)
+        for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
+            fields[f"{name}_{axis}"] = stride
+    fields |= {
+        "n_heads": heads,
+        "group": _integer(node, "group", 1),
+        "n_rows": rows,
+        "n_tokens": tokens,
+        "is_causal": _integer(node, "is_causal", 0),
+        "shift": _integer(node, "shift", 0),
+        "is_empty_zero": _integer(node, "is_empty_zero", 0),
+        "scale": float(node.attributes.get("scale", 1.0)),  # type: ignore[arg-type]
+    }
+    isa, n = target.isa, batch * heads
+    call = Call(
+        kernel=Kernel(
+            attention.attention_name(key_dim, value_dim),
+            lambda row: attention.attention_ir(row, key_dim, value_dim),
+        ),
+        layout=AttentionArgs,
+        fields=fields,
+        n_units=attention.units(n, rows, isa),
+        reads=tuple(dict.fromkeys(node.inputs)),
+        writes=(y,),
+        grain=attention.grain(n, rows, isa, target.n_threads),
+        scratch_bytes=attention.scratch_bytes(key_dim, tokens, isa, value_dim),
+        label=node.name or node.op,
+    )
+    return Lowered(calls=(call,))
+
+
+def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
+    names = ("x", "cos", "sin")
+    views = {n: read(graph, x, node.attributes[f"{n}_view"]) for n, x in zip(names, node.inputs, strict=True)}
+    batch, heads, rows, columns = views["x"].shape
+    fields: dict[str, Field] = {"out": Ref(node.outputs[0])}
+    for name, view in views.items():
+        fields[name] = view.ref(4)
+        for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
+            fields[f"{name}_{axis}"] = stride
+    half = views["cos"].shape[-1] // 2
+    fields |= {"n_heads": heads, "n_rows": rows, "half": half, "n": columns}
+    call = Call(
+        Kernel(rotary.ROTARY, rotary.rotary_ir),
+        rotary.RotaryArgs,
+        fields,
+        batch * heads * rows,
+        tuple(dict.fromkeys(node.inputs)),
+        node.outputs,
+        grain=64,
+        label=node.name or node.op,
+    )
+    return Lowered(calls=(call,))
+
+
+def _integer(node: Node, name: str, otherwise: int) -> int:
+    return int(node.attributes.get(name, otherwise))  # type: ignore[arg-type]
+
+
+RULES = {"FusedAttention": _attention, "FusedRotary": _rotary}

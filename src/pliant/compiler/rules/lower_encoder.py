@@ -1,0 +1,201 @@
+"""Operators of the local engine's graphs (models.encoder_graph). Knows their meaning, no loop.
+
+CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), float32: a [rows, K] (of any
+rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
+CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
+at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
+weights and makes zeros of the others. SelfAttention is FusedAttention of one sequence with itself.
+EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
+greatest of all rows, or the first.
+
+With the attribute `extent` an operator may run over fewer rows than its tensors have. None of these is among
+the rules for models from files: a descriptor holds addresses, which no file may name.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.rules import lower_attention as fused
+from pliant.compiler.rules.row_calls import grain, layer_norm_call
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.attention import attention
+from pliant.kernels.coded import embed, gemm, gemm_int8
+from pliant.kernels.coded.gemm_args import ACTIVATIONS, SLICE_DTYPE, GemmArgs
+from pliant.kernels.rows import rowwise
+from pliant.models.encoder.encoder_graph import DESCRIPTOR_WORDS
+
+assert SLICE_DTYPE.itemsize == 8 * DESCRIPTOR_WORDS
+
+_PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "column_groups_per_slice")
+
+
+def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+    a, slices, bias, residual = (*node.inputs, "")[:4]
+    rows, columns = graph.types[node.outputs[0]].shape
+
+    def share(n: int) -> tuple[int, int]:
+        units = gemm.units(columns, target.isa)
+        return units, gemm.grain(columns, n, target.isa, target.n_threads)
+
+    n_units, size = share(rows)
+    call = Call(
+        kernel=Kernel("gemm", gemm.gemm_ir),
+        layout=GemmArgs,
+        fields=_gemm_fields(node, graph, a, slices, bias, residual),
+        n_units=n_units,
+        reads=tuple(x for x in (a, slices, bias, residual) if x),
+        writes=node.outputs,
+        grain=size,
+        scratch_bytes=gemm.scratch_bytes(target.isa),
+        label=node.name,
+        extent=_extent(node, ("n_rows",), share),
+    )
+    return Lowered((call,))
+
+
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+    q, scales, step, slices, bias, residual = (*node.inputs, "")[:6]
+    columns = graph.types[node.outputs[0]].shape[1]
+    n_units = gemm_int8.units_int8(columns)
+    fields = _gemm_fields(node, graph, q, slices, bias, residual)
+    call = Call(
+        kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
+        layout=gemm_int8.GemmInt8Args,
+        fields={f"gemm.{name}": value for name, value in fields.items()}
+        | {"a_scales": Ref(scales), "weight_step": Ref(step)},
+        n_units=n_units,
+        reads=tuple(x for x in node.inputs if x),
+        writes=node.outputs,
+        scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1]),
+        label=node.name,
+        extent=_extent(node, ("gemm.n_rows",), lambda n: (n_units, 1)),
+    )
+    return Lowered((call,))
+
+
+def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, residual: str) -> dict[str, Field]:
+    rows, columns = graph.types[node.outputs[0]].shape
+    depth = graph.types[a].size // rows
+    assert depth == _integer(node, "segment_rows") * _integer(node, "n_segments"), node.name
+    return {
+        **{"a": Ref(a), "lda": depth, "c": Ref(node.outputs[0]), "ldc": columns},
+        **{"n_rows": rows, "n_columns": columns, "slices": Ref(slices), "bias": Ref(bias)},
+        **{"residual": Ref(residual) if residual else None, "ldr": columns},
+        **{name: _integer(node, name) for name in _PLACES},
+        "activation": ACTIVATIONS[str(node.attributes["activation"]) or None],
+    }
+
+
+def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+    (call,) = fused.RULES["FusedAttention"](node, graph, target).calls
+    heads = graph.types[node.outputs[0]].shape[-2]
+
+    def share(n: int) -> tuple[int, int]:
+        isa = target.isa
+        return attention.units(heads, n, isa), attention.grain(heads, n, isa, target.n_threads)
+
+    return Lowered((replace(call, extent=_extent(node, ("n_rows", "n_tokens"), share)),))
+
+
+def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
+    a, (q, scales) = node.inputs[0], node.outputs
+    rows, columns = graph.types[q].shape
+    fields: dict[str, Field] = {
+        **{"a": Ref(a), "lda": columns, "n_columns": columns},
+        **{"q": Ref(q), "ldq": columns, "scales": Ref(scales)},
+    }
+    call = Call(
+        kernel=Kernel("quantize_rows", gemm_int8.quantize_rows_ir),
+        layout=gemm_int8.QuantizeArgs,
+        fields=fields,
+        n_units=rows,
+        reads=(a,),
+        writes=(q, scales),
+        grain=grain(columns),
+        label=node.name,
+        extent=_extent(node, (), lambda n: (n, grain(columns))),
+    )
+    return Lowered((call,))
+
+
+def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, *affine = node.inputs
+    rows, columns = graph.types[x].shape
+    call = layer_norm_call(
+        x,
+        node.outputs[0],
+        (affine[0], affine[1]),
+        (rows, columns),
+        graph.types[affine[0]].size,
+        float(node.attributes["epsilon"]),  # type: ignore[arg-type]
+        node.name,
+        has_extent=bool(node.attributes.get("extent")),
+    )
+    return Lowered((call,))
+
+
+def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
+    ids, types, word, codebook, position, type_ = node.inputs
+    y = node.outputs[0]
+    rows, padded = graph.types[y].shape
+    formats = embed.EmbedFormats(node.attributes["word"], "F32", "F32" if type_ else None)  # type: ignore[arg-type]
+    fields: dict[str, Field] = {
+        **{"ids": Ref(ids), "types": Ref(types), "word": Ref(word), "position": Ref(position)},
+        **{"word_codebook": Ref(codebook) if codebook else None, "type": Ref(type_) if type_ else None},
+        **{"first_position": _integer(node, "first_position"), "out": Ref(y), "ld_out": padded},
+        **{"n": _integer(node, "columns"), "n_padded": padded},
+    }
+    call = Call(
+        kernel=Kernel(embed.embed_name(formats), lambda isa: embed.embed_ir(isa, formats)),
+        layout=embed.EmbedArgs,
+        fields=fields,
+        n_units=rows,
+        reads=tuple(x for x in node.inputs if x),
+        writes=(y,),
+        label=node.name,
+        extent=_extent(node, (), lambda n: (n, 1)),
+    )
+    return Lowered((call,))
+
+
+def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, y = node.inputs[0], node.outputs[0]
+    if node.attributes["mode"] == "cls":
+        return Lowered(aliases=(Alias(y, x),))
+    rows, columns = graph.types[x].shape
+    units = rowwise.mean_units(columns)
+    is_most = node.attributes["mode"] == "max"
+    fields: dict[str, Field] = {"x": Ref(x), "ld_x": columns, "n_rows": rows, "out": Ref(y), "n": columns}
+    call = Call(
+        kernel=Kernel(rowwise.MOST, rowwise.most_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
+        layout=rowwise.MeanArgs,
+        fields=fields,
+        n_units=units,
+        reads=(x,),
+        writes=(y,),
+        label=node.name,
+        extent=_extent(node, ("n_rows",), lambda n: (units, 1)),
+    )
+    return Lowered((call,))
+
+
+def _extent(node: Node, fields: tuple[str, ...], share: Callable[[int], tuple[int, int]]) -> Extent | None:
+    return Extent(fields, share) if node.attributes.get("extent") else None
+
+
+def _integer(node: Node, name: str) -> int:
+    value = node.attributes[name]
+    assert isinstance(value, int), f"{node.name}: {name} is {value!r}"
+    return value
+
+
+RULES = {
+    "CodedMatMul": _matmul,
+    "CodedMatMulInteger": _matmul_integer,
+    "SelfAttention": _attention,
+    "QuantizeRows": _quantize,
+    "PaddedLayerNormalization": _layer_norm,
+    "EmbedTokens": _embed,
+    "PoolRows": _pool,
+}

@@ -1,0 +1,1 @@
+"""Lowering of operators that only move data."""

@@ -1,0 +1,190 @@
+"""Choose the kernel and the loops that copy one view into another. Knows strides and sizes, no operators."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Ref
+from pliant.compiler.rewrite.view import View
+from pliant.errors import GraphError
+from pliant.ir.graph import Node
+from pliant.kernels.emit.nest import OUTER
+from pliant.kernels.move import move
+
+UNIT_BYTES = 16 << 10
+"""What a unit moves, about: enough to hide its start, little enough to share among threads."""
+
+ALONE_BYTES = 64 << 10
+"""Less than this is not worth waking another thread for."""
+
+_SHORT = 4
+_TILE_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One loop: `n` turns, and the strides in bytes of source and target."""
+
+    n: int
+    source: int
+    target: int
+
+
+def copies(source: View, target: View, size: int, label: str) -> tuple[Call, ...]:
+    """Calls that write `source` into `target`, equal in shape and apart in memory; elements of `size` bytes.
+
+    Target strides are positive and no two elements of the target share a place. Raises GraphError for
+    different shapes, since the kernel would read or write outside.
+    """
+    if source.shape != target.shape:
+        raise GraphError(
+            f"{source.tensor!r} seen as {list(source.shape)} cannot be copied into {target.tensor!r} seen as "
+            f"{list(target.shape)}."
+        )
+    if source.count == 0:
+        return ()
+    dims = [
+        Dim(n, s * size, t * size)
+        for n, s, t in zip(source.shape, source.strides, target.strides, strict=True)
+    ]
+    start = source.offset * size, target.offset * size
+    if size > max(move.SIZES):
+        dims.append(Dim(size // 8, 8, 8))
+        size = 8
+    return tuple(
+        _call(part, size, (Ref(source.tensor, at[0]), Ref(target.tensor, at[1])), label)
+        for part, at in _parts(merged(dims), start, size)
+    )
+
+
+def merged(dims: Sequence[Dim]) -> list[Dim]:
+    """Loops in the target's order, outermost first, where neighbours that walk as one are one."""
+    return collapsed(sorted(dims, key=lambda d: (-d.target, -abs(d.source))))
+
+
+def collapsed(dims: Sequence[Dim]) -> list[Dim]:
+    """Loops in their own order, outermost first, where neighbours that walk as one are one."""
+    found: list[Dim] = []
+    for dim in dims:
+        outer = found[-1] if found else None
+        if outer and outer.source == dim.n * dim.source and outer.target == dim.n * dim.target:
+            found[-1] = Dim(outer.n * dim.n, dim.source, dim.target)
+        elif dim.n != 1:
+            found.append(dim)
+    return found
+
+
+def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Dim, Dim, int]:
+    """Loops outside, the two inner ones, and how many turns of `m` are a unit.
+
+    Raises GraphError where there are more loops than a nest has.
+    """
+    *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + list(dims)
+    if len(outer) > OUTER:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) walks over {len(dims)} dimensions; kernels have {OUTER + 2}."
+        )
+    return outer, m, n, min(m.n, max(1, UNIT_BYTES // (n.n * size)))
+
+
+def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, Field]:
+    """The fields of a `Nest` in an argument structure's field `nest`; loops outermost first."""
+    inwards = tuple(reversed(outer))
+    pad = (0,) * (OUTER - len(inwards))
+    return {
+        "nest.n_outer": len(inwards),
+        "nest.dims": tuple(d.n for d in inwards) + pad,
+        "nest.source_outer": tuple(d.source for d in inwards) + pad,
+        "nest.target_outer": tuple(d.target for d in inwards) + pad,
+        "nest.m": m.n,
+        "nest.source_m": m.source,
+        "nest.target_m": m.target,
+        "nest.block": block,
+        "nest.n_blocks": -(-m.n // block),
+        "nest.n": n.n,
+        "nest.source_n": n.source,
+        "nest.target_n": n.target,
+    }
+
+
+def grain_of(n_units: int, n_bytes: int) -> int:
+    """How many units a thread takes at once when all of them move `n_bytes`."""
+    if n_bytes < ALONE_BYTES:
+        return max(n_units, 1)
+    return max(1, n_units * UNIT_BYTES // n_bytes)
+
+
+def _parts(dims: list[Dim], at: tuple[int, int], size: int) -> Iterator[tuple[list[Dim], tuple[int, int]]]:
+    """The nest cut where it has too many loops or too long a row to share."""
+    if len(dims) > OUTER + 2:
+        first, *rest = dims
+        for i in range(first.n):
+            yield from _parts(rest, (at[0] + i * first.source, at[1] + i * first.target), size)
+        return
+    last = dims[-1] if dims else Dim(1, size, size)
+    if last.target != size or last.n * size < 2 * UNIT_BYTES or len(dims) > OUTER + 1:
+        yield dims, at
+        return
+    chunk = UNIT_BYTES // size
+    whole, rest_n = divmod(last.n, chunk)
+    outer = dims[:-1]
+    inner = Dim(chunk, last.source, last.target)
+    yield [*outer, Dim(whole, chunk * last.source, chunk * last.target), inner], at
+    if rest_n:
+        done = whole * chunk
+        rest_at = at[0] + done * last.source, at[1] + done * last.target
+        yield [*outer, Dim(rest_n, last.source, last.target)], rest_at
+
+
+def _call(dims: list[Dim], size: int, at: tuple[Ref, Ref], label: str) -> Call:
+    dims, size = _widened(dims, size)
+    kind, dims = _kind(dims, size)
+    *outer, m, n = [Dim(1, 0, 0)] * (2 - len(dims)) + dims
+    if kind == "rows":
+        kernel = Kernel("move_rows", partial(move.rows_ir, name="move_rows"))
+        n = Dim(n.n * size, 1, 1)
+    else:
+        name = f"move_{kind}_{size}"
+        kernel = Kernel(name, partial(_GENERATORS[kind], name=name, size=size))
+    row_bytes = n.n * (1 if kind == "rows" else size)
+    block = min(m.n, _TILE_BLOCK if kind == "transpose" else max(1, UNIT_BYTES // row_bytes))
+    n_units = prod(d.n for d in outer) * -(-m.n // block)
+    return Call(
+        kernel=kernel,
+        layout=move.MoveArgs,
+        fields={"source": at[0], "target": at[1], **nest_fields(outer, m, n, block)},
+        n_units=n_units,
+        reads=(at[0].tensor,),
+        writes=(at[1].tensor,),
+        grain=grain_of(n_units, prod(d.n for d in outer) * m.n * row_bytes),
+        label=label,
+    )
+
+
+_GENERATORS = {"strided": move.strided_ir, "spread": move.spread_ir, "transpose": move.transpose_ir}
+
+
+def _widened(dims: list[Dim], size: int) -> tuple[list[Dim], int]:
+    """A short contiguous run as one element, if there is an element of its size."""
+    if len(dims) > 1 and dims[-1].source == dims[-1].target == size and dims[-1].n * size in move.SIZES:
+        return dims[:-1], dims[-1].n * size
+    return dims, size
+
+
+def _kind(dims: list[Dim], size: int) -> tuple[str, list[Dim]]:
+    """The kernel for these loops, and the loops in the order in which it wants them: ..., m, n."""
+    if not dims:
+        return "rows", [Dim(1, size, size)]
+    last = dims[-1]
+    if last.target == size and last.source == size:
+        return "rows", dims
+    if last.target == size and last.source == 0:
+        return "spread", dims
+    across = [i for i, d in enumerate(dims[:-1]) if d.source == size and d.n >= _SHORT]
+    if last.target == size and last.n >= _SHORT and across:
+        i = across[0]
+        return "transpose", [*dims[:i], *dims[i + 1 : -1], dims[i], last]
+    if len(dims) > 1 and dims[-2].n > last.n:
+        return "strided", [*dims[:-2], last, dims[-2]]
+    return "strided", dims

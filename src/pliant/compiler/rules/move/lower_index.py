@@ -1,0 +1,328 @@
+"""Operators that read or write where integers say: gather, scatter, reversed sequences. Know no loop."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from pliant.compiler.executable.call import Call, Kernel, Lowered, Ref, Target
+from pliant.compiler.rewrite.view import View, regular, row_major, whole
+from pliant.compiler.rules.conv.window_extents import text
+from pliant.compiler.rules.move.copy_calls import Dim, collapsed, copies, grain_of, nest_fields, two_inner
+from pliant.compiler.rules.move.lower_move import axis_of, moved, require
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node, TensorType
+from pliant.kernels.move import index, move, scatter
+
+_UNSIGNED = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`n_outer` times `n_rows` rows of `row_bytes`, found by tuples of `index` integers below `dims`.
+
+    `strides` of the tuple's dimensions in the source, `outer_strides` of source and indices: in bytes.
+    """
+
+    index: str
+    n_outer: int
+    n_rows: int
+    row_bytes: int
+    outer_strides: tuple[int, int]
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        return self.n_outer * self.n_rows * self.row_bytes
+
+
+def rows_along(shape: Sequence[int], axis: int, itemsize: int, index: str, n_rows: int) -> Rows:
+    """Rows of a dense tensor of `shape`, one index along `axis` each."""
+    row_bytes = prod(shape[axis + 1 :]) * itemsize
+    outer = shape[axis] * row_bytes, 0
+    return Rows(index, prod(shape[:axis]), n_rows, row_bytes, outer, (shape[axis],), (row_bytes,))
+
+
+def gather(node: Node, source: str, indices: str, made: str, rows: Rows) -> tuple[Call, ...]:
+    """Rows of `source` chosen by `indices`, one after another in `made`. Raises GraphError if it is empty."""
+    n_units = rows.n_outer * rows.n_rows
+    if n_units * rows.row_bytes == 0:
+        return ()
+    _check_not_empty(node, rows.dims)
+    size = rows.row_bytes if rows.row_bytes in move.SIZES else None
+    is_deep = len(rows.dims) != 1
+    name = f"gather_{rows.index}_{size or 'rows'}{'_nd' * is_deep}"
+    generate = partial(index.gather_ir, name=name, index=rows.index, size=size, is_deep=is_deep)
+    call = Call(
+        kernel=Kernel(name, generate),
+        layout=index.GatherArgs,
+        fields={
+            "source": Ref(source),
+            "indices": Ref(indices),
+            "target": Ref(made),
+            "n_rows": rows.n_rows,
+            "row_bytes": rows.row_bytes,
+            "source_outer": rows.outer_strides[0],
+            "indices_outer": rows.outer_strides[1],
+            "depth": len(rows.dims),
+            "dims": _deep(node, rows.dims),
+            "strides": _deep(node, rows.strides),
+        },
+        n_units=n_units,
+        reads=(source, indices),
+        writes=(made,),
+        grain=grain_of(n_units, n_units * (rows.row_bytes + 16)),
+        label=node.name,
+    )
+    return (call,)
+
+
+def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices = node.inputs
+    data, index_type = graph.types[x], graph.types[indices]
+    axis = axis_of(node, len(data.shape))
+    places = regular(graph.constants.get(indices), data.shape[axis])
+    if places is not None:
+        return moved(node, whole(x, data).placed(axis, *places), graph)
+    rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
+    require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
+    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
+
+
+def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices = node.inputs
+    data, index_type = graph.types[x], graph.types[indices]
+    batch = axis_of(node, len(data.shape), 0, "batch_dims")
+    depth = index_type.shape[-1]
+    require(batch + depth <= len(data.shape) and data.shape[:batch] == index_type.shape[:batch], node, graph)
+    n_rows = prod(index_type.shape[batch:-1])
+    rows = Rows(
+        index=index_dtype(node, index_type),
+        n_outer=prod(data.shape[:batch]),
+        n_rows=n_rows,
+        row_bytes=prod(data.shape[batch + depth :]) * data.itemsize,
+        outer_strides=(prod(data.shape[batch:]) * data.itemsize, n_rows * depth * index_type.itemsize),
+        dims=data.shape[batch : batch + depth],
+        strides=tuple(s * data.itemsize for s in data.strides[batch : batch + depth]),
+    )
+    require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
+    return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
+
+
+def _gather_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, y = node.inputs[0], node.inputs[1], node.outputs[0]
+    data, result = graph.types[x], graph.types[y]
+    axis = axis_of(node, len(data.shape))
+    _check_within(node, graph, graph.types[indices].shape, axis)
+    require(result.shape == graph.types[indices].shape, node, graph)
+    if result.size == 0:
+        return Lowered()
+    _check_not_empty(node, (data.shape[axis],))
+    kind, size = index_dtype(node, graph.types[indices]), data.itemsize
+    strides = [0 if i == axis else s * size for i, s in enumerate(data.strides)]
+    dims = [Dim(n, s, t * size) for n, s, t in zip(result.shape, strides, result.strides, strict=True)]
+    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    name = f"pick_{kind}_{size}"
+    n_units = prod(d.n for d in outer) * -(-m.n // block)
+    call = Call(
+        kernel=Kernel(name, partial(index.pick_ir, name=name, index=kind, size=size)),
+        layout=index.PickArgs,
+        fields={
+            "source": Ref(x),
+            "indices": Ref(indices),
+            "target": Ref(y),
+            "dim": data.shape[axis],
+            "axis_stride": data.strides[axis] * size,
+            **nest_fields(outer, m, n, block),
+        },
+        n_units=n_units,
+        reads=(x, indices),
+        writes=(y,),
+        grain=grain_of(n_units, result.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def _scatter_elements(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, updates = node.inputs
+    y = node.outputs[0]
+    data, update_type = graph.types[x], graph.types[updates]
+    axis = axis_of(node, len(data.shape))
+    _check_within(node, graph, graph.types[indices].shape, axis)
+    require(update_type.shape == graph.types[indices].shape, node, graph)
+    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
+    if update_type.size == 0 or data.size == 0:
+        return Lowered(calls=first)
+    strides = tuple(0 if i == axis else s for i, s in enumerate(data.strides))
+    places = View(y, 0, update_type.shape, strides)
+    call = place(
+        node,
+        graph,
+        (indices, updates),
+        places,
+        data.shape[axis],
+        data.strides[axis],
+        data.dtype,
+        _reduction(node),
+    )
+    return Lowered(calls=(*first, call))
+
+
+def place(
+    node: Node,
+    graph: Graph,
+    sources: tuple[str, str],
+    places: View,
+    dim: int,
+    stride: int,
+    dtype: str,
+    reduction: str = "none",
+) -> Call:
+    """Write each update where its index says: at its element of `places`, and `stride` elements per index.
+
+    `sources` are indices and updates, dense, of the shape of `places`; indices are below `dim`.
+    """
+    kind, size = index_dtype(node, graph.types[sources[0]]), graph.types[sources[1]].itemsize
+    shape = places.shape
+    dims = [
+        Dim(n, s * size, t * size) for n, s, t in zip(shape, row_major(shape), places.strides, strict=True)
+    ]
+    outer, m, n, block = two_inner(node, collapsed(dims), size)
+    row = _UNSIGNED[size] if reduction == "none" else dtype
+    name = f"place_{reduction}_{kind}_{row}"
+    n_units = prod(d.n for d in outer) * -(-m.n // block)
+    return Call(
+        kernel=Kernel(name, partial(scatter.place_ir, name=name, index=kind, dtype=row, reduction=reduction)),
+        layout=scatter.PlaceArgs,
+        fields={
+            "indices": Ref(sources[0]),
+            "updates": Ref(sources[1]),
+            "target": Ref(places.tensor, places.offset * size),
+            "dim": dim,
+            "axis_stride": stride * size,
+            **nest_fields(outer, m, n, block),
+        },
+        n_units=n_units,
+        reads=(*sources, places.tensor),
+        writes=(places.tensor,),
+        grain=n_units,
+        label=node.name,
+    )
+
+
+def _scatter_nd(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, indices, updates = node.inputs
+    y = node.outputs[0]
+    data, index_type = graph.types[x], graph.types[indices]
+    depth = index_type.shape[-1]
+    require(graph.types[updates].shape == index_type.shape[:-1] + data.shape[depth:], node, graph)
+    first = copies(whole(x, data), whole(y, graph.types[y]), data.itemsize, node.name)
+    n_rows, n = prod(index_type.shape[:-1]), prod(data.shape[depth:])
+    if n_rows * n == 0 or data.size == 0:
+        return Lowered(calls=first)
+    kind, reduction = index_dtype(node, index_type), _reduction(node)
+    dtype = _UNSIGNED[data.itemsize] if reduction == "none" else data.dtype
+    name = f"scatter_{reduction}_{kind}_{dtype}"
+    call = Call(
+        kernel=Kernel(
+            name, partial(scatter.scatter_ir, name=name, index=kind, dtype=dtype, reduction=reduction)
+        ),
+        layout=scatter.ScatterArgs,
+        fields={
+            "indices": Ref(indices),
+            "updates": Ref(updates),
+            "target": Ref(y),
+            "n": n,
+            "depth": depth,
+            "dims": _deep(node, data.shape[:depth]),
+            "strides": _deep(node, [s * data.itemsize for s in data.strides[:depth]]),
+        },
+        n_units=n_rows,
+        reads=(indices, updates, y),
+        writes=(y,),
+        grain=n_rows,
+        label=node.name,
+    )
+    return Lowered(calls=(*first, call))
+
+
+def _reverse_sequence(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, lengths = node.inputs
+    y, type_ = node.outputs[0], graph.types[x]
+    time, batch = axis_of(node, 2, 0, "time_axis"), axis_of(node, 2, 1, "batch_axis")
+    require(time != batch and graph.types[lengths].shape == (type_.shape[batch],), node, graph)
+    if type_.size == 0:
+        return Lowered()
+    call = Call(
+        kernel=Kernel("reverse_rows", partial(index.reverse_ir, name="reverse_rows")),
+        layout=index.ReverseArgs,
+        fields={
+            "source": Ref(x),
+            "lengths": Ref(lengths),
+            "target": Ref(y),
+            "time": type_.shape[time],
+            "batch_stride": type_.strides[batch] * type_.itemsize,
+            "time_stride": type_.strides[time] * type_.itemsize,
+            "row_bytes": prod(type_.shape[2:]) * type_.itemsize,
+        },
+        n_units=type_.shape[batch],
+        reads=(x, lengths),
+        writes=(y,),
+        grain=grain_of(type_.shape[batch], type_.n_bytes),
+        label=node.name,
+    )
+    return Lowered(calls=(call,))
+
+
+def index_dtype(node: Node, type_: TensorType) -> str:
+    """The name of the indices' dtype. Raises GraphError for one that no kernel reads."""
+    if type_.dtype not in index.INDEX_TYPES:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has {type_.dtype} indices; they must be "
+            f"{' or '.join(index.INDEX_TYPES)}."
+        )
+    return type_.dtype
+
+
+def _check_within(node: Node, graph: Graph, shape: tuple[int, ...], axis: int) -> None:
+    """Indices of this shape stay within the first input in every dimension but `axis`."""
+    data = graph.types[node.inputs[0]].shape
+    is_within = all(i == axis or n <= m for i, (n, m) in enumerate(zip(shape, data, strict=False)))
+    require(len(shape) == len(data) and is_within, node, graph)
+
+
+def _check_not_empty(node: Node, dims: Sequence[int]) -> None:
+    if 0 in dims:
+        raise GraphError(f"node {node.name!r} ({node.op}) reads from a dimension of length 0.")
+
+
+def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
+    if len(values) > index.DEPTH:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has tuples of {len(values)} indices; kernels read {index.DEPTH}."
+        )
+    return (*values, *(0,) * (index.DEPTH - len(values)))
+
+
+def _reduction(node: Node) -> str:
+    reduction = text(node.attributes, "reduction", "none")
+    if reduction not in scatter.REDUCTIONS:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) has the reduction {reduction!r}; there are "
+            f"{', '.join(scatter.REDUCTIONS)}."
+        )
+    return reduction
+
+
+RULES: Mapping[str, Any] = {
+    "Gather": _gather,
+    "GatherND": _gather_nd,
+    "GatherElements": _gather_elements,
+    "ScatterElements": _scatter_elements,
+    "Scatter": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "ReverseSequence": _reverse_sequence,
+}

@@ -1,0 +1,191 @@
+"""Operators that only move data: transpose, slice, concatenate, split, broadcast, tile, space and depth.
+
+Each becomes a view of its input: an alias where that is dense, a copy where it is not.
+Know views, no kernel.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pliant.compiler.executable.call import Alias, Call, Lowered, Target
+from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.rules.conv.window_extents import integer, numbers
+from pliant.compiler.rules.move.copy_calls import copies
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+
+
+def moved(node: Node, source: View, graph: Graph, output: int = 0) -> Lowered:
+    """Output number `output` as a view of a tensor: its bytes if it is dense, a copy otherwise."""
+    name = node.outputs[output]
+    if not name:
+        return Lowered()
+    size = graph.types[name].itemsize
+    if source.is_dense:
+        return Lowered(aliases=(Alias(name, source.tensor, source.offset * size),))
+    return Lowered(calls=copies(source, whole(name, graph.types[name], source.shape), size, node.name))
+
+
+def joined(parts: Sequence[Lowered]) -> Lowered:
+    """Everything that several lowerings do, in order."""
+    return Lowered(
+        calls=tuple(c for p in parts for c in p.calls),
+        aliases=tuple(a for p in parts for a in p.aliases),
+        temporaries={k: v for p in parts for k, v in p.temporaries.items()},
+        packed={k: v for p in parts for k, v in p.packed.items()},
+    )
+
+
+def static(node: Node, graph: Graph, i: int) -> np.ndarray | None:
+    """Input number `i`, which must be known before the run; None if it is absent.
+
+    Raises GraphError where the value is only known at run time.
+    """
+    if i >= len(node.inputs) or not node.inputs[i]:
+        return None
+    value = graph.constants.get(node.inputs[i])
+    if value is None:
+        raise GraphError(
+            f"node {node.name!r} ({node.op}) needs its input {node.inputs[i]!r} before the run, because a "
+            "shape depends on it; make it an initializer of the model."
+        )
+    return value
+
+
+def required(node: Node, graph: Graph, i: int) -> np.ndarray:
+    """As `static`, for an input that the operator cannot do without. Raises GraphError where it is absent."""
+    value = static(node, graph, i)
+    if value is None:
+        raise GraphError(f"node {node.name!r} ({node.op}) lacks input {i}.")
+    return value
+
+
+def require(is_fitting: bool, node: Node, graph: Graph) -> None:
+    """Raise GraphError for shapes that do not fit each other: a kernel would read or write outside."""
+    if not is_fitting:
+        shown = ", ".join(f"{x}: {graph.types[x]}" for x in (*node.inputs, *node.outputs) if x)
+        raise GraphError(f"node {node.name!r} ({node.op}) cannot do with these shapes: {shown}.")
+
+
+def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
+    """An axis attribute, counted from the front. Raises GraphError for an axis outside of `rank`."""
+    axis = integer(node.attributes, name, default)
+    room = max(rank, 1)  # a scalar has the axes of a vector
+    if not -room <= axis < room:
+        raise GraphError(f"node {node.name!r} ({node.op}) has the {name} {axis}, but {rank} dimensions.")
+    return axis % room
+
+
+def _transpose(node: Node, graph: Graph, target: Target) -> Lowered:
+    source = _input(node, graph)
+    order = numbers(node.attributes, "perm", tuple(reversed(range(len(source.shape)))))
+    return moved(node, source.transposed(order), graph)
+
+
+def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    starts, ends = required(node, graph, 1), required(node, graph, 2)
+    axes, steps = static(node, graph, 3), static(node, graph, 4)
+    chosen = range(starts.size) if axes is None else axes.ravel().tolist()
+    strides = [1] * starts.size if steps is None else steps.ravel().tolist()
+    for axis, start, end, step in zip(
+        chosen, starts.ravel().tolist(), ends.ravel().tolist(), strides, strict=True
+    ):
+        require(-len(view.shape) <= axis < len(view.shape), node, graph)
+        axis %= len(view.shape)
+        taken = range(*slice(start, end, step).indices(view.shape[axis]))
+        view = view.sliced(axis, taken.start, len(taken), step)
+    return moved(node, view, graph)
+
+
+def _concat(node: Node, graph: Graph, target: Target) -> Lowered:
+    y = node.outputs[0]
+    result = whole(y, graph.types[y])
+    full = [x for x in node.inputs if graph.types[x].size]
+    if len(full) == 1:
+        return Lowered(aliases=(Alias(y, full[0]),))
+    axis = axis_of(node, len(result.shape))
+    calls: list[Call] = []
+    at = 0
+    for x in node.inputs:
+        source = whole(x, graph.types[x])
+        calls += copies(
+            source, result.sliced(axis, at, source.shape[axis]), graph.types[y].itemsize, node.name
+        )
+        at += source.shape[axis]
+    return Lowered(calls=tuple(calls))
+
+
+def _split(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    axis = axis_of(node, len(view.shape))
+    parts, at = [], 0
+    for i, y in enumerate(node.outputs):
+        if not y:
+            raise GraphError(
+                f"node {node.name!r} (Split) leaves out output {i}, whose length is unknown then."
+            )
+        n = graph.types[y].shape[axis]
+        parts.append(moved(node, view.sliced(axis, at, n), graph, i))
+        at += n
+    return joined(parts)
+
+
+def _expand(node: Node, graph: Graph, target: Target) -> Lowered:
+    return moved(node, _input(node, graph).broadcast(graph.types[node.outputs[0]].shape), graph)
+
+
+def _tile(node: Node, graph: Graph, target: Target) -> Lowered:
+    repeats, view = required(node, graph, 1), _input(node, graph)
+    require(repeats.size == len(view.shape), node, graph)
+    pairs = list(zip(repeats.ravel().tolist(), view.shape, strict=True))
+    lifted = whole(view.tensor, graph.types[view.tensor], [k for _, n in pairs for k in (1, n)])
+    return moved(node, lifted.broadcast([k for r, n in pairs for k in (r, n)]), graph)
+
+
+def _depth_to_space(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    b = _blocksize(node)
+    depth = view.shape[1] // (b * b)
+    if node.attributes.get("mode", "DCR") == "CRD":
+        return moved(node, view.split(1, (depth, b, b)).transposed((0, 1, 4, 2, 5, 3)), graph)
+    return moved(node, view.split(1, (b, b, depth)).transposed((0, 3, 4, 1, 5, 2)), graph)
+
+
+def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
+    view = _input(node, graph)
+    b = _blocksize(node)
+    _, _, height, width = view.shape
+    parts = view.split(3, (width // b, b)).split(2, (height // b, b))
+    order = (0, 1, 3, 5, 2, 4) if node.attributes.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return moved(node, parts.transposed(order), graph)
+
+
+def _bit_cast(node: Node, graph: Graph, target: Target) -> Lowered:
+    return Lowered(aliases=(Alias(node.outputs[0], node.inputs[0]),))
+
+
+def _blocksize(node: Node) -> int:
+    size = integer(node.attributes, "blocksize", 0)
+    if size < 1:
+        raise GraphError(f"node {node.name!r} ({node.op}) has the blocksize {size}; give at least 1.")
+    return size
+
+
+def _input(node: Node, graph: Graph) -> View:
+    return whole(node.inputs[0], graph.types[node.inputs[0]])
+
+
+RULES: Mapping[str, Any] = {
+    "Transpose": _transpose,
+    "Slice": _slice,
+    "Concat": _concat,
+    "Split": _split,
+    "Expand": _expand,
+    "Tile": _tile,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "BitCast": _bit_cast,
+}

@@ -1,0 +1,158 @@
+"""Operators that put a tensor into a frame: pad, and crop or pad around the centre. Know no kernel."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Lowered, Packed, Target
+from pliant.compiler.rewrite.view import View, whole
+from pliant.compiler.rules.conv.window_extents import text
+from pliant.compiler.rules.move.copy_calls import copies
+from pliant.compiler.rules.move.lower_move import moved, require, required, static
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph, Node
+
+_MODES = ("constant", "edge", "reflect", "wrap")
+
+
+def zero_for(node: Node, graph: Graph) -> tuple[View, dict[str, Packed]]:
+    """One zero of the first output's type, and the packed constant that it is."""
+    y = node.outputs[0]
+    name, size = f"{y}.zero", graph.types[y].itemsize
+
+    def fill(memory: np.ndarray) -> None:
+        memory[:] = 0
+
+    return View(name, 0, (), ()), {name: Packed(size, fill)}
+
+
+def filled(value: View, target: View, size: int, label: str) -> tuple[Call, ...]:
+    """The one element of `value` everywhere in `target`."""
+    single = View(value.tensor, value.offset, (), ())
+    return copies(single.broadcast(target.shape), target, size, label)
+
+
+def framed(
+    inner: View, at: Sequence[int], target: View, value: View, size: int, label: str
+) -> tuple[Call, ...]:
+    """`inner` in `target` from position `at` on, `value` around it."""
+    calls = list(copies(inner, _box(target, at, inner.shape), size, label))
+    for axis, (start, n) in enumerate(zip(at, inner.shape, strict=True)):
+        within = _box(target, [*at[:axis], *[0] * (len(at) - axis)], _mixed(inner, target, axis))
+        for first, stop in ((0, start), (start + n, target.shape[axis])):
+            calls += filled(value, within.sliced(axis, first, stop - first), size, label)
+    return tuple(calls)
+
+
+def _box(view: View, at: Sequence[int], shape: Sequence[int]) -> View:
+    for axis, (start, n) in enumerate(zip(at, shape, strict=True)):
+        view = view.sliced(axis, start, n)
+    return view
+
+
+def _mixed(inner: View, outer: View, axis: int) -> tuple[int, ...]:
+    """Lengths of the inner box before `axis`, and of the outer one from there on."""
+    return inner.shape[:axis] + outer.shape[axis:]
+
+
+def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, y = node.inputs[0], node.outputs[0]
+    source, result = whole(x, graph.types[x]), whole(y, graph.types[y])
+    size = graph.types[y].itemsize
+    before, after = _pads(node, graph, len(source.shape))
+    for axis, (first, last) in enumerate(zip(before, after, strict=True)):
+        crop = max(-first, 0), max(-last, 0)
+        source = source.sliced(axis, crop[0], max(source.shape[axis] - sum(crop), 0))
+    if result.count == 0 or source.shape == result.shape:
+        return moved(node, source, graph)
+    at = [max(n, 0) for n in before]
+    mode = text(node.attributes, "mode", "constant")
+    if mode not in _MODES:
+        raise GraphError(f"node {node.name!r} (Pad) has the mode {mode!r}; there are {', '.join(_MODES)}.")
+    if mode != "constant":
+        return Lowered(calls=_mirrored(node, source, at, result, size, mode))
+    if len(node.inputs) > 2 and node.inputs[2]:
+        value = whole(node.inputs[2], graph.types[node.inputs[2]])
+        require(value.count == 1 and graph.types[node.inputs[2]].itemsize == size, node, graph)
+        return Lowered(calls=framed(source, at, result, value, size, node.name))
+    zero, packed = zero_for(node, graph)
+    return Lowered(calls=framed(source, at, result, zero, size, node.name), packed=packed)
+
+
+def _pads(node: Node, graph: Graph, rank: int) -> tuple[list[int], list[int]]:
+    """Elements before and after, of every axis; negative ones are taken away."""
+    pads, axes = required(node, graph, 1), static(node, graph, 3)
+    chosen = range(rank) if axes is None else [int(a) % rank for a in axes.ravel()]
+    before, after = [0] * rank, [0] * rank
+    numbers = [int(n) for n in pads.ravel()]
+    half = len(numbers) // 2
+    for axis, first, last in zip(chosen, numbers[:half], numbers[half:], strict=True):
+        before[axis], after[axis] = first, last
+    return before, after
+
+
+def _mirrored(
+    node: Node, source: View, at: Sequence[int], target: View, size: int, mode: str
+) -> tuple[Call, ...]:
+    """The frame made of what is inside it, axis by axis, so that corners come from finished edges."""
+    if 0 in source.shape:
+        raise GraphError(f"node {node.name!r} (Pad) has nothing of which to make its {mode} padding.")
+    calls = list(copies(source, _box(target, at, source.shape), size, node.name))
+    for axis, (start, n) in enumerate(zip(at, source.shape, strict=True)):
+        rest = len(at) - axis - 1
+        region = _box(
+            target,
+            [*[0] * (axis + 1), *at[len(at) - rest :]],
+            [*target.shape[: axis + 1], *source.shape[len(at) - rest :]],
+        )
+        borders = [*range(start), *range(start + n, target.shape[axis])]
+        places = [start + _inside(p - start, n, mode) for p in borders]
+        for first, count, place, step in _runs(borders, places):
+            calls += copies(
+                region.sliced(axis, place, count, step), region.sliced(axis, first, count), size, node.name
+            )
+    return tuple(calls)
+
+
+def _inside(p: int, n: int, mode: str) -> int:
+    """The position within 0..n-1 that a position outside repeats; `mode` is any but "constant"."""
+    if mode == "edge":
+        return min(max(p, 0), n - 1)
+    if mode == "wrap":
+        return p % n
+    period = max(2 * (n - 1), 1)
+    return min(p % period, period - p % period) if n > 1 else 0
+
+
+def _runs(targets: Sequence[int], sources: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+    """Consecutive targets whose sources have one step: (first target, count, first source, step)."""
+    i = 0
+    while i < len(targets):
+        j, step = i + 1, 0
+        while j < len(targets) and targets[j] == targets[j - 1] + 1:
+            following = sources[j] - sources[j - 1]
+            if j > i + 1 and following != step:
+                break
+            step = following
+            j += 1
+        yield targets[i], j - i, sources[i], step
+        i = j
+
+
+def _center_crop_pad(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, y = node.inputs[0], node.outputs[0]
+    source, result = whole(x, graph.types[x]), whole(y, graph.types[y])
+    size = graph.types[y].itemsize
+    at = [0] * len(source.shape)
+    for axis, (n, wanted) in enumerate(zip(source.shape, result.shape, strict=True)):
+        if n > wanted:
+            source = source.sliced(axis, (n - wanted) // 2, wanted)
+        at[axis] = max(wanted - n, 0) // 2
+    if result.count == 0 or source.shape == result.shape:
+        return moved(node, source, graph)
+    zero, packed = zero_for(node, graph)
+    return Lowered(calls=framed(source, at, result, zero, size, node.name), packed=packed)
+
+
+RULES: Mapping[str, Any] = {"Pad": _pad, "CenterCropPad": _center_crop_pad}

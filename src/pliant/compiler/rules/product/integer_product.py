@@ -1,0 +1,250 @@
+"""Lower products of bytes: what the rows of A become, how constant weights are packed, and the call.
+
+Knows shapes and forms; no operator.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rewrite.view import View, row_major
+from pliant.compiler.rules.lower_elementwise import map_calls
+from pliant.compiler.rules.move.copy_calls import copies
+from pliant.ir.graph import Graph, TensorType
+from pliant.kernels.emit.expression import leaf
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.product import matmul_integer
+from pliant.kernels.product.matmul_args import COLUMNS
+from pliant.kernels.product.matmul_integer import IntegerForm, MatmulIntegerArgs, form_for, pack, shift_of
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Constant bytes and their zero point ("" where that is 0), as a matrix of `columns`.
+
+    They are [depth, columns], or a convolution's kernels [columns, channels, taps...], whose channels are
+    innermost in the matrix's depth.
+    """
+
+    tensor: str
+    zero: str
+    columns: int
+    are_kernels: bool = False
+
+    def matrix(self, graph: Graph) -> np.ndarray:
+        """[depth, columns] int8 less the zero point, or int16 where that does not fit."""
+        values = graph.constants[self.tensor]
+        if self.are_kernels:
+            channels = values.shape[1]
+            rows = values.reshape(self.columns, channels, -1).transpose(2, 1, 0).reshape(-1, self.columns)
+        else:
+            rows = values.reshape(-1, self.columns)
+        zeros = self._zeros(graph)
+        if rows.dtype == np.int8 and not zeros.any():
+            return rows
+        less: np.ndarray = rows.astype(np.int16) - zeros
+        return less.astype(np.int8) if self.fits_bytes(graph) else less
+
+    def fits_bytes(self, graph: Graph) -> bool:
+        """Whether all values less their zero point are signed bytes."""
+        values, zeros = graph.constants[self.tensor], self._zeros(graph)
+        limits = np.iinfo(values.dtype)
+        lowest, highest = limits.min - int(zeros.max()), limits.max - int(zeros.min())
+        if lowest >= -128 and highest <= 127:
+            return True
+        if not values.size:
+            return True
+        return int(values.min()) - int(zeros.max()) >= -128 and int(values.max()) - int(zeros.min()) <= 127
+
+    def _zeros(self, graph: Graph) -> np.ndarray:
+        zeros = graph.constants[self.zero].reshape(-1) if self.zero else np.zeros(1)
+        return zeros.astype(np.int16)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A: integers in the form of a product. What BYTES takes off is the byte `zero` plus `shift`.
+
+    `moved_zero` is that byte among A's, where there is one.
+    """
+
+    tensor: str
+    count: int
+    zero: str = ""
+    is_signed: bool = False
+    shift: int = 0
+    moved_zero: str = ""
+
+
+def known(graph: Graph, tensor: str, zero: str) -> bool:
+    """Whether weights and their zero point are constants."""
+    return tensor in graph.constants and (not zero or zero in graph.constants)
+
+
+def product_form(graph: Graph, isa: Isa, a_zero: str, weights: Weights) -> IntegerForm:
+    """The form in which A and its weights meet; a zero point for each row of A is not kept in bytes."""
+    form = form_for(isa, weights.fits_bytes(graph))
+    if form is IntegerForm.BYTES and a_zero and graph.types[a_zero].size != 1:
+        return IntegerForm.WIDENED
+    return form
+
+
+def rows_of(
+    graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
+) -> tuple[Rows, Lowered]:
+    """A [..., depth] with its zero point as rows of whole words, made in temporaries of `name` if need be."""
+    rows, made = values_of(graph, isa, form, a, name, label)
+    depth, long = graph.types[a[0]].shape[-1], form.words(graph.types[a[0]].shape[-1]) * form.packing
+    if long == depth:
+        return rows, made
+    # B is zero where rows are longer than A's: what stands there does not matter.
+    extents = rows.count, depth
+    source = View(rows.tensor, 0, extents, row_major(extents))
+    longer = View(f"{name}.rows", 0, extents, (long, 1))
+    calls = copies(source, longer, form.a_bytes, label)
+    temporaries = {**made.temporaries, longer.tensor: form.a_bytes * rows.count * long}
+    return replace(rows, tensor=longer.tensor), Lowered((*made.calls, *calls), temporaries=temporaries)
+
+
+def values_of(
+    graph: Graph, isa: Isa, form: IntegerForm, a: tuple[str, str], name: str, label: str
+) -> tuple[Rows, Lowered]:
+    """As `rows_of`, in A's own shape: int16 less the zero point, or bytes as the CPU multiplies them."""
+    tensor, zero = a
+    type_ = graph.types[tensor]
+    count = prod(type_.shape[:-1])
+    if form is not IntegerForm.BYTES:
+        less = less_zero(graph, a, f"{name}.less", "int16", True, label)
+        return Rows(f"{name}.less", count), Lowered(less, temporaries={f"{name}.less": 2 * type_.size})
+    is_signed, shift = type_.dtype == "int8", shift_of(isa, type_.dtype)
+    if not shift:
+        return Rows(tensor, count, zero, is_signed, moved_zero=zero), Lowered()
+    value = (leaf(0, type_.dtype).cast("int32") + shift).cast("int8" if shift < 0 else "uint8")
+    calls: tuple[Call, ...] = ()
+    temporaries = {}
+    for x, y in ((tensor, f"{name}.shifted"), (zero, f"{name}.zero")):
+        if x:
+            shape = graph.types[x].shape
+            calls += map_calls(value, [(x, shape)], (y, shape), label)
+            temporaries[y] = prod(shape)
+    rows = Rows(f"{name}.shifted", count, zero, is_signed, shift, f"{name}.zero" if zero else "")
+    return rows, Lowered(calls, temporaries=temporaries)
+
+
+def less_zero(
+    graph: Graph, x: tuple[str, str], y: str, dtype: str, by_row: bool, label: str
+) -> tuple[Call, ...]:
+    """y = x less its zero point, which is one number or one a row, or column."""
+    name, zero = x
+    type_ = graph.types[name]
+    value, operands = leaf(0, type_.dtype).cast(dtype), [(name, type_.shape)]
+    if zero:
+        shape = graph.types[zero].shape
+        operands.append((zero, by_rows(shape) if by_row else () if prod(shape) == 1 else shape))
+        value = value - leaf(1, graph.types[zero].dtype).cast(dtype)
+    return map_calls(value, operands, (y, type_.shape), label)
+
+
+def by_rows(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A scale or zero point of A: one number, or one a row."""
+    if prod(shape) == 1:
+        return ()
+    return (*shape, 1) if len(shape) == 1 else shape
+
+
+def integer_product(
+    graph: Graph,
+    target: Target,
+    form: IntegerForm,
+    rows: Rows,
+    weights: Weights,
+    y: str,
+    label: str,
+    floats: Mapping[str, Field] | None = None,
+    activation: str | None = None,
+    first_row: int = 0,
+) -> Lowered:
+    """y (int32) from `first_row` on = rows @ weights; `floats` are what makes a float32 result of it."""
+    n_columns = weights.columns
+    depth = graph.constants[weights.tensor].size // n_columns
+    words, groups = form.words(depth), -(-n_columns // COLUMNS)
+    name = f"{weights.tensor}|{form.value}|{weights.zero}|{weights.are_kernels}"
+    packed = {
+        name: Packed(
+            groups * words * COLUMNS * form.packing * form.b_bytes,
+            partial(_fill, graph=graph, weights=weights, form=form, words=words),
+            weights.tensor,
+        )
+    }
+    zeroed: dict[str, Field] = {}
+    if form is IntegerForm.BYTES:
+        sums = f"{name}|sums"
+        fill = partial(_fill_sums, graph=graph, weights=weights)
+        packed[sums] = Packed(4 * groups * COLUMNS, fill, weights.tensor)
+        zeroed = {
+            "sums": Ref(sums),
+            "a_zero": Ref(rows.zero) if rows.zero else None,
+            "zero_is_signed": int(rows.is_signed),
+            "zero_shift": rows.shift,
+        }
+    panel = max(1, min(12, groups // (4 * target.n_threads))) if target.n_threads > 1 else groups
+    more = {**(floats or {}), **zeroed}
+    is_float = floats is not None
+    call = Call(
+        Kernel(
+            matmul_integer.matmul_integer_name(form, is_float, activation),
+            partial(matmul_integer.matmul_integer_ir, form=form, is_float=is_float, activation=activation),
+        ),
+        MatmulIntegerArgs,
+        {
+            "a": Ref(rows.tensor),
+            "b": Ref(name),
+            "c": Ref(y, 4 * first_row * n_columns),
+            "n_rows": rows.count,
+            "n_columns": n_columns,
+            "words": words,
+            "panel": panel,
+            **more,
+        },
+        matmul_integer.units(rows.count, n_columns, panel),
+        tuple(dict.fromkeys((rows.tensor, name, *(f.tensor for f in more.values() if isinstance(f, Ref))))),
+        (y,),
+        scratch_bytes=matmul_integer.scratch_bytes(),
+        label=label,
+    )
+    return Lowered((call,), packed=packed)
+
+
+def _fill(memory: np.ndarray, graph: Graph, weights: Weights, form: IntegerForm, words: int) -> None:
+    kind = np.int8 if form.b_bytes == 1 else np.int16
+    pack(weights.matrix(graph), memory.view(kind).reshape(-1, words, COLUMNS, form.packing))
+
+
+def _fill_sums(memory: np.ndarray, graph: Graph, weights: Weights) -> None:
+    out = memory.view(np.int32)
+    out[:] = 0
+    out[: weights.columns] = weights.matrix(graph).sum(axis=0, dtype=np.int32)
+
+
+def batched_product(
+    graph: Graph, a: tuple[str, str], b: tuple[str, str], y: str, label: str
+) -> tuple[Lowered, tuple[View, View], TensorType]:
+    """Both sides less their zero points in int32, and the views whose contraction is their product."""
+    calls = less_zero(graph, a, f"{y}.a", "int32", True, label)
+    calls += less_zero(graph, b, f"{y}.b", "int32", False, label)
+    left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
+    left, right = left if len(left) > 1 else (1, *left), right if len(right) > 1 else (*right, 1)
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    shape = (*batch, left[-2], right[-1])
+    p = View(f"{y}.a", 0, left, row_major(left)).broadcast((*batch, *left[-2:]))
+    q = View(f"{y}.b", 0, right, row_major(right)).broadcast((*batch, *right[-2:]))
+    views = (
+        View(p.tensor, 0, (*shape, left[-1]), (*p.strides[:-1], 0, p.strides[-1])),
+        View(q.tensor, 0, (*shape, left[-1]), (*q.strides[:-2], 0, q.strides[-1], q.strides[-2])),
+    )
+    temporaries = {f"{y}.a": 4 * prod(left), f"{y}.b": 4 * prod(right)}
+    return Lowered(calls, temporaries=temporaries), views, TensorType("int32", shape)

@@ -1,0 +1,70 @@
+"""Products and convolutions in plain loops, for schedules that ask for an order. Knows strides, no tile.
+
+LoopMatMul(a, b) and LoopConv(x, w) are MatMul and Conv of float32 without padding; `order` is "ijk" (the sum
+innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are as in FusedMatMul.
+"""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Kernel, Lowered, Target
+from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.rules.conv.window_extents import integer, numbers, real, text
+from pliant.compiler.rules.product.product_calls import lower_contraction
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.product import loop_order as loops
+
+
+def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
+    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = a.broadcast((*batch, *a.shape[-2:])), b.broadcast((*batch, *b.shape[-2:]))
+    rows, depth = a.shape[-2:]
+    columns = b.shape[-1]
+    shape = (*batch, rows, columns, depth)
+    left = View(a.tensor, a.offset, shape, (*a.strides[:-1], 0, a.strides[-1]))
+    right = View(b.tensor, b.offset, shape, (*b.strides[:-2], 0, b.strides[-1], b.strides[-2]))
+    return _contract(node, View(node.outputs[0], 0, shape[:-1], _dense(shape[:-1])), left, right)
+
+
+def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
+    """Output dimensions image, group, channel, place; summed: channel of the group, tap."""
+    x, w, y = (graph.types[t] for t in (*node.inputs[:2], node.outputs[0]))
+    rank = len(x.shape) - 2
+    groups = integer(node.attributes, "group", 1)
+    strides = numbers(node.attributes, "strides", (1,) * rank)
+    dilations = numbers(node.attributes, "dilations", (1,) * rank)
+    channels, outs = w.shape[1], w.shape[0] // groups
+    shape = (x.shape[0], groups, outs, *y.shape[2:], channels, *w.shape[2:])
+    image = x.strides
+    places = tuple(step * s for step, s in zip(image[2:], strides, strict=True))
+    taps = tuple(step * d for step, d in zip(image[2:], dilations, strict=True))
+    left = View(node.inputs[0], 0, shape, (image[0], channels * image[1], 0, *places, image[1], *taps))
+    kernel = w.strides
+    right = View(
+        node.inputs[1], 0, shape, (0, outs * kernel[0], kernel[0], *(0,) * rank, kernel[1], *kernel[2:])
+    )
+    out = View(node.outputs[0], 0, shape[: 3 + rank], _dense(shape[: 3 + rank]))
+    return _contract(node, out, left, right)
+
+
+def _contract(node: Node, out: View, left: View, right: View) -> Lowered:
+    alpha = real(node.attributes, "alpha", 1.0)
+    lowered = lower_contraction(out, (left, right), "float32", alpha=alpha, label=node.name or node.op)
+    if text(node.attributes, "order", "ijk") == "ijk":
+        return lowered
+    return Lowered(calls=tuple(_by_rows(call) for call in lowered.calls))
+
+
+def _by_rows(call: Call) -> Call:
+    return replace(call, kernel=Kernel(loops.ROWS, loops.rows_ir))
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+RULES = {"LoopMatMul": _matmul, "LoopConv": _conv}

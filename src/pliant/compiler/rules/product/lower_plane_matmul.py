@@ -1,0 +1,95 @@
+"""Products with a constant matrix that stays in k-bit codes. Knows their meaning, no loop.
+
+PlaneMatMul(a, planes, codebook, outlier rows, offsets, values, bias?, residual?) is FusedMatMul whose b is
+decoded in flight, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the
+integers of QuantizeRows(a), at the steps of int8 that the codebook and outliers are rounded to. QuantizeRows
+gives q int16 [rows, K as the planes have it] and a scale a row; of a, `a_view` sees rows by columns.
+"""
+
+from math import prod
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
+from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.rules.product.plane_args import N_INPUTS, pack_table_int8, planes_of
+from pliant.compiler.rules.product.product_calls import Product, lower_product
+from pliant.compiler.rules.row_calls import grain
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.coded import gemm_int8
+from pliant.kernels.coded.gemm_args import ACTIVATIONS
+
+
+def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
+    planes = planes_of(node, graph, 1)
+    bias, residual = (*node.inputs[1 + N_INPUTS :], "", "")[:2]
+    out = whole(node.outputs[0], graph.types[node.outputs[0]])
+    columns = out.shape[-1]
+    b = View(planes.tensors[0], 0, (a.shape[-1], columns), (columns, 1))
+    product = Product(
+        out,
+        a,
+        b.broadcast((*out.shape[:-2], *b.shape)),
+        bias or None,
+        View(residual, 0, out.shape, out.strides) if residual else None,
+        _activation(node),
+        label=node.name or node.op,
+        coded=planes,
+    )
+    return lower_product(product, dict(graph.constants), target)
+
+
+def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
+    q, scales = node.inputs[:2]
+    planes = planes_of(node, graph, 2)
+    bias, residual = (*node.inputs[2 + N_INPUTS :], "", "")[:2]
+    *_, columns = graph.types[node.outputs[0]].shape
+    rows, depth = graph.types[q].shape
+    packed = pack_table_int8(planes, graph.constants[planes.tensors[1]], target.isa)
+    table, step = packed
+    fields: dict[str, Field] = {
+        **{"gemm.a": Ref(q), "gemm.lda": depth, "gemm.c": Ref(node.outputs[0]), "gemm.ldc": columns},
+        **{"gemm.n_rows": rows, "gemm.n_columns": columns, "gemm.ldr": columns},
+        **{"gemm.bias": Ref(bias) if bias else None, "gemm.residual": Ref(residual) if residual else None},
+        **{"gemm.activation": ACTIVATIONS[_activation(node)], "a_scales": Ref(scales)},
+        "weight_step": Ref(step),
+    }
+    read_too = [x for x in (bias, residual) if x]
+    call = Call(
+        kernel=Kernel("gemm_int8", gemm_int8.gemm_int8_ir),
+        layout=gemm_int8.GemmInt8Args,
+        fields=fields | planes.fields(table, "gemm"),
+        n_units=gemm_int8.units_int8(columns) if rows else 0,
+        reads=(q, scales, *planes.reads, table, step, *read_too),
+        writes=node.outputs,
+        scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth),
+        label=node.name or node.op,
+    )
+    return Lowered((call,), packed=packed)
+
+
+def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, (q, scales) = node.inputs[0], node.outputs
+    a = read(graph, x, node.attributes.get("a_view"))
+    rows, depth = graph.types[q].shape
+    assert a.shape[0] == rows, node.name
+    call = Call(
+        kernel=Kernel("quantize_rows", gemm_int8.quantize_rows_ir),
+        layout=gemm_int8.QuantizeArgs,
+        fields={
+            **{"a": a.ref(4), "lda": a.strides[0], "n_columns": a.shape[1]},
+            **{"q": Ref(q), "ldq": depth, "n_padded": depth, "scales": Ref(scales)},
+        },
+        n_units=rows if prod(a.shape) else 0,
+        reads=(x,),
+        writes=(q, scales),
+        grain=grain(depth),
+        label=node.name or node.op,
+    )
+    return Lowered((call,))
+
+
+def _activation(node: Node) -> str | None:
+    return str(node.attributes.get("activation", "")) or None
+
+
+RULES = {"PlaneMatMul": _matmul, "PlaneMatMulInteger": _matmul_integer, "QuantizeRows": _quantize}

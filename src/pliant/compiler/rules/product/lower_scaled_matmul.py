@@ -1,0 +1,37 @@
+"""Products with constant weights that stay integers or half floats.
+
+ScaledMatMul(a, codes, scales, zeros?, bias?, residual?) is FusedMatMul whose b is (codes - zeros) * scales,
+made in flight, float32. `b_view` sees [K, N] in the codes; `scales` and `zeros` are [blocks of K or 1,
+N or 1]; `element` is the type that codes less zeros are kept in.
+"""
+
+from typing import cast
+
+from pliant.compiler.executable.call import Lowered, Target
+from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.rules.product.product_calls import Product, lower_product
+from pliant.compiler.rules.product.scaled_weights import pack_scaled
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.product.scaled_block import Element
+
+
+def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
+    x, codes, scales, zeros, bias, residual = (*node.inputs, "", "", "")[:6]
+    a = read(graph, x, node.attributes.get("a_view"))
+    matrix = read(graph, codes, node.attributes["b_view"])
+    out = whole(node.outputs[0], graph.types[node.outputs[0]])
+    b = View(codes, 0, matrix.shape, (matrix.shape[1], 1))
+    product = Product(
+        out,
+        a,
+        b.broadcast((*out.shape[:-2], *b.shape)),
+        bias or None,
+        View(residual, 0, out.shape, out.strides) if residual else None,
+        str(node.attributes.get("activation", "")) or None,
+        label=node.name or node.op,
+        scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(Element, node.attributes["element"])),
+    )
+    return lower_product(product, dict(graph.constants), target)
+
+
+RULES = {"ScaledMatMul": _matmul}

@@ -1,0 +1,300 @@
+"""Calls that multiply matrices seen through views. Knows kernels and packing, no ONNX operator."""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rewrite.view import View, merge
+from pliant.compiler.rules.product.plane_args import Planes, pack_table
+from pliant.compiler.rules.product.scaled_weights import Scaled
+from pliant.errors import GraphError
+from pliant.kernels.coded.tile import tiling
+from pliant.kernels.product import contract, matmul
+from pliant.kernels.product.contract import MAX_OPERANDS, OUT_DIMS, SUM_DIMS, ContractArgs
+from pliant.kernels.product.matmul_args import (
+    COLUMNS,
+    MAX_BATCH_DIMS,
+    MatmulArgs,
+    MatmulCodedArgs,
+    MatmulScaledArgs,
+    blocking,
+)
+from pliant.kernels.product.matmul_pack import pack_panels, packed_bytes
+
+_MAX_FREE = 4
+"""Of more leading dimensions the order stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """out = activation(alpha * a @ b + bias + residual), all views of one rank with equal batch shape.
+
+    `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
+    tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then says its
+    shape.
+    """
+
+    out: View
+    a: View
+    b: View
+    bias: str | None = None
+    residual: View | None = None
+    activation: str | None = None
+    alpha: float = 1.0
+    label: str = ""
+    coded: Planes | None = None
+    scaled: Scaled | None = None
+
+
+def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
+    """One call; a constant `b` is packed once."""
+    p = _most_rows(_across(p))
+    *batch, n_rows, depth = p.a.shape
+    n_columns = p.out.shape[-1]
+    packed: dict[str, Packed] = {}
+    if p.coded is not None:
+        b_ref, b_batch = None, p.b.strides[:-2]
+    elif p.scaled is not None:
+        packed = dict(p.scaled.packed)
+        b_ref, b_batch = Ref(p.scaled.codes), p.b.strides[:-2]
+    elif p.b.tensor in constants and 0 not in p.b.shape:
+        name, packed = _pack(p, constants[p.b.tensor])
+        b_ref, b_batch = Ref(name), _panel_strides(p.b)
+    else:
+        b_ref, b_batch = p.b.ref(4), p.b.strides[:-2]
+    residual_batch = p.residual.strides[:-2] if p.residual else (0,) * len(batch)
+    extents, strides = merge(batch, [p.a.strides[:-2], b_batch, p.out.strides[:-2], residual_batch])
+    if len(extents) > MAX_BATCH_DIMS:
+        raise GraphError(
+            f"node {p.label!r} has {len(extents)} separate batch dimensions; kernels walk {MAX_BATCH_DIMS}."
+        )
+    n_batch = prod(extents)
+    blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, tiling(target.isa).panel)
+    a_row, a_column = p.a.strides[-2:]
+    fields: dict[str, Field] = {
+        "a": p.a.ref(4),
+        "b": b_ref,
+        "c": p.out.ref(4),
+        "bias": Ref(p.bias) if p.bias else None,
+        "residual": p.residual.ref(4) if p.residual else None,
+        "n_rows": n_rows,
+        "n_columns": n_columns,
+        "depth": depth,
+        "a_row": a_row,
+        "a_column": 1 if depth == 1 else a_column,
+        "b_row": p.b.strides[-2],
+        "b_column": p.b.strides[-1],
+        "c_row": p.out.strides[-2],
+        "residual_row": p.residual.strides[-2] if p.residual else 0,
+        "is_packed": int(bool(packed)),
+        "row_block": blocks.row_block,
+        "panel": blocks.panel,
+        "skipped": blocks.panel * (target.n_threads - 1),
+        "extents": _filled(extents, 1),
+        **{
+            name: _filled(s, 0)
+            for name, s in zip(("a_batch", "b_batch", "c_batch", "residual_batch"), strides, strict=True)
+        },
+        "alpha": 1.0 if packed else p.alpha,
+    }
+    reads = [p.a.tensor, b_ref and b_ref.tensor, p.bias, p.residual.tensor if p.residual else None]
+    activation, bits = p.activation, None if p.coded is None else p.coded.bits
+    element = None if p.scaled is None else p.scaled.element
+    layout: type[ctypes.Structure] = MatmulArgs
+    if p.coded is not None:
+        table, made = pack_table(p.coded, constants[p.coded.tensors[1]], target.isa)
+        packed = {table: made}
+        fields = {f"product.{name}": value for name, value in fields.items()}
+        fields |= p.coded.fields(table, "coded")
+        reads += [*p.coded.reads, table]
+        layout = MatmulCodedArgs
+    if p.scaled is not None:
+        fields = {f"product.{name}": value for name, value in fields.items()}
+        fields |= {"scales": Ref(p.scaled.scales), "rows_per_scale": p.scaled.rows_per_scale}
+        reads.append(p.scaled.scales)
+        layout = MatmulScaledArgs
+    call = Call(
+        kernel=Kernel(
+            matmul.matmul_name(activation, bits, element),
+            lambda isa: matmul.matmul_ir(isa, activation, bits, element),
+        ),
+        layout=layout,
+        fields=fields,
+        n_units=blocks.units(n_batch, n_rows, n_columns),
+        reads=tuple(dict.fromkeys(x for x in reads if x)),
+        writes=(p.out.tensor,),
+        scratch_bytes=matmul.scratch_bytes(blocks.row_block, target.isa),
+        label=p.label,
+    )
+    return Lowered(calls=(call,), packed=packed)
+
+
+def lower_contraction(
+    out: View,
+    operands: tuple[View, ...],
+    dtype: str,
+    *,
+    added: View | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    label: str = "",
+) -> Lowered:
+    """out = alpha * sum over the operands' last dimensions of their product + beta * added.
+
+    Operands have `out`'s dimensions, then the summed ones; `out` is contiguous.
+    """
+    shape, summed = out.shape, operands[0].shape[len(out.shape) :]
+    assert len(shape) <= OUT_DIMS, label
+    assert len(summed) <= SUM_DIMS, label
+    assert len(operands) <= MAX_OPERANDS, label
+    itemsize = np.dtype(_numpy(dtype)).itemsize
+    strides: list[int] = []
+    for x in operands:
+        strides += _behind(x.strides[: len(shape)], OUT_DIMS, 0) + _behind(
+            x.strides[len(shape) :], SUM_DIMS, 0
+        )
+    strides += [0] * (MAX_OPERANDS * (OUT_DIMS + SUM_DIMS) - len(strides))
+    refs = [x.ref(itemsize) for x in operands]
+    n = len(operands)
+    along = [x.strides[len(shape) - 1] for x in (*operands, added or out)] if shape else []
+    is_vector = bool(along) and set(along) <= {0, 1}
+    pattern = "".join("sc"[step] for step in along) if is_vector else ""
+    call = Call(
+        kernel=Kernel(
+            contract.contract_name(dtype, n, pattern),
+            lambda isa: contract.contract_ir(isa, dtype, n, pattern),
+        ),
+        layout=ContractArgs,
+        fields={
+            "out": out.ref(itemsize),
+            "c": added.ref(itemsize) if added else None,
+            "operands": (*refs, *(None,) * (MAX_OPERANDS - n)),
+            "extents": tuple(_behind(shape, OUT_DIMS, 1) + _behind(summed, SUM_DIMS, 1)),
+            "strides": tuple(strides),
+            "c_strides": tuple(_behind(added.strides if added else (), OUT_DIMS, 0)),
+            "alpha": alpha,
+            "beta": beta,
+        },
+        n_units=prod(shape[:-1]) if 0 not in shape else 0,
+        reads=tuple(dict.fromkeys(x.tensor for x in (*operands, *((added,) if added else ())))),
+        writes=(out.tensor,),
+        label=label,
+    )
+    return Lowered(calls=(call,))
+
+
+def _across(p: Product) -> Product:
+    """A single column of an A whose columns are contiguous as a row: kernels read B so, and would copy A."""
+    is_column = p.out.shape[-1] == 1 and p.out.strides[-2] == 1
+    is_bare = p.bias is None and p.residual is None and p.coded is None and p.scaled is None
+    if not (is_column and is_bare and p.a.strides[-2] == 1 and p.a.shape[-2] > 1 and p.a.shape[-1] > 1):
+        return p
+    return replace(p, out=_turned(p.out), a=_turned(p.b), b=_turned(p.a))
+
+
+def _turned(v: View) -> View:
+    """Rows as columns."""
+    rank = len(v.shape)
+    return v.transposed((*range(rank - 2), rank - 1, rank - 2))
+
+
+def _most_rows(p: Product) -> Product:
+    """The product with as many rows as its operands' strides allow, B being read once for all of them.
+
+    The dimensions along which B does not change, rows among them, may come in any order: of a sequence-first
+    batch [L, B, K] that was transposed from [B, L, K], B products have L rows each, not L products B rows.
+    An A whose columns are not neighbours is copied along its rows, which then stay.
+    """
+    axes = range(len(p.a.shape) - 1)
+    free = [i for i in axes if (i == axes[-1] or p.b.strides[i] == 0) and p.a.shape[i] != 1]
+    if len(free) > _MAX_FREE or p.a.strides[-1] != 1:
+        return _fold_rows(p)
+    kept = [i for i in axes if i not in free]
+    orders = [axes, *((*kept, *order) for order in permutations(free) if order)]
+    found = [_fold_rows(_reordered(p, order)) for order in orders]
+    return max(found, key=lambda q: q.a.shape[-2])  # the first of several
+
+
+def _reordered(p: Product, order: Sequence[int]) -> Product:
+    """Leading dimension i is dimension order[i]."""
+    if tuple(order) == tuple(range(len(order))):
+        return p
+    steps = (*p.b.strides[:-2], 0)
+    lead = [p.a.shape[i] for i in order[:-1]], [steps[i] for i in order[:-1]]
+    b = View(p.b.tensor, p.b.offset, (*lead[0], *p.b.shape[-2:]), (*lead[1], *p.b.strides[-2:]))
+    last = len(order)
+    residual = p.residual.transposed((*order, last)) if p.residual else None
+    return replace(
+        p, a=p.a.transposed((*order, last)), out=p.out.transposed((*order, last)), b=b, residual=residual
+    )
+
+
+def _fold_rows(p: Product) -> Product:
+    """Batch dimensions along which B does not change become rows, where A, C and the residual allow it."""
+    while len(p.a.shape) > 2:
+        views = [v for v in (p.a, p.out, p.residual) if v is not None]
+        is_even = all(v.strides[-3] == v.strides[-2] * v.shape[-2] for v in views) or p.a.shape[-3] == 1
+        is_single = p.a.shape[-2] == 1 and p.b.strides[-3] == 0
+        if (p.b.strides[-3] != 0 and p.a.shape[-3] != 1) or not (is_even or is_single):
+            return p
+        residual = _rows_folded(p.residual) if p.residual else None
+        b = View(
+            p.b.tensor, p.b.offset, (*p.b.shape[:-3], *p.b.shape[-2:]), (*p.b.strides[:-3], *p.b.strides[-2:])
+        )
+        p = replace(p, out=_rows_folded(p.out), a=_rows_folded(p.a), b=b, residual=residual)
+    return p
+
+
+def _rows_folded(v: View) -> View:
+    *outer, n, rows, columns = v.shape
+    *outer_strides, stride, row, column = v.strides
+    step = stride if rows == 1 else row
+    return View(v.tensor, v.offset, (*outer, n * rows, columns), (*outer_strides, step, column))
+
+
+def _pack(p: Product, array: np.ndarray) -> tuple[str, dict[str, Packed]]:
+    """B in panels, one after another for each batch index that differs."""
+    shape = tuple(1 if s == 0 else n for n, s in zip(p.b.shape[:-2], p.b.strides[:-2], strict=True))
+    depth, n_columns = p.b.shape[-2:]
+    name = f"{p.b.tensor}|panels|{','.join(map(str, (*p.b.attribute, p.alpha)))}"
+    each = packed_bytes(depth, n_columns)
+    n = prod(shape)
+    view, alpha = p.b, p.alpha
+
+    def fill(memory: np.ndarray) -> None:
+        out = memory.view(np.float32).reshape(n, -1, depth, COLUMNS)
+        flat = np.ascontiguousarray(array).reshape(-1)[view.offset :]
+        matrices = np.lib.stride_tricks.as_strided(
+            flat, (*shape, depth, n_columns), [4 * s for s in view.strides], writeable=False
+        ).reshape(n, depth, n_columns)
+        for matrix, panels in zip(matrices, out, strict=True):
+            pack_panels(matrix, panels, alpha)
+
+    return name, {name: Packed(n * each, fill, p.b.tensor)}
+
+
+def _panel_strides(b: View) -> tuple[int, ...]:
+    """Batch strides of the panels, in floats."""
+    strides: list[int] = []
+    step = packed_bytes(*b.shape[-2:]) // 4
+    for n, s in zip(reversed(b.shape[:-2]), reversed(b.strides[:-2]), strict=True):
+        strides.insert(0, 0 if s == 0 else step)
+        step *= 1 if s == 0 else n
+    return tuple(strides)
+
+
+def _filled(numbers: list[int], with_: int) -> tuple[int, ...]:
+    return (*(with_,) * (MAX_BATCH_DIMS - len(numbers)), *numbers)
+
+
+def _behind(numbers: tuple[int, ...] | list[int], length: int, with_: int) -> list[int]:
+    return [with_] * (length - len(numbers)) + list(numbers)
+
+
+def _numpy(dtype: str) -> str:
+    return "uint16" if dtype == "bfloat16" else dtype

@@ -1,0 +1,68 @@
+"""Pack constant weights that stay integers or half floats, with their scales."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from pliant.compiler.executable.call import Packed
+from pliant.compiler.rewrite.affine import seen, spread
+from pliant.compiler.rewrite.view import View
+from pliant.kernels.product.matmul_args import COLUMNS
+from pliant.kernels.product.scaled_block import ELEMENT_BYTES, Element
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """B [K, N] = codes * scales: the packed constants of both, and how the kernel reads them."""
+
+    codes: str
+    scales: str
+    element: Element
+    rows_per_scale: int
+    packed: Mapping[str, Packed]
+
+
+def pack_scaled(
+    constants: Mapping[str, np.ndarray], matrix: View, zero: str, scales: str, element: Element
+) -> Scaled:
+    """(matrix - zero) * scales: `matrix` [K, N] views a constant, the others are [blocks of K or 1, N or 1].
+
+    `zero` is "" where there is none. The difference fits `element`.
+    """
+    depth, columns = matrix.shape
+    groups = -(-columns // COLUMNS)
+    factors = constants[scales]
+    name = f"{matrix.tensor}|{element}|{','.join(map(str, matrix.attribute))}|{zero}"
+    by = f"{matrix.tensor}|scales|{scales}|{columns}"
+    zeros = constants[zero] if zero else None
+    fill = partial(_fill_codes, codes=constants[matrix.tensor], matrix=matrix, zeros=zeros, element=element)
+    packed = {
+        name: Packed(groups * depth * COLUMNS * ELEMENT_BYTES[element], fill, matrix.tensor),
+        by: Packed(4 * len(factors) * groups * COLUMNS, partial(_fill_scales, scales=factors, n=columns)),
+    }
+    return Scaled(name, by, element, depth // len(factors), packed)
+
+
+def _fill_codes(
+    memory: np.ndarray, codes: np.ndarray, matrix: View, zeros: np.ndarray | None, element: Element
+) -> None:
+    depth, columns = matrix.shape
+    kind = np.dtype("uint16" if "float" in element else element)
+    out = memory.view(kind).reshape(-1, depth, COLUMNS)
+    out[-1] = 0
+    values = seen(codes, matrix)
+    if "float" in element:
+        values = values.view(kind)  # bits as they are
+    less = None if zeros is None else np.broadcast_to(spread(zeros, (depth, zeros.shape[1])), matrix.shape)
+    for group, panel in enumerate(out):  # group by group: no second copy of the whole
+        own = slice(group * COLUMNS, min((group + 1) * COLUMNS, columns))
+        part = values[:, own]
+        panel[:, : part.shape[1]] = part if less is None else part.astype(np.int16) - less[:, own]
+
+
+def _fill_scales(memory: np.ndarray, scales: np.ndarray, n: int) -> None:
+    out = memory.view(np.float32).reshape(len(scales), -1)
+    out[:, :n] = scales
+    out[:, n:] = 0.0

@@ -1,0 +1,43 @@
+"""Calls of the float32 kernels over rows. Knows no operator and no graph."""
+
+from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref
+from pliant.kernels.rows import rowwise
+
+
+def layer_norm_call(
+    x: str,
+    out: str,
+    affine: tuple[str, str],
+    shape: tuple[int, int],
+    n: int,
+    epsilon: float,
+    label: str = "",
+    *,
+    has_extent: bool = False,
+) -> Call:
+    """out = layer norm over the first `n` columns of x, float32 `shape`; the other columns become zero.
+
+    `affine` are n weights and n biases; with an extent it may run over fewer rows.
+    """
+    rows, columns = shape
+    fields: dict[str, Field] = {
+        **{"x": Ref(x), "ld_x": columns, "out": Ref(out), "ld_out": columns, "n": n, "n_padded": columns},
+        **{"weight": Ref(affine[0]), "bias": Ref(affine[1]), "eps": epsilon},
+    }
+    return Call(
+        kernel=Kernel(rowwise.LAYER_NORM, rowwise.layer_norm_ir),
+        layout=rowwise.LayerNormArgs,
+        fields=fields,
+        n_units=rows,
+        reads=(x, *affine),
+        writes=(out,),
+        grain=grain(columns),
+        label=label,
+        in_place=x,
+        extent=Extent((), lambda n_rows: (n_rows, grain(columns))) if has_extent else None,
+    )
+
+
+def grain(columns: int) -> int:
+    """Rows of `columns` floats that are worth handing out together."""
+    return max(1, 2048 // columns)

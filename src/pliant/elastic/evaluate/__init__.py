@@ -1,0 +1,1 @@
+"""Accuracy of answers, with intervals."""

@@ -1,0 +1,49 @@
+"""Labelled inputs, the engine's state between layers, and what an answer is worth. Chooses nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.models.tokenizer import Encoded
+from pliant.run.submodel.engine import Engine
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One tokenised input and the index of its label."""
+
+    encoded: Encoded
+    label: int
+
+
+def spread(examples: Sequence[T], limit: int | None) -> tuple[T, ...]:
+    """All examples, or `limit` of them at even steps."""
+    step = 1 if limit is None else max(1, len(examples) // limit)
+    return tuple(examples[::step][:limit])
+
+
+def embedded(engine: Engine, encoded: Encoded) -> Float[np.ndarray, "T d"]:
+    """What enters the first layer."""
+    engine.embed(encoded.ids, encoded.types)
+    return engine.encoder.hidden[: encoded.n_tokens].copy()
+
+
+def through(
+    engine: Engine, layer: int, width: int, hidden: Float[np.ndarray, "T d"]
+) -> Float[np.ndarray, "T d"]:
+    """What leaves `layer` when `hidden` enters it."""
+    n = len(hidden)
+    engine.encoder.hidden[:n] = hidden
+    engine.layer(layer, width, n)
+    return engine.encoder.hidden[:n].copy()
+
+
+def log_likelihood(logits: Float[np.ndarray, " C"], label: int) -> float:
+    """The natural logarithm of the probability that `logits` give `label`."""
+    z = logits.astype(np.float64)
+    return float(z[label] - z.max() - np.log(np.exp(z - z.max()).sum()))

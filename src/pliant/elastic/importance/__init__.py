@@ -1,0 +1,19 @@
+"""How much each shard matters (STI 5.2): the paper's ablation and its first-order estimate."""
+
+from pliant.elastic.evaluate.answers import Labelled
+from pliant.elastic.importance.ablation import Ablation, ablate
+from pliant.elastic.importance.bits import FULL_BITS, LOWEST_BITS
+from pliant.elastic.importance.compare import draw_importance, importance_text, rank_correlation
+from pliant.elastic.importance.gradient import first_order
+
+__all__ = [
+    "FULL_BITS",
+    "LOWEST_BITS",
+    "Ablation",
+    "Labelled",
+    "ablate",
+    "draw_importance",
+    "first_order",
+    "importance_text",
+    "rank_correlation",
+]

@@ -1,0 +1,90 @@
+"""What a router chooses among: anything that answers a request and says how long it will take.
+
+Knows no implementation: a local session, a cluster and a remote node are three of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.time_curve import TimeCurve
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An input of `length` items, as text or as tensors by name; `deadline_s` counts from its arrival.
+
+    Alone, it gets the most accurate answer there is. With a deadline, the most accurate that keeps it, or
+    else the fastest; with a floor only, the fastest at least that accurate.
+    """
+
+    length: int
+    text: str | None = None
+    tensors: Mapping[str, "np.ndarray[Any, Any]"] = field(default_factory=dict)
+    deadline_s: float | None = None
+    accuracy_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 0:
+            raise InputError(f"a request has length {self.length}; lengths are 0 or more.")
+        if self.text is None and not self.tensors:
+            raise InputError("a request has neither text nor tensors; give one of them.")
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise InputError(f"a request has {self.deadline_s} s left; give a deadline above 0, or none.")
+        if self.accuracy_floor is not None and not 0 <= self.accuracy_floor <= 1:
+            raise InputError(f"a request has a floor of {self.accuracy_floor}; give a fraction, or none.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: its tensors by name, who gave it, how long that took, and how good it is known to be.
+
+    `whole_s` is what the best answer that the endpoint has would have taken at the same pace. `cut` tells of
+    an elastic model why layers or slices may be left out: see `plan.submodel.submodel.Cut`.
+    """
+
+    outputs: Mapping[str, "np.ndarray[Any, Any]"]
+    endpoint: str
+    seconds: float
+    accuracy: float | None = None
+    whole_s: float | None = None
+    cut: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What an endpoint expects of a request: seconds, accuracy in 0..1 and joules, None where unknown."""
+
+    seconds: float
+    accuracy: float | None = None
+    energy_j: float | None = None
+
+
+@runtime_checkable
+class Endpoint(Protocol):
+    """Anything that can answer a request and estimate how long it will take."""
+
+    @property
+    def name(self) -> str:
+        """What the node's logs and metrics call it."""
+        ...
+
+    @property
+    def best(self) -> float | None:
+        """The accuracy that inputs of any length can have; None where it was never measured."""
+        ...
+
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        """Seconds by input length of answers at least that accurate. Raises BudgetError if it has none."""
+        ...
+
+    def estimate(self, request: Request) -> Estimate:
+        """What `run(request)` would take now."""
+        ...
+
+    def run(self, request: Request) -> Reply:
+        """The answer. Raises PliantError if it cannot be given."""
+        ...

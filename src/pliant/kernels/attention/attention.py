@@ -1,0 +1,192 @@
+"""Fused attention: softmax(scale * q k^T + mask) v without the score matrix. Knows strides, no weights.
+
+Vector lanes are query rows. A unit is a head and a block of up to `block_rows` rows: its queries are
+transposed into scratch, so that scores come out as [key][row] (a broadcast of k times vectors of q),
+softmax runs down columns with no sums across lanes, and the output is a broadcast of v times vectors
+of weights. Only the block's scores exist, in scratch. Keys and values of a head are copied there too,
+once per head, because their rows lie a power of two apart and would share a few cache sets.
+"""
+
+import ctypes
+from collections.abc import Callable
+from math import e as euler
+from math import log2
+
+from pliant.kernels.attention.attention_mask import hide_later, hide_masked
+from pliant.kernels.attention.attention_tiles import (
+    Strip,
+    copy_head,
+    exponentiate,
+    fill_queries,
+    lay_out,
+    score,
+    scratch_floats,
+    weigh,
+    write_rows,
+)
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value
+
+_VECTORS = 3  # of rows in a full block: with 4 broadcasts, 12 sums fill AVX2's 16 registers
+
+
+_AXES = ("batch", "head", "row")
+
+
+class AttentionArgs(ctypes.Structure):
+    """out[b, h, t] = softmax(scale * q[b, h, t] k[b, g]^T + mask[b, h, t]) v[b, g] with g = h // group.
+
+    float32; strides in floats, of batch, head and row; columns are contiguous. `mask` (null for none) is
+    added; its stride is 0 along what it does not depend on. With `is_causal` row t sees keys up to
+    t + `shift`. A row that sees no key is NaN, or zero if `is_empty_zero`.
+    """
+
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("mask", ctypes.c_void_p),
+        *((f"{name}_{d}", ctypes.c_int64) for name in ("q", "k", "v", "out", "mask") for d in _AXES),
+        ("n_heads", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("n_rows", ctypes.c_int64),
+        ("n_tokens", ctypes.c_int64),
+        ("is_causal", ctypes.c_int64),
+        ("shift", ctypes.c_int64),
+        ("is_empty_zero", ctypes.c_int64),
+        ("scale", ctypes.c_float),
+    )
+
+
+def of_qkv(
+    qkv: int, ld_qkv: int, out: int, ld_out: int, n_heads: int, head_dim: int, scale: float
+) -> AttentionArgs:
+    """The arguments for one sequence: rows of qkv hold q, k and v of head 0, then of head 1, ...
+
+    qkv and out are addresses; `n_rows` and `n_tokens` are left to be set.
+    """
+    wide = 3 * head_dim
+    args = AttentionArgs(q=qkv, k=qkv + 4 * head_dim, v=qkv + 8 * head_dim, out=out, n_heads=n_heads, group=1)
+    for name in ("q", "k", "v"):
+        setattr(args, f"{name}_head", wide)
+        setattr(args, f"{name}_row", ld_qkv)
+    args.out_head, args.out_row, args.scale = head_dim, ld_out, scale
+    return args
+
+
+def block_rows(isa: Isa) -> int:
+    """Query rows of one unit."""
+    return _VECTORS * isa.lanes
+
+
+def blocks(n_tokens: int, isa: Isa) -> int:
+    """Row blocks of a sequence; unit u is block u % blocks of head u // blocks."""
+    return -(-n_tokens // block_rows(isa))
+
+
+def units(n_heads: int, n_tokens: int, isa: Isa) -> int:
+    """Units of attention over `n_heads` heads."""
+    return n_heads * blocks(n_tokens, isa)
+
+
+def grain(n_heads: int, n_tokens: int, isa: Isa, n_threads: int) -> int:
+    """Units to take at a time: whole heads where every thread gets one, so that each is copied once."""
+    return blocks(n_tokens, isa) if n_heads % n_threads == 0 or n_heads >= 4 * n_threads else 1
+
+
+def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa, value_dim: int | None = None) -> int:
+    """What each thread needs for up to `n_tokens` keys."""
+    return 4 * scratch_floats(head_dim, value_dim or head_dim, n_tokens, block_rows(isa))
+
+
+def attention_name(head_dim: int, value_dim: int | None = None) -> str:
+    """The kernel's name for heads of `head_dim` columns, in the values `value_dim`."""
+    return f"attention{head_dim}" if value_dim in (None, head_dim) else f"attention{head_dim}_{value_dim}"
+
+
+def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
+    """The kernel `attention_name(...)` with AttentionArgs."""
+    module = Module(isa)
+    strips = {
+        n: Strip(head_dim, value_dim or head_dim, n, block_rows(isa), isa.lanes, isa.registers)
+        for n in range(1, _VECTORS + 1)
+    }
+    for strip in strips.values():
+        _write_attend(module, strip)
+    with module.kernel(attention_name(head_dim, value_dim)) as f:
+        args, lo, hi, scratch = f.params
+        n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
+        n_heads, group = f.fields(args, AttentionArgs, "n_heads", "group")
+        rows = block_rows(isa)
+        per_head = (n_rows + (rows - 1)) // rows
+        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as turn:
+            whole = turn.index // per_head
+            batch, head = whole // n_heads, whole % n_heads
+            shared = head // group
+            is_new = batch.compare("ne", turn.carried[0]) | shared.compare("ne", turn.carried[1])
+            with f.when(is_new):
+                arrays = lay_out(f, scratch, n_tokens, strips[1])
+                k, v = (_head(f, args, name, batch, shared) for name in ("k", "v"))
+                copy_head(f, k, v, n_tokens, arrays, strips[1])
+            first = (turn.index % per_head) * rows
+            n_vectors = f.least((n_rows - first + (isa.lanes - 1)) // isa.lanes, _VECTORS)
+            f.match(n_vectors, {n: _call_attend(f, n, batch, head, first) for n in range(1, _VECTORS + 1)})
+            turn.carry([batch, shared])
+    return module.text()
+
+
+def _head(f: Function, args: Value, name: str, batch: Value, head: Value) -> tuple[Value, Value]:
+    """The first row of a head, and its row stride."""
+    pointer, by_batch, by_head, row = f.fields(
+        args, AttentionArgs, name, f"{name}_batch", f"{name}_head", f"{name}_row"
+    )
+    return f.at(pointer, batch * by_batch + head * by_head), row
+
+
+def _call_attend(f: Function, vectors: int, batch: Value, head: Value, first: Value) -> Callable[[], None]:
+    args, _, _, scratch = f.params
+
+    def call() -> None:
+        f.call(f"attend{vectors}", "void", args, scratch, batch, head, first)
+
+    return call
+
+
+def _write_attend(module: Module, strip: Strip) -> None:
+    """`attend<vectors>(args, scratch, batch, head, first)`: one block of rows, from row `first` on."""
+    params = [("args", "ptr"), ("scratch", "ptr"), ("batch", "i64"), ("head", "i64"), ("first", "i64")]
+    with module.function(f"attend{strip.vectors}", params, attributes="noinline", is_exported=False) as f:
+        args, scratch, batch, head, first = f.params
+        names = ("n_rows", "n_tokens", "scale", "mask", "is_causal", "shift", "is_empty_zero")
+        n_rows, n_tokens, scale, mask, is_causal, shift, is_empty_zero = f.fields(args, AttentionArgs, *names)
+        arrays = lay_out(f, scratch, n_tokens, strip)
+        # Lanes past the last row repeat it: no read beyond the end, and nobody keeps their result.
+        rows = [f.least(first + i, n_rows - 1) for i in range(strip.rows)]
+        q, ld_q = _head(f, args, "q", batch, head)
+        fill_queries(f, strip, q, ld_q, rows, scale * log2(euler), arrays.queries)
+        # Keys that no row of the block sees cost nothing; one stays, so that there is a maximum.
+        seen = f.least(first + strip.rows + shift, n_tokens)
+        seen = f.select(seen < 1, f.const(1), seen)
+        n_keys = f.select(is_causal.compare("ne", 0), seen, n_tokens)
+        tops = score(f, strip, n_keys, arrays)
+
+        def masked() -> list[Value]:
+            start, ld = _head(f, args, "mask", batch, head)
+            return hide_masked(f, strip, n_keys, arrays, start, ld, rows)
+
+        tops = f.choose(mask.compare("ne", 0), masked, lambda: tops)
+        tops = f.choose(
+            is_causal.compare("ne", 0),
+            lambda: hide_later(f, strip, n_keys, arrays, first + shift),
+            lambda: tops,
+        )
+        shares = exponentiate(f, strip, n_keys, arrays, tops)
+        zeroes = f.splat(is_empty_zero.compare("ne", 0))
+        empty = [share.compare("uno", share) & zeroes for share in shares]
+        weigh(f, strip, n_tokens, n_keys, arrays, shares, empty)
+        out, ld_out = _head(f, args, "out", batch, head)
+        destination = f.at(out, first * ld_out)
+        write_rows(f, strip, f.least(n_rows - first, strip.rows), arrays.outputs, destination, ld_out)
+        f.ret()

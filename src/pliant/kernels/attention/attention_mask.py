@@ -1,0 +1,88 @@
+"""Masks on a block of scores in scratch: added, or later keys hidden. Knows no heads and no softmax."""
+
+from collections.abc import Callable, Sequence
+from math import e as euler
+from math import inf, log2
+
+from pliant.kernels.attention.attention_tiles import QUAD, Scratch, Strip, quad_of_rows, rows_at
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.vmath import largest
+
+_LOWEST = -3.0e38  # what a mask of the lowest float becomes: times log2(e) it would be -inf
+
+
+def hide_masked(
+    f: Function, strip: Strip, n_keys: Value, at: Scratch, mask: Value, ld: Value, rows: Sequence[Value]
+) -> list[Value]:
+    """log2(e) * mask is added to the scores; the new maxima. `ld` is 0 where all rows share a mask."""
+    lowest = [f.const(-inf, f.vec)] * strip.vectors
+
+    def shared() -> list[Value]:
+        with f.loop(0, n_keys, carry=lowest) as turn:
+            by = _scaled(f, f.splat(f.load(f.at(mask, turn.index))))
+            turn.carry(_shift(f, strip, at, turn.index, [by] * strip.vectors, turn.carried))
+        return turn.carried
+
+    def by_row() -> list[Value]:
+        starts = [f.at(mask, row * ld) for row in rows]
+        blocks = [starts[v * f.lanes : (v + 1) * f.lanes] for v in range(strip.vectors)]
+        whole = n_keys & -QUAD
+        with f.loop(0, whole, QUAD, carry=lowest) as turn:
+            tops = turn.carried
+            quads = [quad_of_rows(f, block, turn.index) for block in blocks]
+            for i in range(QUAD):
+                by = [_scaled(f, quad[i]) for quad in quads]
+                tops = _shift(f, strip, at, turn.index + i, by, tops)
+            turn.carry(tops)
+        with f.loop(whole, n_keys, carry=turn.carried) as rest:
+            by = [_scaled(f, rows_at(f, block, rest.index)) for block in blocks]
+            rest.carry(_shift(f, strip, at, rest.index, by, rest.carried))
+        return rest.carried
+
+    return f.choose(ld.compare("eq", 0), shared, by_row)
+
+
+def hide_later(f: Function, strip: Strip, n_keys: Value, at: Scratch, last: Value) -> list[Value]:
+    """Row i of the block keeps keys up to `last` + i; the new maxima."""
+    numbers = [
+        f.splat(last) + f.lanes_of(range(v * f.lanes, (v + 1) * f.lanes), "i64") for v in range(strip.vectors)
+    ]
+    hidden = f.const(-inf, f.vec)
+    with f.loop(0, n_keys, carry=[hidden] * strip.vectors) as turn:
+        key = f.splat(turn.index)
+
+        def hide(v: int, score: Value) -> Value:
+            return f.select(key > numbers[v], hidden, score)
+
+        turn.carry(_change(f, strip, at, turn.index, hide, turn.carried))
+    return turn.carried
+
+
+def _scaled(f: Function, mask: Value) -> Value:
+    by = mask * log2(euler)
+    return f.select((by < _LOWEST) & (mask > -inf), f.const(_LOWEST, f.vec), by)
+
+
+def _shift(
+    f: Function, strip: Strip, at: Scratch, key: Value, by: Sequence[Value], tops: Sequence[Value]
+) -> list[Value]:
+    return _change(f, strip, at, key, lambda v, score: score + by[v], tops)
+
+
+def _change(
+    f: Function,
+    strip: Strip,
+    at: Scratch,
+    key: Value,
+    change: Callable[[int, Value], Value],
+    tops: Sequence[Value],
+) -> list[Value]:
+    """A key's scores changed in place, and the maxima."""
+    found = []
+    for v, top in enumerate(tops):
+        place = f.at(at.scores, key * strip.rows + v * f.lanes)
+        score = change(v, f.load(place, f.vec))
+        f.store(score, place)
+        found.append(largest(f, score, top))
+    return found

@@ -1,0 +1,275 @@
+"""The steps of attention for one head and one block of query rows. Knows scratch, nothing of heads or units.
+
+Scratch, in floats for T tokens, D columns of a key and E of a value (both filled up to a multiple of 16 with
+zeros), B rows in the largest block, R rows in this one:
+
+    keys    [T][D]        the head's k
+    values  [E/4][T][4]   the head's v, by quads of columns
+    scores  [T][R]        first scores, then their exponentials
+    queries [D][R]        scale * log2(e) * q, rows in lanes
+    outputs [R][E]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pliant.kernels.emit import vmath
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value, vector
+
+QUAD = 4
+_FOUR_FLOATS = vector(QUAD, "float")
+_UNROLL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Sizes of one compiled variant: `vectors` of rows, `key_dim` and `value_dim` columns a head."""
+
+    key_dim: int
+    value_dim: int
+    vectors: int
+    block_rows: int
+    lanes: int
+    registers: int
+
+    @property
+    def rows(self) -> int:
+        return self.vectors * self.lanes
+
+    @property
+    def keys(self) -> int:
+        """Columns of a key in scratch."""
+        return padded(self.key_dim)
+
+    @property
+    def values(self) -> int:
+        """Columns of a value in scratch."""
+        return padded(self.value_dim)
+
+    @property
+    def quads(self) -> int:
+        """Quads of keys or columns a tile takes beside the vectors, so that sums fill the registers."""
+        most = self.registers // 16
+        return most if self.vectors > 1 else 2 * most
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Addresses of the five arrays."""
+
+    keys: Value
+    values: Value
+    scores: Value
+    queries: Value
+    outputs: Value
+
+
+def padded(columns: int) -> int:
+    """Columns a head has in scratch."""
+    return -(-columns // 16) * 16
+
+
+def lay_out(f: Function, base: Value, n_tokens: Value, strip: Strip) -> Scratch:
+    """Where the arrays lie in a thread's scratch; `scratch_floats` says how much they take."""
+    values = f.at(base, n_tokens * strip.keys)
+    scores = f.at(values, n_tokens * strip.values)
+    queries = f.at(scores, n_tokens * strip.block_rows)
+    return Scratch(base, values, scores, queries, f.at(queries, strip.block_rows * strip.keys))
+
+
+def scratch_floats(key_dim: int, value_dim: int, n_tokens: int, block_rows: int) -> int:
+    """The size of what `lay_out` places."""
+    columns = padded(key_dim) + padded(value_dim)
+    return columns * n_tokens + block_rows * n_tokens + columns * block_rows
+
+
+def copy_head(
+    f: Function, k: tuple[Value, Value], v: tuple[Value, Value], n_tokens: Value, to: Scratch, strip: Strip
+) -> None:
+    """Bring a head's keys and values into scratch; each comes as its first row and the row stride."""
+    four = strip.value_dim // QUAD * QUAD
+    with f.each(0, n_tokens) as token:
+        _copy_row(f, f.at(k[0], token * k[1]), f.at(to.keys, token * strip.keys), strip.key_dim, strip.keys)
+        row = f.at(v[0], token * v[1])
+        for column in range(0, strip.values, QUAD):
+            place = f.at(to.values, (n_tokens * (column // QUAD) + token) * QUAD)
+            if column < four:
+                f.store(f.load(f.at(row, column), _FOUR_FLOATS), place)
+            else:
+                _copy_row(f, f.at(row, column), place, max(strip.value_dim - column, 0), QUAD)
+
+
+def _copy_row(f: Function, row: Value, to: Value, n: int, n_padded: int) -> None:
+    """n floats, then zeros."""
+    whole = n // f.lanes * f.lanes
+    for column in range(0, whole, f.lanes):
+        f.store(f.load(f.at(row, column), f.vec), f.at(to, column))
+    for column in range(whole, n_padded):
+        x = f.load(f.at(row, column)) if column < n else f.const(0.0, "float")
+        f.store(x, f.at(to, column))
+
+
+def fill_queries(
+    f: Function, strip: Strip, q: Value, ld: Value, rows: Sequence[Value], scale: Value, to: Value
+) -> None:
+    """Transpose `rows` of q, one a lane, into [column][lane], times `scale`."""
+    factor = f.splat(scale)
+    whole = strip.key_dim // QUAD * QUAD
+    for v in range(strip.vectors):
+        starts = [f.at(q, row * ld) for row in rows[v * f.lanes : (v + 1) * f.lanes]]
+        with f.each(0, whole, QUAD) as column:
+            for i, lanes in enumerate(quad_of_rows(f, starts, column)):
+                f.store(lanes * factor, f.at(to, (column + i) * strip.rows + v * f.lanes))
+        for last in range(whole, strip.keys):
+            lanes = f.const(0.0, f.vec)
+            if last < strip.key_dim:
+                lanes = rows_at(f, starts, f.const(last)) * factor
+            f.store(lanes, f.at(to, last * strip.rows + v * f.lanes))
+
+
+def quad_of_rows(f: Function, starts: Sequence[Value], column: Value) -> list[Value]:
+    """Four columns from `column` on of as many rows as a vector has lanes, rows in lanes."""
+    parts = [f.load(f.at(start, column), _FOUR_FLOATS) for start in starts]
+    return transpose(f, [concatenate(f, parts[i::QUAD]) for i in range(QUAD)])
+
+
+def rows_at(f: Function, starts: Sequence[Value], column: Value) -> Value:
+    """One column of as many rows as a vector has lanes."""
+    lanes = f.const(0.0, f.vec)
+    for i, start in enumerate(starts):
+        lanes = f.insert(lanes, f.load(f.at(start, column)), i)
+    return lanes
+
+
+def score(f: Function, strip: Strip, n_tokens: Value, at: Scratch) -> list[Value]:
+    """scores[key][row] for all keys; the maxima over keys, one vector for each vector of rows."""
+    keys = QUAD * strip.quads
+    lowest = [f.const(float("-inf"), f.vec)] * strip.vectors
+
+    def by_tiles() -> list[Value]:
+        # The last tile may overlap the one before: scores are computed twice, never beyond the end.
+        with f.loop(0, n_tokens, keys, lowest) as turn:
+            first = f.least(turn.index, n_tokens - keys)
+            turn.carry(_score_tile(f, strip, first, keys, at, turn.carried))
+        return turn.carried
+
+    def one_by_one() -> list[Value]:
+        with f.loop(0, n_tokens, 1, lowest) as turn:
+            turn.carry(_score_tile(f, strip, turn.index, 1, at, turn.carried))
+        return turn.carried
+
+    return f.choose(n_tokens >= keys, by_tiles, one_by_one)
+
+
+def exponentiate(
+    f: Function, strip: Strip, n_tokens: Value, at: Scratch, tops: Sequence[Value]
+) -> list[Value]:
+    """scores become 2**(score - top); 1 over their sums, one vector for each vector of rows."""
+    with f.loop(0, n_tokens, 1, [f.const(0, f.vec)] * strip.vectors) as turn:
+        sums = []
+        for v, (top, total) in enumerate(zip(tops, turn.carried, strict=True)):
+            place = f.at(at.scores, turn.index * strip.rows + v * f.lanes)
+            weight = vmath.exp2_nonpositive(f, f.load(place, f.vec) - top)
+            f.store(weight, place)
+            sums.append(total + weight)
+        turn.carry(sums)
+    return [f.const(1.0, f.vec) / total for total in turn.carried]
+
+
+def weigh(
+    f: Function,
+    strip: Strip,
+    n_tokens: Value,
+    n_keys: Value,
+    at: Scratch,
+    shares: Sequence[Value],
+    empty: Sequence[Value],
+) -> None:
+    """outputs[row][column]: the values weighted by the exponentials, times the rows' shares.
+
+    Rows whose `empty` bit is set are zero.
+    """
+    with f.each(0, strip.values, QUAD * strip.quads) as column:
+        start = f.at(at.values, n_tokens * column)
+        with f.loop(0, n_keys, 1, [f.const(0, f.vec)] * (QUAD * strip.quads * strip.vectors)) as turn:
+            weights = [
+                f.load(f.at(at.scores, turn.index * strip.rows + v * f.lanes), f.vec)
+                for v in range(strip.vectors)
+            ]
+            sums = list(turn.carried)
+            for c in range(QUAD * strip.quads):
+                quad = f.at(start, (n_tokens * (c // QUAD) + turn.index) * QUAD)
+                value = f.splat(f.load(f.at(quad, c % QUAD)))
+                for v, weight in enumerate(weights):
+                    i = c * strip.vectors + v
+                    sums[i] = f.fma(weight, value, sums[i])
+            turn.carry(sums)
+        zero = f.const(0.0, f.vec)
+        for q in range(strip.quads):
+            for v, share in enumerate(shares):
+                four = [turn.carried[(q * QUAD + i) * strip.vectors + v] * share for i in range(QUAD)]
+                four = [f.select(empty[v], zero, x) for x in four]
+                _store_rows(f, strip, four, v, column + q * QUAD, at.outputs)
+
+
+def write_rows(f: Function, strip: Strip, count: Value, outputs: Value, out: Value, ld: Value) -> None:
+    """Copy the first `count` rows of outputs to rows of `out`."""
+    with f.each(0, count) as row:
+        _copy_row(f, f.at(outputs, row * strip.values), f.at(out, row * ld), strip.value_dim, strip.value_dim)
+
+
+def _score_tile(
+    f: Function, strip: Strip, first: Value, keys: int, at: Scratch, tops: Sequence[Value]
+) -> list[Value]:
+    start = f.at(at.keys, first * strip.keys)
+    with f.loop(0, strip.keys, _UNROLL, [f.const(0, f.vec)] * (keys * strip.vectors)) as turn:
+        sums = list(turn.carried)
+        for u in range(_UNROLL):
+            column = turn.index + u
+            queries = [
+                f.load(f.at(at.queries, column * strip.rows + v * f.lanes), f.vec)
+                for v in range(strip.vectors)
+            ]
+            for k in range(keys):
+                key = f.splat(f.load(f.at(start, column + k * strip.keys)))
+                for v, query in enumerate(queries):
+                    sums[k * strip.vectors + v] = f.fma(query, key, sums[k * strip.vectors + v])
+        turn.carry(sums)
+    highest = list(tops)
+    for i, total in enumerate(turn.carried):
+        k, v = divmod(i, strip.vectors)
+        f.store(total, f.at(at.scores, (first + k) * strip.rows + v * f.lanes))
+        highest[v] = vmath.largest(f, total, highest[v])
+    return highest
+
+
+def _store_rows(f: Function, strip: Strip, four: Sequence[Value], v: int, column: Value, to: Value) -> None:
+    """Four columns, rows in lanes, to [row][column]."""
+    for i, wide in enumerate(transpose(f, four)):
+        for part in range(f.lanes // QUAD):
+            row = v * f.lanes + part * QUAD + i
+            values = f.shuffle(wide, None, range(part * QUAD, (part + 1) * QUAD)) if f.lanes > QUAD else wide
+            f.store(values, f.at(to, column + row * strip.values))
+
+
+def transpose(f: Function, four: Sequence[Value]) -> list[Value]:
+    """Transpose the 4 x 4 block in each 128-bit part of four vectors; its own inverse."""
+    n, parts = f.lanes, range(0, f.lanes, QUAD)
+
+    def pick(a: Value, b: Value, pattern: Sequence[int]) -> Value:
+        return f.shuffle(a, b, [p + i if i < QUAD else n + p + i - QUAD for p in parts for i in pattern])
+
+    low, high = [(0, 4, 1, 5), (2, 6, 3, 7)]
+    a, b = pick(four[0], four[1], low), pick(four[2], four[3], low)
+    c, d = pick(four[0], four[1], high), pick(four[2], four[3], high)
+    first, second = (0, 1, 4, 5), (2, 3, 6, 7)
+    return [pick(a, b, first), pick(a, b, second), pick(c, d, first), pick(c, d, second)]
+
+
+def concatenate(f: Function, parts: Sequence[Value]) -> Value:
+    """1, 2 or 4 vectors of four floats as one."""
+    while len(parts) > 1:
+        n = 2 * int(parts[0].type[1:].split(" ")[0])
+        parts = [f.shuffle(a, b, range(n)) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]

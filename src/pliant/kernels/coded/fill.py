@@ -1,0 +1,208 @@
+"""Fill scratch with a block of B as float32: planes decoded, full fidelity upcast, outliers put in place.
+
+Knows one column group at a time; nothing of A and C.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import partial
+
+from pliant.kernels.coded.decode import decode_columns
+from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
+from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.emit.vmath import bfloat_to_float, half_to_float
+
+GROUP_ROWS = 32
+GROUP_BYTES = 64
+_AHEAD = 16  # groups: what is decoded while memory answers
+
+
+_FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
+
+
+def write_fill(module: Module, forms: Sequence[int] = _FORMS) -> None:
+    """Define `block` and what it calls, for slices of these `forms` (SliceDesc.bits)."""
+    for bits in forms:
+        if bits <= 6:
+            _write_decode(module, bits)
+        else:
+            _write_full(module, bits)
+    _write_patch(module)
+    _write_block(module, forms)
+
+
+def slice_at(f: Function, args: Value, index: Value) -> tuple[Value, Value, Value]:
+    """Slice `index`: its descriptor, and the first group and first column group of the matrix there."""
+    names = ("slices", "first_group", "first_column_group", "segment_rows", "column_groups_per_slice")
+    slices, first_group, first_column, segment_rows, per_slice = f.fields(args, GemmArgs, *names)
+    is_own = slices.compare("eq", 0)
+    own, given = f.at(args, GemmArgs.own.offset, "i8"), f.at(slices, index * ctypes.sizeof(SliceDesc), "i8")
+    before = f.select(is_own, index * per_slice, f.const(0))
+    group = first_group + before * (segment_rows >> 5)
+    return f.select(is_own, own, given), group, first_column + before
+
+
+def _write_block(module: Module, forms: Sequence[int]) -> None:
+    """`block(args, column group, first row, rows, space) -> ptr`: a block of B as float32 [rows][16]."""
+    params = [("args", "ptr"), ("group", "i64"), ("k", "i64"), ("n", "i64"), ("space", "ptr")]
+    with module.function("block", params, "ptr", attributes="noinline", is_exported=False) as f:
+        args, group, k, n, space = f.params
+        segment_rows, per_slice = f.fields(args, GemmArgs, "segment_rows", "column_groups_per_slice")
+        local = group % per_slice
+        first_slice = group // per_slice
+        within = local * (segment_rows >> 5)
+        segment = k // segment_rows
+        if F32 in forms:
+            row = k - segment * segment_rows
+            here, base, _ = slice_at(f, args, first_slice + segment)
+            bits, full = f.fields(here, SliceDesc, "bits", "full")
+            with f.when(bits.compare("eq", F32) & (row + n <= segment_rows)):
+                f.ret(f.at(full, ((base + within) * GROUP_ROWS + row) * COLUMNS))
+                f.place(f.label("dead"))
+        end = k + n
+        with f.each(segment, (end + segment_rows - 1) // segment_rows) as s:
+            begin = s * segment_rows
+            first = f.select(begin < k, k - begin, f.const(0))
+            last = f.least(end - begin, segment_rows)
+            count = last - first
+            desc, base, first_column = slice_at(f, args, first_slice + s)
+            to = f.at(space, (begin + first - k) * COLUMNS)
+            _fill(f, desc, base + within + (first >> 5), count >> 5, segment_rows >> 5, to, forms)
+            (is_bits,) = f.fields(desc, SliceDesc, "bits")
+            with f.when(is_bits <= 6):
+                f.call("patch", "void", desc, first_column + local, first * COLUMNS, last * COLUMNS, to)
+        f.ret(space)
+
+
+def _fill(
+    f: Function, desc: Value, group: Value, count: Value, step: Value, to: Value, forms: Sequence[int]
+) -> None:
+    """`count` groups of a slice from its group `group` on, as float32 rows at `to`."""
+    (bits,) = f.fields(desc, SliceDesc, "bits")
+
+    def fill(n: int) -> None:
+        f.call(f"fill{n}", "void", desc, group, count, step, to)
+
+    f.match(bits, {n: partial(fill, n) for n in forms})
+
+
+_FILL = (
+    ("desc", "ptr"),
+    ("group", "i64"),
+    ("count", "i64"),
+    ("step", "i64"),  # groups from one column group to the next
+    ("to", "ptr"),
+)
+
+
+def _write_decode(module: Module, bits: int) -> None:
+    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+        desc, group, count, step, to = f.params
+        table, planes = slice_planes(f, desc, bits, group)
+        with f.each(0, count) as g:
+            prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], step)
+            with f.each(0, COLUMNS, f.lanes) as column:
+                here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
+                rows = f.at(to, g * (GROUP_ROWS * COLUMNS) + column)
+
+                def emit(row: int, x: Value) -> None:
+                    f.store(x, f.at(rows, row * COLUMNS), 4 * f.lanes)
+
+                decode_columns(f, here, table, emit)
+        f.ret()
+
+
+def slice_planes(f: Function, desc: Value, bits: int, group: Value) -> tuple[Value, list[Value]]:
+    """The table of a slice, and its first `bits` planes from `group` on."""
+    (table,) = f.fields(desc, SliceDesc, "table")
+    first = f.at(desc, SliceDesc.planes.offset, "i8")
+    planes = [f.load(f.at(first, q, "ptr"), "ptr") for q in range(bits)]
+    return table, [f.at(p, group * GROUP_BYTES, "i8") for p in planes]
+
+
+def prefetch_next(f: Function, planes: Sequence[Value], step: Value) -> None:
+    """Ask for the planes of the next column group, or of some more if it is short.
+
+    Many slices are more streams than the CPU follows by itself.
+    """
+    groups = f.select(step < _AHEAD, f.const(_AHEAD), step)
+    # Opaque, or LLVM keeps a second pointer a plane for it and spills them all.
+    ahead = f.op(f'call i64 asm sideeffect "", "=r,0"({groups * GROUP_BYTES})', "i64")
+    for p in planes:
+        f.prefetch(f.at(p, ahead, "i8"))
+
+
+def _write_full(module: Module, bits: int) -> None:
+    with module.function(f"fill{bits}", _FILL, attributes="noinline", is_exported=False) as f:
+        desc, group, count, _, to = f.params
+        (full,) = f.fields(desc, SliceDesc, "full")
+        element = {F32: "float", F16: "i16", BF16: "i16"}[bits]
+        source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
+        with f.each(0, count * (GROUP_ROWS * COLUMNS), f.lanes) as i:
+            raw = f.load(f.at(source, i, element), vector(f.lanes, element))
+            f.store(upcast(f, raw, bits), f.at(to, i))
+        f.ret()
+
+
+def upcast(f: Function, raw: Value, bits: int) -> Value:
+    """Exactly the same number as float32."""
+    match bits:
+        case 16:
+            return half_to_float(f, raw)
+        case 17:
+            return bfloat_to_float(f, raw)
+        case _:
+            return raw
+
+
+def _write_patch(module: Module) -> None:
+    """`patch(slice, column group, first, last, to)`: outliers with offsets first..last-1 put at to[0..]."""
+    params = [("desc", "ptr"), ("group", "i64"), ("first", "i64"), ("last", "i64"), ("to", "ptr")]
+    with module.function("patch", params, attributes="noinline", is_exported=False) as f:
+        desc, group, first, last, to = f.params
+        names = ("outlier_rows", "outlier_offsets", "outlier_values")
+        starts, offsets, values = f.fields(desc, SliceDesc, *names)
+
+        def start(i: Value) -> Value:
+            return f.cast("zext", f.load(f.at(starts, i, "i32"), "i32"), "i64")
+
+        def offset(i: Value) -> Value:
+            return f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
+
+        begin, end = start(group), start(group + 1)
+        f.prefetch(f.at(offsets, end, "i16"))
+        f.prefetch(f.at(values, end))
+        # The block begins at the first outlier not before it, found by halving.
+        halvings = f.const(64) - f.intrinsic("llvm.ctlz", "i64", end - begin, f.const(0, "i1"))
+        with f.loop(0, f.select(first > 0, halvings, f.const(0)), 1, carry=[begin, end]) as turn:
+            low, high = turn.carried
+            middle = (low + high) >> 1
+            is_open = low < high
+            probe = f.select(is_open, middle, begin)
+            is_before = is_open & (offset(probe) < first)
+            turn.carry(
+                [
+                    f.select(is_before, middle + 1, low),
+                    f.select(is_open & is_before.compare("eq", 0), middle, high),
+                ]
+            )
+        head, body, done = f.label("head"), f.label("body"), f.label("done")
+        before = turn.carried[0]
+        origin = f._block
+        f.branch(head)
+        f.place(head)
+        i = f._phi_slot("i64")
+        check = f.label("check")
+        f.branch_if(i < end, check, done)
+        f.place(check)
+        here = offset(i)
+        f.branch_if(here < last, body, done)
+        f.place(body)
+        f.store(f.load(f.at(values, i)), f.at(to, here - first))
+        following = i + 1
+        f.branch(head)
+        f._fill_phi(i, [(before, origin), (following, body)])
+        f.place(done)
+        f.ret()

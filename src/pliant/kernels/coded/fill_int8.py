@@ -1,0 +1,200 @@
+"""Fill scratch with a column group of B in steps of int8: bytes [K/4][16][4], or int16 [K/2][16][2].
+
+Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C
+by `remainders`. Knows one column group at a time.
+"""
+
+from functools import partial
+
+from pliant.kernels.coded.decode import decode_pairs, decode_quads
+from pliant.kernels.coded.fill import GROUP_ROWS, prefetch_next, slice_at, slice_planes, upcast
+from pliant.kernels.coded.gemm_args import BF16, F16, F32, GemmArgs, SliceDesc
+from pliant.kernels.coded.int8_form import int8_form
+from pliant.kernels.coded.tile import COLUMNS
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.emit.vmath import magnitude
+from pliant.kernels.product.integer_dots import left_is_signed
+
+_FORMS = (1, 2, 3, 4, 5, 6, F16, BF16, F32)
+_PARAMS = (
+    ("desc", "ptr"),
+    ("group", "i64"),
+    ("count", "i64"),
+    ("to", "ptr"),
+    ("steps", "float"),  # int8 steps in 1.0
+)
+# Adding 1.5 * 2**23 leaves the nearest integer, ties to even, in the low bits.
+_ROUNDER, _ROUNDER_BITS = 12582912.0, 0x4B400000
+
+
+def write_fill_int8(module: Module) -> None:
+    """Define `block8(args, column group, space, steps) -> i64`, which fills all of K, and what it calls.
+
+    `steps` is how many are in 1.0; the result is the number of outliers that have a remainder.
+    """
+    for bits in _FORMS:
+        with module.function(f"fill8_{bits}", _PARAMS, attributes="noinline", is_exported=False) as f:
+            if bits <= 6:
+                _write_decode(f, bits)
+            else:
+                _write_full(f, bits)
+            f.ret()
+    _write_patch(module)
+    params = [("args", "ptr"), ("column_group", "i64"), ("space", "ptr"), ("steps", "float")]
+    with module.function("block8", params, "i64", attributes="noinline", is_exported=False) as f:
+        f.ret(_write_block(f))
+    if int8_form(module.isa).is_bytes:
+        _write_remainders(module)
+
+
+def nearest(f: Function, x: Value) -> Value:
+    """Floats below 2**22 in size as the nearest i32, ties to even."""
+    integers = x.type.replace("float", "i32")
+    return f.cast("bitcast", x + _ROUNDER, integers) - _ROUNDER_BITS
+
+
+def _write_block(f: Function) -> Value:
+    args, column_group, space, steps = f.params
+    names = ("segment_rows", "n_segments", "column_groups_per_slice")
+    segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
+    local = column_group % per_slice
+    first_slice = column_group // per_slice
+    count = segment_rows >> 5
+    packing = _packing(f)
+    with f.loop(0, n_segments, 1, carry=[f.const(0)]) as turn:
+        s = turn.index
+        desc, first_group, first_column = slice_at(f, args, first_slice + s)
+        group = first_group + local * count
+        to = f.at(space, s * segment_rows * (COLUMNS // packing), "i32")
+        bits, outlier_rows = f.fields(desc, SliceDesc, "bits", "outlier_rows")
+
+        def fill(form: int) -> None:
+            f.call(f"fill8_{form}", "void", desc, group, count, to, steps)
+
+        f.match(bits, {form: partial(fill, form) for form in _FORMS})
+
+        def patch() -> list[Value]:
+            beyond = f.call("patch8", "i64", desc, first_column + local, to, steps)
+            assert beyond is not None
+            return [turn.carried[0] + beyond]
+
+        # Full fidelity needs no patch, but outliers beyond a byte have their remainder there too.
+        turn.carry(f.choose(outlier_rows.compare("ne", 0), patch, lambda: turn.carried))
+    return turn.carried[0]
+
+
+def _packing(f: Function) -> int:
+    """Rows of K in one i32 lane."""
+    return 4 if int8_form(f.isa).is_bytes else 2
+
+
+def _write_decode(f: Function, bits: int) -> None:
+    desc, group, count, to, _ = f.params
+    table, planes = slice_planes(f, desc, bits, group)
+    packing = _packing(f)
+    decode = decode_quads if packing == 4 else decode_pairs
+    with f.each(0, count) as g:
+        prefetch_next(f, [f.at(p, g * COLUMNS, "i32") for p in planes], count)
+        with f.each(0, COLUMNS, f.lanes) as column:
+            here = [f.at(p, g * COLUMNS + column, "i32") for p in planes]
+            rows = f.at(to, g * (GROUP_ROWS // packing * COLUMNS) + column, "i32")
+
+            def emit(i: int, x: Value) -> None:
+                f.store(x, f.at(rows, i * COLUMNS, "i32"), 4 * f.lanes)
+
+            decode(f, here, table, emit)
+
+
+def _write_full(f: Function, bits: int) -> None:
+    desc, group, count, to, steps = f.params
+    (full,) = f.fields(desc, SliceDesc, "full")
+    element = "float" if bits == F32 else "i16"
+    source = f.at(full, group * (GROUP_ROWS * COLUMNS), element)
+    packing = _packing(f)
+    width = 32 // packing
+    with f.each(0, count * (GROUP_ROWS // packing)) as i, f.each(0, COLUMNS, f.lanes) as column:
+        word = f.const(0, vector(f.lanes, "i32"))
+        for row in range(packing):
+            at = f.at(source, (i * packing + row) * COLUMNS + column, element)
+            x = upcast(f, f.load(at, vector(f.lanes, element)), bits)
+            word = word | (_steps(f, x, steps) & ((1 << width) - 1)) << (width * row)
+        f.store(word, f.at(to, i * COLUMNS + column, "i32"), 4 * f.lanes)
+
+
+def _steps(f: Function, x: Value, steps: Value) -> Value:
+    """Floats as whole steps, as many as fit a weight."""
+    scaled = x * (steps if x.type == "float" else f.splat(steps))
+    limit = float(int8_form(f.isa).weight)
+    low, high = f.const(-limit, x.type), f.const(limit, x.type)
+    scaled = f.select(scaled > high, high, scaled)
+    return nearest(f, f.select(scaled < low, low, scaled))
+
+
+def _outliers(f: Function, desc: Value, group: Value) -> tuple[Value, Value, Value, Value]:
+    """(first, last + 1, offsets, values) of a column group's outliers."""
+    names = ("outlier_rows", "outlier_offsets", "outlier_values")
+    starts, offsets, values = f.fields(desc, SliceDesc, *names)
+    ends = [f.load(f.at(starts, g, "i32"), "i32") for g in (group, group + 1)]
+    begin, end = (f.cast("zext", i, "i64") for i in ends)
+    return begin, end, offsets, values
+
+
+def _place(f: Function, offsets: Value, i: Value) -> tuple[Value, Value]:
+    """(row, column) of outlier i."""
+    offset = f.cast("zext", f.load(f.at(offsets, i, "i16"), "i16"), "i64")
+    return offset >> 4, offset & (COLUMNS - 1)
+
+
+def _is_beyond(f: Function, value: Value, steps: Value) -> Value:
+    return magnitude(f, value * steps) > float(int8_form(f.isa).weight)
+
+
+def _write_patch(module: Module) -> None:
+    """`patch8(slice, column group, to, steps) -> i64`: a segment's outliers put in place."""
+    params = [("desc", "ptr"), ("group", "i64"), ("to", "ptr"), ("steps", "float")]
+    packing = 4 if int8_form(module.isa).is_bytes else 2
+    element = f"i{32 // packing}"
+    with module.function("patch8", params, "i64", attributes="noinline", is_exported=False) as f:
+        desc, group, to, steps = f.params
+        begin, end, offsets, values = _outliers(f, desc, group)
+        with f.loop(begin, end, 1, carry=[f.const(0)]) as turn:
+            row, column = _place(f, offsets, turn.index)
+            value = f.load(f.at(values, turn.index))
+            place = (row // packing) * (packing * COLUMNS) + column * packing + row % packing
+            f.store(f.cast("trunc", _steps(f, value, steps), element), f.at(to, place, element))
+            turn.carry([turn.carried[0] + f.cast("zext", _is_beyond(f, value, steps), "i64")])
+        f.ret(turn.carried[0])
+
+
+def _write_remainders(module: Module) -> None:
+    """`remainders(args, a, scales, rows, column group, steps, to)`.
+
+    to[row, 0..15] += A times what outliers have beyond a byte, for rows of A from `a` on.
+    """
+    params = [("args", "ptr"), ("a", "ptr"), ("a_scales", "ptr"), ("n_rows", "i64")]
+    params += [("column_group", "i64"), ("steps", "float"), ("to", "ptr")]
+    with module.function("remainders", params, attributes="noinline", is_exported=False) as f:
+        args, a, a_scales, n_rows, column_group, steps, to = f.params
+        names = ("lda", "segment_rows", "n_segments", "column_groups_per_slice")
+        lda, segment_rows, n_segments, per_slice = f.fields(args, GemmArgs, *names)
+        step = f.const(1.0, "float") / steps
+        with f.each(0, n_segments) as s:
+            desc, _, first_column = slice_at(f, args, column_group // per_slice + s)
+            (outlier_rows,) = f.fields(desc, SliceDesc, "outlier_rows")
+            with f.when(outlier_rows.compare("ne", 0)):
+                begin, end, offsets, values = _outliers(f, desc, first_column + column_group % per_slice)
+                with f.each(begin, end) as i:
+                    value = f.load(f.at(values, i))
+                    with f.when(_is_beyond(f, value, steps)):
+                        row, column = _place(f, offsets, i)
+                        kept = f.cast("sitofp", _steps(f, value, steps), "float") * step
+                        by, k = value - kept, s * segment_rows + row
+                        with f.each(0, n_rows) as m:
+                            byte = f.load(f.at(a, m * lda * 2 + k, "i8"), "i8")
+                            q = f.cast("sext" if left_is_signed(f.isa) else "zext", byte, "i32")
+                            q = q - int8_form(f.isa).zero
+                            x = f.cast("sitofp", q, "float") * f.load(f.at(a_scales, m))
+                            place = f.at(to, m * COLUMNS + column)
+                            f.store(f.fma(x, by, f.load(place)), place)
+        f.ret()

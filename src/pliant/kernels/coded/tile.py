@@ -1,0 +1,180 @@
+"""The register tile of a GEMM: a few rows of A times one or three column groups of B. Knows no codes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value
+
+COLUMNS = 16
+UNROLL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How many rows a full tile has and how many column groups a panel has, on one ISA."""
+
+    rows: int
+    panel: int
+
+
+def tiling(isa: Isa) -> Tiling:
+    """6 x 16 where there are 16 registers with FMA, 8 x 48 where there are 32, 3 x 16 on SSE."""
+    match isa.name:
+        case "avx512":
+            return Tiling(8, 3)
+        case "avx2":
+            return Tiling(6, 1)
+        case "neon":
+            return Tiling(6, 1)
+        case "x86-64":
+            return Tiling(3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TileArgs:
+    """Where a tile reads and writes: C = start + A @ B + added. Strides in floats.
+
+    `start` is one row (bias or zeros); `added` has rows (residual, or C itself), or is null. From `ahead` on
+    4 * depth bytes are asked for on the way, for whoever comes next.
+    """
+
+    a: Value
+    lda: Value
+    b: tuple[Value, ...]
+    c: Value
+    ldc: Value
+    start: Value
+    added: Value
+    added_stride: Value
+    depth: Value
+    ahead: Value | None = None
+
+    def down(self, f: Function, row: Value) -> "TileArgs":
+        """The tile `row` rows further down, with nothing ahead; a null `added` stays null."""
+        return TileArgs(
+            a=f.at(self.a, row * self.lda),
+            lda=self.lda,
+            b=self.b,
+            c=f.at(self.c, row * self.ldc),
+            ldc=self.ldc,
+            start=self.start,
+            added=f.select(
+                self.added.compare("eq", 0), f.const(0, "ptr"), f.at(self.added, row * self.added_stride)
+            ),
+            added_stride=self.added_stride,
+            depth=self.depth,
+        )
+
+
+def write_tiles(module: Module, groups: int) -> None:
+    """Define the tiles of 1 .. full rows by `groups` column groups, for any depth."""
+    for rows in range(1, tiling(module.isa).rows + 1):
+        _write_tile(module, rows, groups)
+
+
+def call_rows(
+    f: Function, n_rows: Value, at: Callable[[Value], TileArgs], after: Callable[[TileArgs, int], None]
+) -> None:
+    """Cover `n_rows` rows with tiles; `at(row)` says where the tile that starts at `row` works.
+
+    `after` follows each tile with its number of rows, while C is in L1. A last tile of fewer than half
+    the rows would starve the multipliers: it shares rows with the one before.
+    """
+    full = tiling(f.isa).rows
+    left = n_rows % full
+    is_short = (left * 2 < full) & (left.compare("ne", 0)) & (n_rows > full)
+    rest = f.select(is_short, left + full, left)
+    first = f.select(rest > full, (rest + 1) >> 1, rest)
+    n_full = n_rows - rest
+
+    def tile(rows: int, args: TileArgs) -> None:
+        call_tile(f, rows, args)
+        after(args, rows)
+
+    with f.each(0, n_full, full) as row:
+        tile(full, at(row))
+    for rows, start in ((first, n_full), (rest - first, n_full + first)):
+        args = at(start)
+        f.match(rows, {n: partial(tile, n, args) for n in range(1, full + 1)})
+
+
+def call_tile(f: Function, rows: int, t: TileArgs) -> None:
+    """One tile of `rows` rows."""
+    strides = (t.lda, t.ldc, t.added_stride)
+    pointers = (t.a, t.c, t.start, t.added)
+    f.call(_name(rows, len(t.b)), "void", *pointers, t.ahead or t.b[0], *strides, t.depth, *t.b)
+
+
+def _name(rows: int, groups: int) -> str:
+    return f"tile_{rows}x{groups}"
+
+
+def _write_tile(module: Module, rows: int, groups: int) -> None:
+    params = [(n, "ptr") for n in ("a", "c", "start", "added", "ahead")]
+    params += [(n, "i64") for n in ("lda", "ldc", "added_stride", "depth")]
+    params += [(f"b{g}", "ptr") for g in range(groups)]
+    with module.function(_name(rows, groups), params, attributes="noinline", is_exported=False) as f:
+        a, c, start, added, ahead, lda, ldc, added_stride, depth, *b = f.params
+        # Rows of C and of what is added lie far apart, often in few sets of the cache: ask for them now.
+        for i in range(rows):
+            f.prefetch(f.at(c, ldc * i), for_write=True)
+            f.prefetch(f.at(added, added_stride * i))
+        vectors = groups * COLUMNS // f.lanes
+        a_rows = [f.at(a, lda * i) for i in range(rows)]
+        sums = [f.load(f.at(start, v * f.lanes), f.vec) for v in range(vectors)] * rows
+        # Few rows have too few sums in flight to hide the latency of FMA: then K is summed in chains.
+        chains = max(n for n in (1, 2, 4) if n == 1 or n * len(sums) <= _sums(f.isa))
+        zeros = [f.const(0.0, f.vec)] * (len(sums) * (chains - 1))
+        whole = depth & -UNROLL
+        with f.loop(0, whole, UNROLL, carry=[*sums, *zeros]) as k:
+            now = list(k.carried)
+            f.prefetch(f.at(ahead, k.index), level=2)
+            for step in range(UNROLL):
+                _multiply(f, a_rows, b, k.index + step, now, step % chains * len(sums))
+            k.carry(now)
+        total = k.carried[: len(sums)]
+        for chain in range(1, chains):
+            total = [x + y for x, y in zip(total, k.carried[chain * len(sums) :], strict=False)]
+        with f.loop(whole, depth, carry=total) as k:
+            now = list(k.carried)
+            _multiply(f, a_rows, b, k.index, now, 0)
+            k.carry(now)
+        total = k.carried
+        places = [(i, v * f.lanes) for i in range(rows) for v in range(vectors)]
+        results = _plus_added(f, total, places, added, added_stride)
+        for x, (i, v) in zip(results, places, strict=True):
+            f.store(x, f.at(c, ldc * i + v))
+        f.ret()
+
+
+def _sums(isa: Isa) -> int:
+    """Accumulators a full tile holds."""
+    t = tiling(isa)
+    return t.rows * t.panel * COLUMNS // isa.lanes
+
+
+def _plus_added(
+    f: Function, sums: Sequence[Value], places: Sequence[tuple[int, int]], added: Value, stride: Value
+) -> Sequence[Value]:
+    def with_added() -> Sequence[Value]:
+        return [
+            x + f.load(f.at(added, stride * i + v), f.vec) for x, (i, v) in zip(sums, places, strict=True)
+        ]
+
+    return f.choose(added.compare("ne", 0), with_added, lambda: sums)
+
+
+def _multiply(
+    f: Function, a_rows: list[Value], b: Sequence[Value], k: Value, sums: list[Value], at: int
+) -> None:
+    """One row of B, all column groups, into the sums from `at` on."""
+    row = k * COLUMNS
+    columns = [f.load(f.at(p, row + v), f.vec, 4 * f.lanes) for p in b for v in range(0, COLUMNS, f.lanes)]
+    for i, p in enumerate(a_rows):
+        x = f.splat(f.load(f.at(p, k)))
+        for v, column in enumerate(columns):
+            n = at + i * len(columns) + v
+            sums[n] = f.fma(x, column, sums[n])

@@ -1,0 +1,68 @@
+"""What follows the last product of a block that lies in scratch: residual, activation, y's layout.
+
+Knows one panel of 16 channels times some pixels, [pixel][16]; no weights and no taps.
+"""
+
+from collections.abc import Sequence
+
+from pliant.kernels.conv.conv_activations import ACTIVATIONS
+from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
+from pliant.kernels.conv.conv_tile import COLUMNS
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.values import Value
+
+_PARAMS = [
+    ("args", "ptr"),
+    ("c", "ptr"),
+    ("count", "i64"),  # of pixels
+    ("channels", "i64"),  # at most 16
+    ("y", "ptr"),  # the first pixel of the first channel
+    ("residual", "ptr"),
+]
+
+
+def write_finish(module: Module, form: ConvForm) -> None:
+    """Define `finish`, which moves a panel from scratch to y."""
+    with module.function("finish", _PARAMS, attributes="noinline", is_exported=False) as f:
+        args, c, count, channels, y, residual = f.params
+        pixels, y_channels, low, high = f.fields(args, ConvArgs, "pixels", "y_channels", "low", "high")
+        pixel_step, channel_step = (f.const(1), pixels) if form.y == "nchw" else (y_channels, f.const(1))
+
+        def end(x: Value, at: Value) -> None:
+            if form.has_residual:
+                x = x + f.load(f.at(residual, at), x.type)
+            bounds = [b if x.type == "float" else f.splat(b) for b in (low, high)]
+            f.store(ACTIVATIONS[form.activation](f, x, *bounds), f.at(y, at))
+
+        whole = count - count % f.lanes if form.y == "nchw" else f.const(0)
+        if form.y == "nchw":
+            with f.each(0, whole, f.lanes) as pixel:
+                for first in range(0, COLUMNS, f.lanes):
+                    block = f.at(c, pixel * COLUMNS + first)
+                    rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
+                    for i, x in enumerate(_transposed(f, rows)):
+                        with f.when(channels > first + i):
+                            end(x, channel_step * (first + i) + pixel)
+        with f.each(0, channels) as channel, f.each(whole, count) as pixel:
+            end(f.load(f.at(c, pixel * COLUMNS + channel)), channel * channel_step + pixel * pixel_step)
+        f.ret()
+
+
+def _transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
+    """A square of vectors, mirrored at its diagonal: halves exchanged in log2(lanes) steps."""
+    n = len(rows)
+    vectors = list(rows)
+    half = 1
+    while half < n:
+        # Within blocks of 2 * half lanes, the upper half of one row changes with the lower of another.
+        low = [i if i & half == 0 else n + i - half for i in range(n)]
+        high = [i + half if i & half == 0 else n + i for i in range(n)]
+        following = list(vectors)
+        for i in range(n):
+            if i & half == 0:
+                a, b = vectors[i], vectors[i + half]
+                following[i] = f.shuffle(a, b, low)
+                following[i + half] = f.shuffle(a, b, high)
+        vectors = following
+        half *= 2
+    return vectors

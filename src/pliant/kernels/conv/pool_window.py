@@ -1,0 +1,323 @@
+"""Pooling: one number of every window of an image, for max, average and p-norm. Knows no graph.
+
+Channels-first images are one plane a unit, vectors along a row of the output where it is float32 and the
+window lies inside; channels-last ones are one output row a unit, vectors along the channels.
+(`kernels/runtime/thread_pool.py` is the pool of threads.)
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from pliant.kernels.conv.conv_args import Layout
+from pliant.kernels.conv.window import AXES, FIELDS, Axis
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value, scalar, vector
+
+Reduction = Literal["max", "average", "lp"]
+
+ELEMENTS = {
+    "float32": "float",
+    "float64": "double",
+    "int8": "i8",
+    "uint8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+}
+"""LLVM's type of each dtype that can be pooled; other than floats for max only."""
+
+
+_CHAINS = 4  # vectors of neighbouring outputs that go through the taps together
+
+
+class PoolArgs(ctypes.Structure):
+    """y = the reduction of x over windows; 1 and 2 dimensions are 3 with ones in front.
+
+    `channels` counts what lies side by side in a channels-last image. `counts_pads` divides an average
+    by all taps within pads, else by those within the image. `power` is the norm's p >= 1. `indices`,
+    int64 like y or null, receives where in x each maximum stands; `is_column_major` counts w slowest.
+    """
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("y", ctypes.c_void_p),
+        ("indices", ctypes.c_void_p),
+        ("channels", ctypes.c_int64),
+        *FIELDS,
+        ("counts_pads", ctypes.c_int64),
+        ("power", ctypes.c_int64),
+        ("is_column_major", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PoolForm:
+    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 is vectorised along a row."""
+
+    reduction: Reduction
+    dtype: str = "float32"
+    layout: Layout = "nchw"
+    stride_w: int = 0
+    has_indices: bool = False
+
+    @property
+    def name(self) -> str:
+        ends = [f"s{self.stride_w}"] * bool(self.stride_w) + ["indices"] * self.has_indices
+        return "_".join(["pool", self.reduction, self.dtype, self.layout, *ends])
+
+
+def pool_ir(isa: Isa, form: PoolForm) -> str:
+    """The kernel `form.name` with PoolArgs."""
+    module = Module(isa)
+    with module.kernel(form.name) as f:
+        _, lo, hi, _ = f.params
+        with f.each(lo, hi) as unit:
+            (_write_plane if form.layout == "nchw" else _write_row)(f, form, unit)
+    return module.text()
+
+
+def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
+    """All outputs of one channel of one image."""
+    args = f.params[0]
+    x, y, indices = f.fields(args, PoolArgs, "x", "y", "indices")
+    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+    element = ELEMENTS[form.dtype]
+    plane = f.at(x, unit * (d.size * h.size * w.size), element)
+    first = unit * (d.size * h.size * w.size)
+    with f.each(0, d.out) as od, f.each(0, h.out) as oh:
+        row = ((unit * d.out + od) * h.out + oh) * w.out
+        y_row, index_row = f.at(y, row, element), f.at(indices, row, "i64") if form.has_indices else None
+        rows = d.taps(f, od), h.taps(f, oh)
+
+        def pool(lanes: int, count: int, ow: Value) -> None:
+            window = _Window(f, form, (d, h, w), (od, oh, ow), plane, f.const(1))
+            if lanes == 1:
+                taps = (*rows, w.taps(f, ow))
+                load = partial(f.load, type_=element)
+            else:
+                taps = (*rows, (f.const(0), w.kernel))
+                load = partial(_strided, f, form.stride_w)
+            offsets = [f.const(i * lanes * form.stride_w) for i in range(count)]
+            found = window.reduce(taps, [load] * count, offsets, lanes)
+            for i, (value, place) in enumerate(found):
+                f.store(value, f.at(y_row, ow + i * lanes, element))
+                if index_row is not None:
+                    f.store(_index(f, args, first, place, (d, h, w)), f.at(index_row, ow, "i64"))
+
+        done = f.const(0)
+        if form.stride_w:
+            low, stop = w.whole(f, 1)
+            with f.each(0, low) as ow:
+                pool(1, 1, ow)
+            done = low
+            for count in (_CHAINS, _CHAINS // 2, 1):
+                step = count * f.lanes
+                after = done + (stop - done) // step * step
+                with f.each(done, after, step) as ow:
+                    pool(f.lanes, count, ow)
+                done = after
+            # The last windows inside once more, with those before them: the same numbers, in one vector.
+            with f.when((done < stop) & (stop - f.lanes >= low)):
+                pool(f.lanes, 1, stop - f.lanes)
+            done = f.select((done < stop) & (stop - f.lanes >= low), stop, done)
+        with f.each(done, w.out) as ow:
+            pool(1, 1, ow)
+
+
+def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
+    """One output row, all channels side by side."""
+    args = f.params[0]
+    x, y, channels = f.fields(args, PoolArgs, "x", "y", "channels")
+    d, h, w = (Axis.of(f, args, PoolArgs, axis) for axis in AXES)
+    element = ELEMENTS[form.dtype]
+    oh, rest = unit % h.out, unit // h.out
+    od, image = rest % d.out, rest // d.out
+    base = f.at(x, image * (d.size * h.size * w.size) * channels, element)
+    rows = d.taps(f, od), h.taps(f, oh)
+    with f.each(0, w.out) as ow:
+        taps = (*rows, w.taps(f, ow))
+        to = f.at(y, (unit * w.out + ow) * channels, element)
+        window = _Window(f, form, (d, h, w), (od, oh, ow), base, channels)
+        done = f.const(0)
+        for lanes, count in ((f.lanes, 4), (f.lanes, 1), (1, 1)):
+            step = lanes * count
+            stop = channels - (channels - done) % step
+            type_ = vector(lanes, element) if lanes > 1 else element
+            with f.each(done, stop, step) as channel:
+                offsets = [channel + i * lanes for i in range(count)]
+                found = window.reduce(taps, [partial(f.load, type_=type_)] * count, offsets, lanes)
+                for (value, _), offset in zip(found, offsets, strict=True):
+                    f.store(value, f.at(to, offset, element))
+            done = stop
+
+
+Taps = tuple[tuple[Value, Value], tuple[Value, Value], tuple[Value, Value]]
+Load = Callable[[Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The window of one output place, or of neighbours; `step` is from one column to the next."""
+
+    f: Function
+    form: PoolForm
+    axes: tuple[Axis, Axis, Axis]
+    at: tuple[Value, Value, Value]
+    base: Value
+    step: Value
+
+    def reduce(
+        self, taps: Taps, loads: Sequence[Load], offsets: Sequence[Value], lanes: int
+    ) -> list[tuple[Value, Value]]:
+        """For each load and offset: the value, and the place in the plane (of a single maximum only)."""
+        f, form = self.f, self.form
+        element = ELEMENTS[form.dtype]
+        type_ = vector(lanes, element) if lanes > 1 else element
+        start = _start(f, form, type_)
+        none = [f.const(0)] if form.has_indices else []
+        (d, h, w), (od, oh, ow) = self.axes, self.at
+        state = [start] * len(loads) + none
+        with f.loop(*taps[0], carry=state) as in_d:
+            row_d = (d.start(od) + in_d.index * d.dilation) * h.size
+            with f.loop(*taps[1], carry=in_d.carried) as in_h:
+                row = (row_d + h.start(oh) + in_h.index * h.dilation) * w.size + w.start(ow)
+                with f.loop(*taps[2], carry=in_h.carried) as in_w:
+                    place = row + in_w.index * w.dilation
+                    values = [
+                        load(f.at(self.base, place * self.step + offset, element))
+                        for load, offset in zip(loads, offsets, strict=True)
+                    ]
+                    in_w.carry(self._combined(in_w.carried, values, place))
+                in_h.carry(in_w.carried)
+            in_d.carry(in_h.carried)
+        found = in_d.carried[: len(loads)]
+        ended = self._ended(found, taps)
+        place = in_d.carried[-1] if none else f.const(0)
+        return [(value, place) for value in ended]
+
+    def _combined(self, state: Sequence[Value], values: Sequence[Value], place: Value) -> list[Value]:
+        f, form = self.f, self.form
+        after = []
+        for old, x in zip(state, values, strict=False):
+            match form.reduction:
+                case "average":
+                    after.append(old + x)
+                case "lp":
+                    after.append(old + _power(f, x, self._power))
+                case "max":
+                    stays = _stays(f, old, x, form.dtype)
+                    after.append(f.select(stays, old, x))
+                    if form.has_indices:
+                        after.append(f.select(stays, state[-1], place))
+        return after
+
+    @property
+    def _power(self) -> Value:
+        return self.f.fields(self.f.params[0], PoolArgs, "power")[0]
+
+    def _ended(self, sums: Sequence[Value], taps: Taps) -> list[Value]:
+        f, form = self.f, self.form
+        match form.reduction:
+            case "max":
+                return list(sums)
+            case "lp":
+                return [_root(f, x, self._power) for x in sums]
+            case "average":
+                (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
+                inside, padded = f.const(1), f.const(1)
+                for axis, at, (low, high) in zip(self.axes, self.at, taps, strict=True):
+                    inside = inside * (high - low)
+                    first, last = axis.taps(f, at, with_pads=True)
+                    padded = padded * (last - first)
+                count = f.select(counts_pads.compare("ne", 0), padded, inside)
+                number = f.cast("sitofp", count, ELEMENTS[form.dtype])
+                return [x / _like(f, number, x.type) for x in sums]
+
+
+def _start(f: Function, form: PoolForm, type_: str) -> Value:
+    if form.reduction != "max":
+        return f.const(0.0, type_)
+    match form.dtype:
+        case "float32" | "float64":
+            return f.const(float("-inf"), type_)
+        case "uint8":
+            return f.const(0, type_)
+        case _:
+            return f.const(-(1 << (int(scalar(type_)[1:]) - 1)), type_)
+
+
+def _stays(f: Function, old: Value, x: Value, dtype: str) -> Value:
+    """Whether the maximum so far remains one: the first of equals, and a NaN once met."""
+    if dtype == "uint8":
+        return f.op(f"icmp uge {old}, {x.text}", _bools(old.type))
+    if dtype.startswith("float"):
+        return (old >= x) | old.compare("uno", old)
+    return old >= x
+
+
+def _bools(type_: str) -> str:
+    return vector(int(type_[1:].split(" ")[0]), "i1") if type_.startswith("<") else "i1"
+
+
+def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[Axis, Axis, Axis]) -> Value:
+    """The place as ONNX counts it: row-major, or with the last dimension slowest within the plane."""
+    (is_column_major,) = f.fields(args, PoolArgs, "is_column_major")
+    d, h, w = axes
+    row, column = place // w.size, place % w.size
+    turned = (column * h.size + row % h.size) * d.size + row // h.size
+    return first + f.select(is_column_major.compare("ne", 0), turned, place)
+
+
+def _strided(f: Function, stride: int, pointer: Value) -> Value:
+    """A vector of every first or second float; reads nothing behind the last one."""
+    if stride == 1:
+        return f.load(pointer, f.vec)
+    n = f.lanes
+    front, back = f.load(pointer, f.vec), f.load(f.at(pointer, n - 1), f.vec)
+    return f.shuffle(front, back, [*range(0, n, 2), *range(n + 1, 2 * n, 2)])
+
+
+def _power(f: Function, x: Value, p: Value) -> Value:
+    """|x| ** p for an integer p >= 1."""
+    size = f.intrinsic("llvm.fabs", x.type, x)
+    with f.loop(1, p, carry=[size]) as turn:
+        turn.carry([turn.carried[0] * size])
+    return turn.carried[0]
+
+
+def _root(f: Function, x: Value, p: Value) -> Value:
+    """x ** (1 / p): itself, its square root, or by Newton's method from above."""
+
+    def newton() -> list[Value]:
+        order = _like(f, f.cast("sitofp", p, scalar(x.type)), x.type)
+        # The start is above the root by less than a factor of 4, which p steps at least halve.
+        with f.loop(0, p * 3 + 8, carry=[_power_of_two_above(f, x, p)]) as turn:
+            y = turn.carried[0]
+            with f.loop(2, p, carry=[y]) as power:
+                power.carry([power.carried[0] * y])
+            following = y - (y - x / power.carried[0]) / order
+            turn.carry([f.select(following < y, following, y)])
+        return [f.select(x.compare("eq", 0.0), x, turn.carried[0])]
+
+    def simple() -> list[Value]:
+        return f.choose(p.compare("eq", 2), lambda: [f.intrinsic("llvm.sqrt", x.type, x)], lambda: [x])
+
+    return f.choose(p > 2, newton, simple)[0]
+
+
+def _power_of_two_above(f: Function, x: Value, p: Value) -> Value:
+    """2 ** (exponent of x // p + 1), which is above x ** (1 / p)."""
+    integer, mantissa, bias = ("i32", 23, 127) if scalar(x.type) == "float" else ("i64", 52, 1023)
+    type_ = x.type.replace(scalar(x.type), integer)
+    divisor = _like(f, p if integer == "i64" else f.cast("trunc", p, integer), type_)
+    exponent = (f.cast("bitcast", x, type_) >> mantissa) - bias
+    # Truncation rounds a negative quotient up already.
+    whole = exponent // divisor + 1
+    return f.cast("bitcast", (whole + bias) << mantissa, x.type)
+
+
+def _like(f: Function, x: Value, type_: str) -> Value:
+    return f.splat(x, int(type_[1:].split(" ")[0])) if type_.startswith("<") else x

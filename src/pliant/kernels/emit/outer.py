@@ -1,0 +1,26 @@
+"""Where element number i of a strided nest of dimensions is. Knows two arrays of numbers, no kernel."""
+
+from collections.abc import Sequence
+
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value
+
+
+def offsets(f: Function, index: Value, rank: Value, sizes: Value, strides: Sequence[Value]) -> list[Value]:
+    """For each array of `strides`, the offset in elements of element `index` of a nest of rank >= 1.
+
+    `sizes` and every array of strides are i64, the fastest dimension first.
+    """
+
+    def number(array: Value, d: Value) -> Value:
+        return f.load(f.at(array, d, "i64"), "i64")
+
+    last = rank - 1
+    with f.loop(0, last, carry=[index, *[f.const(0)] * len(strides)]) as turn:
+        left, *found = turn.carried
+        size = number(sizes, turn.index)
+        at = left % size
+        moved = [x + at * number(array, turn.index) for x, array in zip(found, strides, strict=True)]
+        turn.carry([left // size, *moved])
+    left, *found = turn.carried
+    return [x + left * number(array, last) for x, array in zip(found, strides, strict=True)]

@@ -1,0 +1,105 @@
+"""Go over the columns of a row in vectors, with a partial one at its end. Knows no kernel.
+
+A partial vector is read and written element by element, so that nothing beyond the row is touched.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.values import Value, vector
+
+Visit = Callable[["Span", list[Value]], Sequence[Value]]
+Combine = Callable[[Value, Value], Value]
+
+_CHAINS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`lanes` columns from `first` on, of which `count` exist; None where all do."""
+
+    f: Function
+    lanes: int
+    first: Value
+    count: Value | None
+
+    def load(self, row: Value, type_: str = "float") -> Value:
+        """These columns of an array of `type_`; zero where a column does not exist."""
+        start = self.f.at(row, self.first, type_)
+        if self.count is None:
+            return self.f.load(start, vector(self.lanes, type_))
+        with self.f.loop(0, self.count, carry=[self.f.const(0, vector(self.lanes, type_))]) as turn:
+            element = self.f.load(self.f.at(start, turn.index, type_), type_)
+            turn.carry([self.f.insert(turn.carried[0], element, turn.index)])
+        return turn.carried[0]
+
+    def store(self, value: Value, row: Value) -> None:
+        """Write these columns of a row of floats."""
+        start = self.f.at(row, self.first)
+        if self.count is None:
+            self.f.store(value, start)
+            return
+        with self.f.each(0, self.count) as i:
+            self.f.store(self.f.extract(value, i), self.f.at(start, i))
+
+    def only(self, value: Value, otherwise: float) -> Value:
+        """`value`, with `otherwise` in the columns that do not exist."""
+        if self.count is None:
+            return value
+        numbers = self.f.lanes_of(range(self.lanes), "i64")
+        exists = numbers < self.f.splat(self.count, self.lanes)
+        return self.f.select(exists, value, self.f.const(otherwise, value.type))
+
+
+def over(
+    f: Function,
+    n: Value,
+    visit: Visit,
+    carry: Sequence[Value] = (),
+    *,
+    lanes: int | None = None,
+    first: Value | int = 0,
+) -> list[Value]:
+    """Visit columns first..n-1 in vectors of the ISA's width, or of `lanes`; what is carried at the end.
+
+    `first` is a multiple of that width.
+    """
+    width = lanes or f.lanes
+    whole = n - n % width
+    with f.loop(first, whole, width, carry) as turn:
+        turn.carry(visit(Span(f, width, turn.index, None), turn.carried))
+    done = turn.carried
+    rest = Span(f, width, whole, n - whole)
+    return f.choose(n > whole, lambda: list(visit(rest, done)), lambda: done)
+
+
+def reduce(
+    f: Function, n: Value, terms: Callable[[Span], Sequence[Value]], combine: Combine, start: Sequence[float]
+) -> list[Value]:
+    """Every term's sum, or other combination, over all columns; one float for each of `start`.
+
+    `start` stands for columns that do not exist, and must leave the result unchanged. Independent
+    partial results hide the latency of combining.
+    """
+    step = _CHAINS * f.lanes
+    whole = n - n % step
+    with f.loop(0, whole, step, [f.const(x, f.vec) for x in start] * _CHAINS) as turn:
+        spans = [Span(f, f.lanes, turn.index + c * f.lanes, None) for c in range(_CHAINS)]
+        found = [term for span in spans for term in terms(span)]
+        turn.carry([combine(x, term) for x, term in zip(turn.carried, found, strict=True)])
+    totals = turn.carried[: len(start)]
+    for i, other in enumerate(turn.carried[len(start) :]):
+        totals[i % len(start)] = combine(totals[i % len(start)], other)
+
+    def visit(span: Span, carried: list[Value]) -> list[Value]:
+        found = [span.only(term, x) for term, x in zip(terms(span), start, strict=True)]
+        return [combine(x, term) for x, term in zip(carried, found, strict=True)]
+
+    return [f.fold(total, combine) for total in over(f, n, visit, totals, first=whole)]
+
+
+def zero(f: Function, row: Value, first: Value, stop: Value) -> None:
+    """Write zeros to columns first..stop-1 of a row of floats."""
+    with f.each(first, stop) as i:
+        f.store(f.const(0.0, "float"), f.at(row, i))

@@ -1,0 +1,1 @@
+"""Kernels that copy, gather, scatter and resample."""

@@ -1,0 +1,50 @@
+"""Lanes of int16 pairs or of four bytes, multiplied and added in int32: by the instruction a CPU has for it.
+
+Knows registers; no matrix. Every sum is exact modulo 2**32.
+"""
+
+from pliant.kernels.emit.builder import Function
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value, vector
+
+_PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
+_BYTES = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}
+
+
+def left_is_signed(isa: Isa) -> bool:
+    """Whether the left bytes of `add_quads` are signed: Arm's are, those of VNNI are not."""
+    return isa.name == "neon"
+
+
+def add_pairs(f: Function, total: Value, x: Value, y: Value) -> Value:
+    """total + x's int16 times y's, two to an i32 lane."""
+    halves, whole = vector(2 * f.lanes, "i16"), vector(f.lanes, "i32")
+    x, y = f.cast("bitcast", x, halves), f.cast("bitcast", y, halves)
+    if f.isa.name != "neon" and not f.isa.is_portable:
+        return total + f.intrinsic(_PAIRS[f.lanes], whole, x, y, suffix="")
+    wide = vector(2 * f.lanes, "i32")
+    products = f.cast("sext", x, wide) * f.cast("sext", y, wide)
+    even, odd = (f.shuffle(products, None, range(i, 2 * f.lanes, 2)) for i in (0, 1))
+    return total + (even + odd)
+
+
+def add_quads(f: Function, total: Value, x: Value, y: Value) -> Value:
+    """total + x's bytes times y's signed bytes, four to an i32 lane; on rows that `has_dot`."""
+    assert f.isa.has_dot, f.isa.name
+    if f.isa.is_portable:
+        return add_quads_portably(f, total, x, y)
+    if f.isa.name == "neon":
+        x, y = (f.cast("bitcast", z, vector(4 * f.lanes, "i8")) for z in (x, y))
+        return f.intrinsic("llvm.aarch64.neon.sdot", total.type, total, x, y, suffix=".v4i32.v16i8")
+    return f.intrinsic(_BYTES[f.lanes], total.type, total, x, y, suffix="")
+
+
+def add_quads_portably(f: Function, total: Value, x: Value, y: Value) -> Value:
+    """The same in plain arithmetic, on any row."""
+    wide = vector(4 * f.lanes, "i32")
+    x, y = (f.cast("bitcast", z, vector(4 * f.lanes, "i8")) for z in (x, y))
+    left = f.cast("sext" if left_is_signed(f.isa) else "zext", x, wide)
+    products = left * f.cast("sext", y, wide)
+    for i in range(4):
+        total = total + f.shuffle(products, None, range(i, 4 * f.lanes, 4))
+    return total

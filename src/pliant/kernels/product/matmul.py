@@ -1,0 +1,253 @@
+"""Float32 matrix products: C = activation(alpha * A @ B + bias + residual), batched, with any strides.
+
+The tiles are the local engine's. B comes packed in panels, or a block of it is packed into scratch just
+before its use; A is copied only where its columns are not neighbours. Knows addresses, no operators.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from pliant.kernels.coded.fill import GROUP_ROWS, write_fill
+from pliant.kernels.coded.tile import UNROLL, TileArgs, call_rows, tiling, write_tiles
+from pliant.kernels.emit import vmath
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value
+from pliant.kernels.product.matmul_args import (
+    BLOCK_ROWS,
+    COLUMNS,
+    MAX_BATCH_DIMS,
+    MatmulArgs,
+    MatmulCodedArgs,
+)
+from pliant.kernels.product.matmul_pack import write_pack
+from pliant.kernels.product.scaled_block import Element, write_scaled_block
+
+Activation = Callable[[Function, Value], Value]
+
+
+def matmul_name(
+    activation: str | None = None, bits: int | None = None, element: Element | None = None
+) -> str:
+    """The kernel's name."""
+    parts = ["matmul", f"k{bits}" if bits else "", element or "", activation or ""]
+    return "_".join(part for part in parts if part)
+
+
+def scratch_bytes(row_block: int, isa: Isa) -> int:
+    """Scratch a thread needs: a panel block of B, the last columns of C, the last of bias, a block of A."""
+    width = COLUMNS * tiling(isa).panel
+    return 4 * (BLOCK_ROWS * width + COLUMNS + row_block * (COLUMNS + BLOCK_ROWS))
+
+
+def matmul_ir(
+    isa: Isa, activation: str | None = None, bits: int | None = None, element: Element | None = None
+) -> str:
+    """The kernel `matmul_name(...)` with MatmulArgs; `activation` is one of vmath.ACTIVATIONS.
+
+    With `bits` B comes in as many planes, and the arguments are MatmulCodedArgs; with `element` B is of that
+    type, with scales, and they are MatmulScaledArgs.
+    """
+    module = Module(isa)
+    panel = tiling(isa).panel
+    for groups in {1, panel}:
+        write_tiles(module, groups)
+    write_pack(module)
+    block = _block
+    if bits:
+        write_fill(module, (bits,))
+        block = _decoded
+    elif element:
+        write_scaled_block(module, element)
+        block = _scaled
+    if activation:
+        write_activate(module, vmath.ACTIVATIONS[activation])
+    for groups in {1, panel}:
+        _write_panel(module, groups, bool(activation), block)
+    with module.kernel(matmul_name(activation, bits, element)) as f:
+        _, lo, hi, _ = f.params
+        with f.each(lo, hi) as unit:
+            _write_unit(f, unit, panel, GROUP_ROWS if bits else UNROLL)
+    return module.text()
+
+
+def _write_unit(f: Function, unit: Value, panel: int, step: int) -> None:
+    """`step` rows of B cannot be parted."""
+    args, _, _, scratch = f.params
+    n_rows, n_columns, depth = f.fields(args, MatmulArgs, "n_rows", "n_columns", "depth")
+    row_block, per_unit = f.fields(args, MatmulArgs, "row_block", "panel")
+    n_groups = _up(n_columns, COLUMNS)
+    n_panels = (n_groups + per_unit - 1) // per_unit
+    n_blocks = (n_rows + row_block - 1) // row_block
+    batch, rest = unit // (n_panels * n_blocks), unit % (n_panels * n_blocks)
+    row = rest // n_panels * row_block
+    first = rest % n_panels * per_unit
+    last = f.least(first + per_unit, n_groups)
+    rows = f.least(n_rows - row, row_block)
+    a, b, c, residual = _batch_pointers(f, args, batch)
+    a_row, a_column, c_row, residual_row = f.fields(
+        args, MatmulArgs, "a_row", "a_column", "c_row", "residual_row"
+    )
+    null = f.const(0, "ptr")
+    a, c = f.at(a, row * a_row), f.at(c, row * c_row)
+    residual = f.select(residual.compare("eq", 0), null, f.at(residual, row * residual_row))
+    copies_a = a_column.compare("ne", 1)
+    space = f.at(scratch, row_block * COLUMNS + (BLOCK_ROWS * panel + 1) * COLUMNS)
+    # A product over nothing still has a bias.
+    terms = f.select(depth < 1, f.const(1), depth)
+    even = _up(_up(terms, _up(terms, BLOCK_ROWS)), step) * step
+    with f.each(0, terms, even) as k:
+        n = f.least(depth - k, even)
+        a_here = f.at(a, k * a_column)
+        with f.when(copies_a):
+            f.call("pack_rows", "void", a_here, a_row, a_column, rows, n, space)
+        a_block = f.select(copies_a, space, a_here)
+        lda = f.select(copies_a, n, a_row)
+        n_whole = (last - first) // panel * panel
+        common = (args, scratch, a_block, lda, b, c, residual, rows, k, n, first, last)
+        with f.each(first, first + n_whole, panel) as group:
+            # Only single groups know how to end within a group.
+            is_tail = (group + panel) * COLUMNS > n_columns if panel > 1 else f.const(1, "i1")
+            with f.when(is_tail), f.each(group, group + panel) as one:
+                f.call("panel1", "void", *common, one)
+            with f.when(is_tail.compare("eq", 0)):
+                f.call(f"panel{panel}", "void", *common, group)
+        with f.each(first + n_whole, last) as group:
+            f.call("panel1", "void", *common, group)
+
+
+def _batch_pointers(f: Function, args: Value, batch: Value) -> list[Value]:
+    """A, B, C and the residual (null if there is none) of a batch index."""
+    pointers = f.fields(args, MatmulArgs, "a", "b", "c", "residual")
+    names = ("a_batch", "b_batch", "c_batch", "residual_batch")
+    offsets = [f.const(0)] * len(names)
+    left = batch
+    for d in reversed(range(MAX_BATCH_DIMS)):
+        extent = _element(f, args, "extents", d)
+        index = left % extent
+        left = left // extent
+        offsets = [o + index * _element(f, args, name, d) for o, name in zip(offsets, names, strict=True)]
+    a, b, c = (f.at(p, o) for p, o in zip(pointers[:3], offsets[:3], strict=True))
+    residual = pointers[3]
+    return [a, b, c, f.select(residual.compare("eq", 0), residual, f.at(residual, offsets[3]))]
+
+
+def _element(f: Function, args: Value, field: str, i: int) -> Value:
+    return f.load(f.at(args, getattr(MatmulArgs, field).offset + 8 * i, "i8"), "i64")
+
+
+_PANEL = (
+    ("args", "ptr"),
+    ("scratch", "ptr"),
+    ("a", "ptr"),
+    ("lda", "i64"),
+    ("b", "ptr"),
+    ("c", "ptr"),
+    ("residual", "ptr"),
+    ("rows", "i64"),
+    ("k", "i64"),
+    ("n", "i64"),
+    ("first", "i64"),
+    ("last", "i64"),
+    ("group", "i64"),
+)
+
+
+Block = Callable[[Function, Value, Value, Value, Value, Value, Value], Value]
+"""Gives the address of rows k .. k + n - 1 of a column group: (f, args, b, group, k, n, scratch)."""
+
+
+def _write_panel(module: Module, groups: int, has_activation: bool, block: Block) -> None:
+    """`panel<groups>`: `rows` rows of C, `groups` column groups, rows k .. k + n - 1 of B.
+
+    Only a panel of one group may lie across the last column: it is summed in scratch, then copied.
+    """
+    with module.function(f"panel{groups}", _PANEL, attributes="noinline", is_exported=False) as f:
+        args, scratch, a, lda, b, c, residual, rows, k, n, first, last, group = f.params
+        n_columns, depth, bias, skipped = f.fields(args, MatmulArgs, "n_columns", "depth", "bias", "skipped")
+        c_row, residual_row = f.fields(args, MatmulArgs, "c_row", "residual_row")
+        spaces = [f.at(scratch, g * BLOCK_ROWS * COLUMNS) for g in range(groups)]
+        blocks = [block(f, args, b, group + g, k, n, space) for g, space in enumerate(spaces)]
+        null, zeros = f.const(0, "ptr"), f.table([0.0] * COLUMNS * groups, "float")
+        column = group * COLUMNS
+        is_first, is_last = k.compare("eq", 0), k + n >= depth
+        bias_here = f.select(bias.compare("eq", 0), zeros, f.at(bias, column))
+        residual_here = f.select(residual.compare("eq", 0), null, f.at(residual, column))
+        c_here, ldc, ldr = f.at(c, column), c_row, residual_row
+        if groups == 1:
+            is_tail = column + COLUMNS > n_columns
+            tail_bias = f.at(scratch, BLOCK_ROWS * COLUMNS * tiling(f.isa).panel)
+            tail_c = f.at(tail_bias, COLUMNS)
+            width = n_columns - column
+            with f.when(is_tail & is_first):
+                f.call("copy_columns", "void", bias_here, ldr, f.const(1), width, tail_bias, f.const(COLUMNS))
+                with f.when(residual_here.compare("ne", 0)):
+                    f.call("copy_columns", "void", residual_here, ldr, rows, width, tail_c, f.const(COLUMNS))
+            bias_here = f.select(is_tail, tail_bias, bias_here)
+            residual_here = f.select(is_tail & residual_here.compare("ne", 0), tail_c, residual_here)
+            c_here = f.select(is_tail, tail_c, c_here)
+            ldc = f.select(is_tail, f.const(COLUMNS), ldc)
+            ldr = f.select(is_tail, f.const(COLUMNS), ldr)
+        start = f.select(is_first, bias_here, zeros)
+        added = f.select(is_first, residual_here, c_here)
+        added_stride = f.select(is_first, ldr, ldc)
+        next_group = f.select(group + groups < last, group + groups, f.select(is_last, last + skipped, first))
+        next_row = f.select(group + groups < last, k, f.select(is_last, f.const(0), k + n))
+        next_block = f.at(b, (next_group * depth + next_row) * COLUMNS)
+
+        top = TileArgs(a, lda, tuple(blocks), c_here, ldc, start, added, added_stride, n)
+
+        def at(row: Value) -> TileArgs:
+            if block is not _block:
+                return top.down(f, row)
+            return replace(top.down(f, row), ahead=f.at(next_block, row // tiling(f.isa).rows * n))
+
+        def after(tile: TileArgs, tile_rows: int) -> None:
+            if has_activation:
+                with f.when(is_last):
+                    shape = f.const(tile_rows), f.const(groups * COLUMNS)
+                    f.call("activate", "void", tile.c, ldc, *shape)
+
+        call_rows(f, rows, at, after)
+        if groups == 1:
+            with f.when(is_tail & is_last):
+                f.call("copy_columns", "void", tail_c, ldc, rows, width, f.at(c, column), c_row)
+        f.ret()
+
+
+def _block(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """Rows k .. k + n - 1 of a column group of B as [n][16]: in place, or packed into `space`."""
+    is_packed, depth = f.fields(args, MatmulArgs, "is_packed", "depth")
+    with f.when(is_packed.compare("eq", 0)):
+        f.call("pack_block", "void", args, b, group, k, n, space)
+    return f.select(is_packed.compare("ne", 0), f.at(b, (group * depth + k) * COLUMNS), space)
+
+
+def _decoded(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """The same of a coded B, whose rows come in groups."""
+    coded = f.at(args, MatmulCodedArgs.coded.offset, "i8")
+    block = f.call("block", "ptr", coded, group, k, (n + (GROUP_ROWS - 1)) & -GROUP_ROWS, space)
+    assert block is not None
+    return block
+
+
+def _scaled(f: Function, args: Value, b: Value, group: Value, k: Value, n: Value, space: Value) -> Value:
+    """The same of a B of another type, with scales."""
+    f.call("scaled_block", "void", args, b, group, k, n, space)
+    return space
+
+
+def write_activate(module: Module, function: Activation) -> None:
+    """`activate(c, ldc, rows, columns)`: in place, over a tile that is in L1 still."""
+    params = [("c", "ptr"), ("ldc", "i64"), ("rows", "i64"), ("columns", "i64")]
+    with module.function("activate", params, attributes="noinline", is_exported=False) as f:
+        c, ldc, rows, columns = f.params
+        with f.each(0, rows) as row, f.each(0, columns, f.lanes) as column:
+            p = f.at(c, row * ldc + column)
+            # Opaque, or LLVM makes relu in place a masked store, which some CPUs run ten times slower.
+            f.store(function(f, f.opaque(f.load(p, f.vec))), p)
+        f.ret()
+
+
+def _up(x: Value, by: Value | int) -> Value:
+    return (x + by - 1) // by

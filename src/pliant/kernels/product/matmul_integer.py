@@ -1,0 +1,298 @@
+"""Integer products: C = activation(scale * (A @ B) * column scales + bias + residual), or A @ B in int32.
+
+A and B are bytes less their zero points. In which of three forms they are held, `IntegerForm` says; sums are
+exact in int32. Knows addresses, no operators.
+"""
+
+import ctypes
+from enum import Enum
+from functools import partial
+
+import numpy as np
+
+from pliant.arrays import Integer
+from pliant.kernels.emit import vmath
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.product.integer_dots import add_pairs, add_quads, left_is_signed
+from pliant.kernels.product.matmul import write_activate
+from pliant.kernels.product.matmul_args import COLUMNS
+from pliant.kernels.product.matmul_pack import write_copy_columns
+
+ROW_BLOCK = 144
+_UNROLL = 4
+
+
+class IntegerForm(Enum):
+    """How many values share an i32 word of A and of B's panels, and what they are.
+
+    WORDS: int16 in both, for differences that need nine bits. WIDENED: int16 in A, bytes in B that are
+    widened as they are read: half the memory. BYTES: bytes in both, for CPUs that multiply them; A keeps its
+    zero point, which the kernel takes off by B's column sums.
+    """
+
+    WORDS = "words"
+    WIDENED = "widened"
+    BYTES = "bytes"
+
+    @property
+    def a_bytes(self) -> int:
+        """Of a value of A."""
+        return 1 if self is IntegerForm.BYTES else 2
+
+    @property
+    def b_bytes(self) -> int:
+        """Of a value of B."""
+        return 2 if self is IntegerForm.WORDS else 1
+
+    @property
+    def packing(self) -> int:
+        """Rows of B that are multiplied together: values in a word of A."""
+        return 4 // self.a_bytes
+
+    def words(self, depth: int) -> int:
+        """i32 words in a row of A."""
+        return -(-depth // self.packing)
+
+
+def form_for(isa: Isa, fits_bytes: bool) -> IntegerForm:
+    """The form of a product on `isa` whose weights, less their zero point, fit signed bytes or not."""
+    if not fits_bytes:
+        return IntegerForm.WORDS
+    return IntegerForm.BYTES if isa.has_dot else IntegerForm.WIDENED
+
+
+def shift_of(isa: Isa, a_dtype: str) -> int:
+    """What is added to bytes of `a_dtype` ("int8", "uint8") to be those that BYTES multiplies on `isa`."""
+    is_signed = a_dtype == "int8"
+    return 0 if is_signed == left_is_signed(isa) else 128 if is_signed else -128
+
+
+class MatmulIntegerArgs(ctypes.Structure):
+    """A is [n_rows, words] i32 words, B [column groups][words][16] of as many values, C float32 or int32.
+
+    `a_scale` is one float; `b_scales`, `bias` and int32 `sums`, B's column sums, have one for every column of
+    every group. `a_zero` is a byte, signed if `zero_is_signed`, to which `zero_shift` is added; null is 0.
+    Only BYTES reads it and the sums. A unit is `panel` column groups of ROW_BLOCK rows.
+    """
+
+    _fields_ = (
+        ("a", ctypes.c_void_p),
+        ("b", ctypes.c_void_p),
+        ("c", ctypes.c_void_p),
+        ("a_scale", ctypes.c_void_p),
+        ("b_scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("residual", ctypes.c_void_p),
+        ("n_rows", ctypes.c_int64),
+        ("n_columns", ctypes.c_int64),
+        ("words", ctypes.c_int64),
+        ("panel", ctypes.c_int64),
+        ("sums", ctypes.c_void_p),
+        ("a_zero", ctypes.c_void_p),
+        ("zero_is_signed", ctypes.c_int64),
+        ("zero_shift", ctypes.c_int64),
+    )
+
+
+def pack(
+    matrix: Integer[np.ndarray, "K N"],
+    out: Integer[np.ndarray, "groups words 16 packing"],
+) -> None:
+    """B's panels, int8 or int16; rows and columns that do not exist are 0."""
+    depth, n = matrix.shape
+    groups, words, _, packing = out.shape
+    whole = np.zeros((packing * words, groups * COLUMNS), out.dtype)
+    whole[:depth, :n] = matrix
+    out[:] = whole.reshape(words, packing, groups, COLUMNS).transpose(2, 0, 3, 1)
+
+
+def units(n_rows: int, n_columns: int, panel: int) -> int:
+    """Work units of a product."""
+    groups = -(-n_columns // COLUMNS)
+    return -(-n_rows // ROW_BLOCK) * -(-groups // panel)
+
+
+def scratch_bytes() -> int:
+    """Scratch a thread needs: the last columns of C, and where their sums begin."""
+    return 4 * COLUMNS * (ROW_BLOCK + 1)
+
+
+def matmul_integer_name(form: IntegerForm, is_float: bool, activation: str | None = None) -> str:
+    """The kernel's name."""
+    words = [
+        "matmul_integer",
+        form.value,
+        *(["float"] if is_float else []),
+        *([activation] if activation else []),
+    ]
+    return "_".join(words)
+
+
+def matmul_integer_ir(isa: Isa, form: IntegerForm, is_float: bool, activation: str | None = None) -> str:
+    """The kernel with MatmulIntegerArgs whose C is float32 if `is_float`, else int32."""
+    module = Module(isa)
+    full = _tile_rows(isa)
+    for rows in range(1, full + 1):
+        _write_tile(module, rows, form, is_float)
+    write_copy_columns(module)
+    if activation:
+        write_activate(module, vmath.ACTIVATIONS[activation])
+    with module.kernel(matmul_integer_name(form, is_float, activation)) as f:
+        args, lo, hi, _ = f.params
+        n_rows, n_columns, panel = f.fields(args, MatmulIntegerArgs, "n_rows", "n_columns", "panel")
+        n_groups = (n_columns + (COLUMNS - 1)) >> 4
+        n_panels = (n_groups + panel - 1) // panel
+        with f.each(lo, hi) as unit:
+            row = unit // n_panels * ROW_BLOCK
+            first = unit % n_panels * panel
+            last = f.least(first + panel, n_groups)
+            with f.each(first, last) as group:
+                _write_group(f, form, group, row, f.least(n_rows - row, ROW_BLOCK), bool(activation))
+    return module.text()
+
+
+def _write_group(
+    f: Function, form: IntegerForm, group: Value, row: Value, rows: Value, has_activation: bool
+) -> None:
+    """One column group of a block of rows; the last columns are made in scratch."""
+    args, _, _, scratch = f.params
+    names = ("a", "b", "c", "a_scale", "b_scales", "bias", "residual", "n_columns", "words")
+    a, b, c, a_scale, b_scales, bias, residual, n_columns, words = f.fields(args, MatmulIntegerArgs, *names)
+    column = group * COLUMNS
+    width = f.least(n_columns - column, COLUMNS)
+    is_tail = width < COLUMNS
+    null, wide = f.const(0, "ptr"), f.const(COLUMNS)
+    c_here = f.at(c, row * n_columns + column)
+    residual_here = f.select(residual.compare("eq", 0), null, f.at(residual, row * n_columns + column))
+    to = f.select(is_tail, scratch, c_here)
+    ldc = f.select(is_tail, wide, n_columns)
+    has_residual = residual_here.compare("ne", 0)
+    with f.when(is_tail & has_residual):
+        f.call("copy_columns", "void", residual_here, n_columns, rows, width, to, wide)
+    added = f.select(is_tail & has_residual, to, residual_here)
+    block = f.at(b, group * words * (COLUMNS * form.packing * form.b_bytes), "i8")
+    scales, biases = f.at(b_scales, column), f.at(bias, column)
+    start = _starts(f, column) if form is IntegerForm.BYTES else null
+    full = _tile_rows(f.isa)
+
+    def tile(n: int, at: Value) -> None:
+        here = f.at(to, at * ldc)
+        more = f.select(added.compare("eq", 0), null, f.at(added, at * ldc))
+        a_here = f.at(a, (row + at) * words, "i32")
+        f.call(f"tile_{n}", "void", a_here, block, here, a_scale, scales, biases, more, start, ldc, words)
+        if has_activation:
+            f.call("activate", "void", here, ldc, f.const(n), wide)
+
+    n_full = rows // full * full
+    with f.each(0, n_full, full) as at:
+        tile(full, at)
+    f.match(rows - n_full, {n: partial(tile, n, n_full) for n in range(1, full)})
+    with f.when(is_tail):
+        f.call("copy_columns", "void", to, wide, rows, width, c_here, n_columns)
+
+
+def _starts(f: Function, column: Value) -> Value:
+    """Where 16 sums begin: less A's zero point times B's column sums. In scratch, behind the last columns."""
+    args, _, _, scratch = f.params
+    names = ("sums", "a_zero", "zero_is_signed", "zero_shift")
+    sums, a_zero, is_signed, shift = f.fields(args, MatmulIntegerArgs, *names)
+
+    def given() -> list[Value]:
+        byte = f.load(a_zero, "i8")
+        wide = [f.cast(how, byte, "i64") for how in ("sext", "zext")]
+        return [f.select(is_signed.compare("ne", 0), *wide)]
+
+    zero = f.choose(a_zero.compare("ne", 0), given, lambda: [f.const(0)])[0] + shift
+    less = f.splat(-f.cast("trunc", zero, "i32"))
+    to = f.at(scratch, COLUMNS * ROW_BLOCK, "i32")
+    for v in range(0, COLUMNS, f.lanes):
+        of_columns = f.load(f.at(sums, column + v, "i32"), vector(f.lanes, "i32"))
+        f.store(of_columns * less, f.at(to, v, "i32"))
+    return to
+
+
+def _tile_rows(isa: Isa) -> int:
+    """Rows whose sums fill the registers; few where vectors are emulated."""
+    if isa.is_portable:
+        return 3
+    return {"avx512": 12, "avx2": 6, "neon": 6, "x86-64": 3}[isa.name]
+
+
+def _write_tile(module: Module, rows: int, form: IntegerForm, is_float: bool) -> None:
+    """`rows` rows of C, 16 columns, all of K."""
+    params = [(n, "ptr") for n in ("a", "b", "c", "a_scale", "b_scales", "bias", "added", "start")]
+    params += [("ldc", "i64"), ("words", "i64")]
+    with module.function(f"tile_{rows}", params, attributes="noinline", is_exported=False) as f:
+        a, b, c, a_scale, b_scales, bias, added, start, ldc, words = f.params
+        vectors = COLUMNS // f.lanes
+        a_rows = [f.at(a, words * i, "i32") for i in range(rows)]
+        integers = vector(f.lanes, "i32")
+        add = add_quads if form is IntegerForm.BYTES else add_pairs
+
+        def step(word: Value, sums: list[Value]) -> list[Value]:
+            columns = [_columns(f, form, b, word * COLUMNS + v * f.lanes) for v in range(vectors)]
+            for i, p in enumerate(a_rows):
+                x = f.splat(f.load(f.at(p, word, "i32"), "i32", form.a_bytes))
+                for v, y in enumerate(columns):
+                    n = i * vectors + v
+                    # Opaque, or LLVM adds products of several turns first, and spills them.
+                    sums[n] = f.opaque(add(f, sums[n], x, y))
+            return sums
+
+        if form is IntegerForm.BYTES:
+            begin = [f.load(f.at(start, v * f.lanes, "i32"), integers) for v in range(vectors)]
+        else:
+            begin = [f.const(0, integers)] * vectors
+        whole = words & -_UNROLL
+        with f.loop(0, whole, _UNROLL, carry=begin * rows) as turn:
+            sums = list(turn.carried)
+            for i in range(_UNROLL):
+                sums = step(turn.index + i, sums)
+            turn.carry(sums)
+        with f.loop(whole, words, carry=turn.carried) as rest:
+            rest.carry(step(rest.index, list(rest.carried)))
+        if is_float:
+            _store_floats(f, rest.carried, (c, ldc), a_scale, b_scales, bias, added)
+        else:
+            for n, total in enumerate(rest.carried):
+                row, v = divmod(n, vectors)
+                f.store(total, f.at(c, ldc * row + v * f.lanes, "i32"))
+        f.ret()
+
+
+def _columns(f: Function, form: IntegerForm, b: Value, word: Value) -> Value:
+    """A vector of B's words."""
+    integers = vector(f.lanes, "i32")
+    if form is not IntegerForm.WIDENED:
+        return f.load(f.at(b, word, "i32"), integers, 4 * f.lanes)
+    narrow = f.load(f.at(b, word, "i16"), vector(2 * f.lanes, "i8"), 2 * f.lanes)
+    return f.cast("bitcast", f.cast("sext", narrow, vector(2 * f.lanes, "i16")), integers)
+
+
+def _store_floats(
+    f: Function,
+    sums: list[Value],
+    c: tuple[Value, Value],
+    a_scale: Value,
+    b_scales: Value,
+    bias: Value,
+    added: Value,
+) -> None:
+    vectors = COLUMNS // f.lanes
+    scale = f.splat(f.load(a_scale))
+    by = [f.load(f.at(b_scales, v * f.lanes), f.vec) * scale for v in range(vectors)]
+    plus = [f.load(f.at(bias, v * f.lanes), f.vec) for v in range(vectors)]
+    results = [
+        f.fma(f.cast("sitofp", total, f.vec), by[n % vectors], plus[n % vectors])
+        for n, total in enumerate(sums)
+    ]
+    places = [c[1] * (n // vectors) + n % vectors * f.lanes for n in range(len(sums))]
+
+    def with_added() -> list[Value]:
+        return [x + f.load(f.at(added, at), f.vec) for x, at in zip(results, places, strict=True)]
+
+    results = f.choose(added.compare("ne", 0), with_added, lambda: results)
+    for x, at in zip(results, places, strict=True):
+        f.store(x, f.at(c[0], at))

@@ -1,0 +1,331 @@
+"""LSTM, GRU and RNN over whole sequences, the loop over time inside; float32. Knows no graph.
+
+The inputs' products come from a convolution's kernel; here each step adds the state's products, 16 hidden
+units with all their gates at a time, and applies the cell.
+
+A crew of threads shares some sequences of one direction. Its work is numbered: shares of the hidden units
+within products within steps. Whoever draws a number does that share once all of the product before are
+done. A number that waits only waits for lower ones, which others are at work on: one thread alone ends too.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value
+from pliant.kernels.recurrent.recurrent_args import LANES, RecurrentArgs, RecurrentForm
+from pliant.kernels.recurrent.recurrent_cells import ACTIVATIONS, Applied, gru, lstm
+from pliant.kernels.recurrent.recurrent_tile import write_products
+
+START = "recurrent_start"
+_STATES = 5  # h, the next h, c, z, r * h
+_COUNTER_FLOATS = 16  # each of the two has a cache line
+
+
+def scratch_bytes(form: RecurrentForm, unit_rows: int) -> int:
+    """Scratch a thread needs: a block's sums of each sequence."""
+    return 4 * unit_rows * form.gates * LANES
+
+
+def crew_floats(hidden: int, unit_rows: int) -> int:
+    """Memory a crew shares: counters and states, a whole number of cache lines."""
+    return 2 * _COUNTER_FLOATS + _STATES * unit_rows * padded_hidden(hidden)
+
+
+def padded_hidden(hidden: int) -> int:
+    return -(-hidden // LANES) * LANES
+
+
+def start_ir(isa: Isa) -> str:
+    """`recurrent_start` with RecurrentArgs: counters at zero and initial states; a unit is a crew."""
+    module = Module(isa)
+    with module.kernel(START) as f:
+        args, lo, hi, _ = f.params
+        with f.each(lo, hi) as crew:
+            _Crew(f, args, crew).start()
+    return module.text()
+
+
+def recurrent_ir(isa: Isa, form: RecurrentForm) -> str:
+    """The kernel `form.name` with RecurrentArgs; a unit is one member of a crew."""
+    module = Module(isa)
+    for gates in dict.fromkeys(form.passes):
+        write_products(module, gates)
+    _write_member(module, form)
+    with module.kernel(form.name) as f:
+        args, lo, hi, scratch = f.params
+        (members,) = f.fields(args, RecurrentArgs, "members")
+        with f.each(lo, hi) as unit:
+            f.call("member", "void", args, unit // members, scratch)
+    return module.text()
+
+
+def _write_member(module: Module, form: RecurrentForm) -> None:
+    """Draw numbers until all are drawn."""
+    params = (("args", "ptr"), ("crew", "i64"), ("scratch", "ptr"))
+    with module.function("member", params, attributes="noinline", is_exported=False) as f:
+        args, number, scratch = f.params
+        steps, shares = f.fields(args, RecurrentArgs, "steps", "shares")
+        crew = _Crew(f, args, number)
+        n_passes = len(form.passes)
+        total = steps * n_passes * shares
+        with f.repeat() as turn:
+            ticket = f.op(f"atomicrmw add {crew.drawn}, i64 1 acq_rel", "i64")
+            is_work = ticket < total
+            with f.when(is_work):
+                phase, share = ticket // shares, ticket % shares
+                _wait_for(f, crew.done, phase * shares)
+                work = _Work(f, form, crew, phase // n_passes, share, scratch)
+                f.match(phase % n_passes, {n: partial(work.do, n) for n in range(n_passes)})
+                f.op(f"atomicrmw add {crew.done}, i64 1 acq_rel", "i64")
+            turn.again(is_work)
+        f.ret()
+
+
+def _pause(f: Function) -> None:
+    """Tell the CPU that this thread only waits."""
+    if f.isa.name == "neon":
+        f.call("llvm.aarch64.hint", "void", f.const(1, "i32"))
+    else:
+        f.call("llvm.x86.sse2.pause", "void")
+
+
+def _wait_for(f: Function, counter: Value, number: Value) -> None:
+    """Spin until a counter has come to a number."""
+
+    def read() -> Value:
+        return f.op(f"load atomic i64, {counter} acquire, align 8", "i64")
+
+    with f.when(read() < number), f.repeat() as turn:
+        _pause(f)
+        turn.again(read() < number)
+
+
+class _Crew:
+    """The code of one crew: which sequences and direction it has, and the memory it shares."""
+
+    def __init__(self, f: Function, args: Value, number: Value) -> None:
+        self.f, self.args = f, args
+        batch, unit_rows, row_blocks, first = self.integers(
+            "batch", "unit_rows", "row_blocks", "first_direction"
+        )
+        self.hidden, self.blocks, self.steps, backward = self.integers(
+            "hidden", "blocks", "steps", "backward"
+        )
+        self.direction = number // row_blocks + first
+        self.first_row = number % row_blocks * unit_rows
+        self.rows = f.least(unit_rows, batch - self.first_row)
+        self.is_backward = (backward + self.direction - first) & 1
+        self.width = self.blocks * LANES
+        (memory,) = f.fields(args, RecurrentArgs, "memory")
+        self.drawn = f.at(memory, number * (unit_rows * self.width * _STATES + 2 * _COUNTER_FLOATS))
+        self.done = f.at(self.drawn, _COUNTER_FLOATS)
+
+    def state(self, n: "int | Value") -> Value:
+        """The n-th of the states, [row][width]."""
+        return self.f.at(self.drawn, self.rows * self.width * n + 2 * _COUNTER_FLOATS)
+
+    def start(self) -> None:
+        """Initial states, zero where none are given and in padding."""
+        f = self.f
+        for counter in (self.drawn, self.done):
+            f.store(f.const(0), counter)
+        state_b, state_d = self.integers("state_b", "state_d")
+        for n, name in ((0, "initial_h"), (2, "initial_c")):
+            (given,) = f.fields(self.args, RecurrentArgs, name)
+            with f.each(0, self.rows) as row, f.each(0, self.width) as i:
+                exists = (i < self.hidden) & given.compare("ne", 0)
+                at = (row + self.first_row) * state_b + self.direction * state_d + i
+                zero = f.const(0.0, "float")
+                value = f.choose(exists, partial(_load_at, f, given, at), partial(_as_list, zero))
+                f.store(value[0], f.at(self.state(n), row * self.width + i))
+
+    def integers(self, *names: str) -> list[Value]:
+        return self.f.fields(self.args, RecurrentArgs, *names)
+
+
+class _Work:
+    """The code of one share: a step of some blocks of hidden units."""
+
+    def __init__(
+        self, f: Function, form: RecurrentForm, crew: _Crew, t: Value, share: Value, scratch: Value
+    ) -> None:
+        self.f, self.form, self.crew, self.t, self.sums = f, form, crew, t, scratch
+        self.args, self.rows, self.first_row = crew.args, crew.rows, crew.first_row
+        self.direction, self.width, self.blocks = crew.direction, crew.width, crew.blocks
+        (shares,) = crew.integers("shares")
+        self.first = crew.blocks * share // shares
+        self.stop = crew.blocks * (share + 1) // shares
+        self.h, self.following = crew.state(t & 1), crew.state((t & 1) ^ 1)
+
+    def do(self, n_pass: int) -> None:
+        """The share of the step's first or second product, and what follows from it."""
+        f, count = self.f, self.form.passes[n_pass]
+        weights = f.fields(self.args, RecurrentArgs, "weights", "late_weights")[n_pass]
+        operand = self.crew.state(4) if n_pass else self.h
+        first_gate = sum(self.form.passes[:n_pass])
+        is_last = n_pass == len(self.form.passes) - 1
+        with f.each(self.first, self.stop) as block:
+            with f.each(0, self.rows) as row:
+                self._begin(row, block, first_gate, count)
+            b = f.at(weights, (self.direction * self.blocks + block) * (self.width * (count * LANES)))
+            f.call(f"products{count}", "void", operand, self.width, b, self.sums, self.rows, self.width)
+            with f.each(0, self.rows) as row:
+                is_live = self.t < self._length(row)
+                with f.each(0, LANES, f.lanes) as lane:
+                    place = row * self.width + block * LANES + lane
+                    at = row * (count * LANES) + lane
+                    sums = [f.load(f.at(self.sums, at + g * LANES), f.vec) for g in range(count)]
+                    self._cell(n_pass, row, block, lane, place, is_live, sums)
+        if is_last:
+            with f.each(0, self.rows) as row:
+                self._write_y(row)
+            with f.when((self.t + 1).compare("eq", self.crew.steps)):
+                self._write_last()
+
+    def _begin(self, row: Value, block: Value, first: int, count: int) -> None:
+        """Sums start as the inputs' products; those under the reset gate as their own bias."""
+        f, gates = self.f, self.form.gates
+        pre = f.at(self._input_row(row), block * (gates * LANES) + first * LANES)
+        (bias,) = f.fields(self.args, RecurrentArgs, "hidden_bias")
+        for g in range(count):
+            source = f.at(pre, g * LANES)
+            if self.form.cell == "gru" and g == 2:
+                source = f.at(bias, (self.direction * self.blocks + block) * LANES)
+            for lane in range(0, LANES, f.lanes):
+                x = f.load(f.at(source, lane), f.vec)
+                f.store(x, f.at(self.sums, row * (count * LANES) + (g * LANES + lane)))
+
+    def _cell(
+        self,
+        n_pass: int,
+        row: Value,
+        block: Value,
+        lane: Value,
+        place: Value,
+        is_live: Value,
+        sums: Sequence[Value],
+    ) -> None:
+        f, gates = self.f, self.form.gates
+        old = f.load(f.at(self.h, place), f.vec)
+        acts = [self._activation(i) for i in range(len(self.form.activations))]
+        match self.form.cell:
+            case "rnn":
+                new = acts[0](sums[0])
+            case "lstm":
+                c_at = f.at(self.crew.state(2), place)
+                c = f.load(c_at, f.vec)
+                (couples,) = self.crew.integers("couples_gates")
+                new, c_new = lstm(f, sums, c, self._peepholes(block, lane), couples, acts)
+                f.store(f.select(is_live, c_new, c), c_at)
+            case "gru":
+                pre = f.at(self._input_row(row), block * (gates * LANES) + 2 * LANES + lane)
+                candidate = acts[1](f.fma(acts[0](sums[1]), sums[2], f.load(pre, f.vec)))
+                new = gru(f, acts[0](sums[0]), candidate, old)
+            case "gru_reset_before":
+                if n_pass == 0:
+                    f.store(acts[0](sums[0]), f.at(self.crew.state(3), place))
+                    f.store(acts[0](sums[1]) * old, f.at(self.crew.state(4), place))
+                    return
+                new = gru(f, f.load(f.at(self.crew.state(3), place), f.vec), acts[1](sums[0]), old)
+        f.store(f.select(is_live, new, old), f.at(self.following, place))
+
+    def _write_y(self, row: Value) -> None:
+        """The share's part of the step's output: zeros where a sequence has ended."""
+        f = self.f
+        (y,) = f.fields(self.args, RecurrentArgs, "y")
+        y_t, y_b, y_d = self.crew.integers("y_t", "y_b", "y_d")
+        with f.when(y.compare("ne", 0)):
+            at = self._time(row) * y_t + (row + self.first_row) * y_b + self.direction * y_d
+            to = f.at(y, at)
+
+            def live() -> list[Value]:
+                self._copy(f.at(self.following, row * self.width), to)
+                return []
+
+            def ended() -> list[Value]:
+                with f.each(self.first * LANES, self._end()) as i:
+                    f.store(f.const(0.0, "float"), f.at(to, i))
+                return []
+
+            f.choose(self.t < self._length(row), live, ended)
+
+    def _write_last(self) -> None:
+        """The share's part of the last states, to where they are wanted."""
+        f = self.f
+        state_b, state_d = self.crew.integers("state_b", "state_d")
+        for state, name in ((self.following, "y_h"), (self.crew.state(2), "y_c")):
+            (to,) = f.fields(self.args, RecurrentArgs, name)
+            with f.when(to.compare("ne", 0)), f.each(0, self.rows) as row:
+                at = (row + self.first_row) * state_b + self.direction * state_d
+                self._copy(f.at(state, row * self.width), f.at(to, at))
+
+    def _copy(self, source: Value, to: Value) -> None:
+        """The share's hidden units of one row."""
+        f, begin, end = self.f, self.first * LANES, self._end()
+        whole = end - (end - begin) % f.lanes
+        with f.each(begin, whole, f.lanes) as i:
+            f.store(f.load(f.at(source, i), f.vec), f.at(to, i))
+        with f.each(whole, end) as i:
+            f.store(f.load(f.at(source, i)), f.at(to, i))
+
+    def _end(self) -> Value:
+        """One past the share's last hidden unit."""
+        return self.f.least(self.stop * LANES, self.crew.hidden)
+
+    def _length(self, row: Value) -> Value:
+        """Steps of a row's sequence."""
+        f = self.f
+        (lengths,) = f.fields(self.args, RecurrentArgs, "lengths")
+
+        def own() -> list[Value]:
+            n = f.cast("sext", f.load(f.at(lengths, row + self.first_row, "i32"), "i32"), "i64")
+            return [f.least(n, self.crew.steps)]
+
+        return f.choose(lengths.compare("ne", 0), own, lambda: [self.crew.steps])[0]
+
+    def _time(self, row: Value) -> Value:
+        """Where in the sequence this step is; the step itself once the sequence has ended."""
+        length = self._length(row)
+        turns = (self.t < length) & self.crew.is_backward.compare("ne", 0)
+        return self.f.select(turns, length - 1 - self.t, self.t)
+
+    def _input_row(self, row: Value) -> Value:
+        pre_t, pre_b, pre_d = self.crew.integers("pre_t", "pre_b", "pre_d")
+        (pre,) = self.f.fields(self.args, RecurrentArgs, "pre")
+        at = self._time(row) * pre_t + (row + self.first_row) * pre_b + self.direction * pre_d
+        return self.f.at(pre, at)
+
+    def _peepholes(self, block: Value, lane: Value) -> list[Value]:
+        f = self.f
+        (peepholes,) = f.fields(self.args, RecurrentArgs, "peepholes")
+        at = (self.direction * self.blocks + block) * (3 * LANES) + lane
+
+        def given() -> list[Value]:
+            return [f.load(f.at(peepholes, at + g * LANES), f.vec) for g in range(3)]
+
+        return f.choose(peepholes.compare("ne", 0), given, lambda: [f.const(0.0, f.vec)] * 3)
+
+    def _activation(self, i: int) -> Applied:
+        f = self.f
+        clip, alpha, beta = f.fields(self.args, RecurrentArgs, "clip", f"alpha{i}", f"beta{i}")
+        function, _, _ = ACTIVATIONS[self.form.activations[i]]
+
+        def apply(x: Value) -> Value:
+            # As in onnxruntime, sums are clipped, LSTM's cell state is not.
+            if i < 2:
+                limit = f.splat(clip)
+                x = f.select(x > limit, limit, x)
+                x = f.select(x < -limit, -limit, x)
+            return function(f, x, f.splat(alpha), f.splat(beta))
+
+        return apply
+
+
+def _load_at(f: Function, pointer: Value, index: Value) -> list[Value]:
+    return [f.load(f.at(pointer, index))]
+
+
+def _as_list(value: Value) -> list[Value]:
+    return [value]

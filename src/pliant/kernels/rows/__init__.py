@@ -1,0 +1,1 @@
+"""Element-wise maps, reductions, and kernels over rows."""

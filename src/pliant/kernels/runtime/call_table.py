@@ -1,0 +1,76 @@
+"""A table of kernel calls that one native call walks. Knows addresses and unit counts, no kernels."""
+
+import ctypes
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Int64
+from pliant.errors import KernelError
+from pliant.kernels.runtime.walker import UNIT_BITS, Entry
+
+ENTRY_DTYPE = np.dtype(
+    [("kernel", np.uint64), ("args", np.uint64), ("n_units", np.int64), ("grain", np.int64)], align=True
+)
+MAX_UNITS = (1 << UNIT_BITS) - 1
+"""The most units and grain, together, of one entry: the native pool keeps them in a ticket."""
+assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
+
+
+@final
+class Table:
+    """Entries that run in order, each split over the pool's threads; args stay alive as long as the table.
+
+    A table must not change while a pool walks it.
+    """
+
+    def __init__(self) -> None:
+        self._rows = np.zeros(16, ENTRY_DTYPE)
+        self._args: list[ctypes.Structure] = []
+        self._n = 0
+        self._address = self._rows.ctypes.data
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def address(self) -> int:
+        """Where the first entry is; moves when entries are added."""
+        return self._address
+
+    def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
+        """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table.
+
+        Raises KernelError for more than MAX_UNITS.
+        """
+        self._args.append(args)
+        return self.append(kernel, ctypes.addressof(args), n_units, grain)
+
+    def append(self, kernel: int, args: int, n_units: int, grain: int = 1) -> int:
+        """As `add`, with arguments at an address that the caller keeps alive."""
+        _check(n_units, grain)
+        if self._n == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._address = self._rows.ctypes.data
+        self._rows[self._n] = (kernel, args, n_units, grain)
+        self._n += 1
+        return self._n - 1
+
+    def resize(self, entry: int, n_units: int, grain: int = 1) -> None:
+        """Give an entry another number of units, such as for another sequence length."""
+        _check(n_units, grain)
+        self._rows["n_units"][range(len(self))[entry]] = n_units
+        self._rows["grain"][range(len(self))[entry]] = grain
+
+    def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
+        """Give every entry, in order, its units and its grain; both as `resize` takes them."""
+        self._rows.view(np.int64).reshape(-1, 4)[: self._n, 2:] = shares
+
+
+def _check(n_units: int, grain: int) -> None:
+    assert n_units >= 0, f"{n_units} units"
+    assert grain >= 1, f"a grain of {grain} units"
+    if n_units + grain > MAX_UNITS:
+        raise KernelError(
+            f"{n_units} units of work are more than the {MAX_UNITS} that a call counts; feed smaller shapes."
+        )

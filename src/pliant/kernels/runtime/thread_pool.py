@@ -1,0 +1,147 @@
+"""Threads that share the work of kernels and sleep when there is none. Knows tables, not what they do."""
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Float64
+from pliant.errors import KernelError
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.turns import Turns
+from pliant.kernels.runtime.walker import UNIT_BITS, Context, walker_ir
+
+__all__ = ["Pool", "Table"]
+
+DEFAULT_SCRATCH_BYTES = 1 << 20
+SPINS_BEFORE_PARKING = 1000
+"""`pause` instructions an idle worker waits, tens of microseconds: about the time between two layers."""
+
+_CACHE_LINE = 64
+_WALK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+_WALK_TIMED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+_HELP = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+_STOP = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@final
+class Pool:
+    """`n_threads` threads, the caller's included, that walk tables together; close it or use `with`.
+
+    `walk` drops the GIL for the whole table. Two threads that walk at once take turns. Workers spin
+    for some microseconds after work, then sleep on a futex and cost nothing; with one thread there
+    are none. Each thread has `scratch_bytes` of its own, aligned to 64 bytes.
+
+    A fork takes no worker along: the child gets its own at its first walk.
+    """
+
+    def __init__(
+        self,
+        n_threads: int,
+        library: Library,
+        scratch_bytes: int = DEFAULT_SCRATCH_BYTES,
+        spins: int = SPINS_BEFORE_PARKING,
+    ) -> None:
+        if n_threads < 1:
+            raise KernelError(f"a pool of {n_threads} threads cannot run anything; give at least 1.")
+        if not sys.platform.startswith("linux"):
+            raise KernelError(f"the thread pool parks on Linux futexes, which {sys.platform} lacks.")
+        self.n_threads = n_threads
+        self._memory = aligned_bytes(ctypes.sizeof(Context))
+        self._memory[:] = 0
+        self._context = Context.from_address(self._memory.ctypes.data)
+        self._context.spins = spins
+        self._address = ctypes.addressof(self._context)
+        self._scratch_bytes = -1
+        self._turns, self._process = Turns(), os.getpid()
+        code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
+        self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
+        self.reserve(scratch_bytes)
+        self._help, self._stop = _HELP(code["help"]), _STOP(code["stop"])
+        self._start()
+
+    def __enter__(self) -> "Pool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch of each thread."""
+        return self._scratch_bytes
+
+    def reserve(self, scratch_bytes: int) -> None:
+        """Give every thread at least this much scratch; what was in it is lost."""
+        with self._turns.lock:
+            if scratch_bytes <= self._scratch_bytes:
+                return
+            n_bytes = -(-scratch_bytes // _CACHE_LINE) * _CACHE_LINE
+            self._scratch = aligned_bytes(self.n_threads * n_bytes)
+            self._context.scratch = self._scratch.ctypes.data
+            self._context.scratch_bytes = self._scratch_bytes = n_bytes
+
+    def walk(self, table: Table) -> None:
+        """Run all entries in order, each after the one before it has ended on all threads."""
+        with self._turns.lock:
+            self._check_open()
+            self._walk(self._address, table.address, len(table))
+
+    def walk_timed(self, table: Table) -> Float64[np.ndarray, " ends"]:
+        """As `walk`; seconds from the start to the first entry, which is 0, and to the end of each."""
+        times = np.zeros((len(table) + 1, 2), np.int64)
+        with self._turns.lock:
+            self._check_open()
+            self._walk_timed(self._address, table.address, len(table), times.ctypes.data)
+        times -= times[0].copy()
+        ends_s: np.ndarray = times[:, 0] + times[:, 1] * 1e-9
+        return ends_s
+
+    def close(self) -> None:
+        """Stop the workers and wait for them; closing twice is fine."""
+        with self._turns.lock:
+            self._finalizer()
+
+    def _check_open(self) -> None:
+        """Raise KernelError once closed; in a forked child, start its workers first."""
+        if not self._finalizer.alive:
+            raise KernelError("this pool is closed; open another one to run kernels.")
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._finalizer.detach()
+            # What the parent was in the middle of is not this process's to finish.
+            self._context.ticket &= -1 << UNIT_BITS
+            self._context.parked = 0
+            self._context.scratch = self._scratch.ctypes.data  # the parent may have been replacing it
+            self._start()
+
+    def _start(self) -> None:
+        self._workers = [
+            threading.Thread(
+                target=_work,
+                args=(self._help, self._address, i, self._memory),
+                name=f"pliant-{i}",
+                daemon=True,
+            )
+            for i in range(1, self.n_threads)
+        ]
+        for worker in self._workers:
+            worker.start()
+        self._finalizer = weakref.finalize(self, _end, self._stop, self._address, self._workers)
+
+
+def _work(helper: "ctypes._FuncPointer", context: int, index: int, memory: np.ndarray) -> None:
+    """A worker's life; it holds the context's memory, never the pool, so that a lost pool ends."""
+    helper(context, index)
+
+
+def _end(stop: "ctypes._FuncPointer", context: int, workers: list[threading.Thread]) -> None:
+    stop(context)
+    for worker in workers:
+        worker.join()

@@ -1,0 +1,122 @@
+"""BERT, DistilBERT, RoBERTa and ELECTRA as encoders. Knows what is said of them in spec.py; no file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.models.encoder.encoder_draft import Draft, Part, Span
+from pliant.models.encoder.encoder_family import (
+    Answer,
+    Feeds,
+    LookUp,
+    Prepared,
+    check_answer,
+    classified,
+    fed,
+)
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.hf.weight_names import saved_names
+from pliant.models.ids import check_ids
+from pliant.models.spec import ModelSpec, tensor_shapes
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A BERT-family model. Feeds are `ids` and, where the model has types, `types`: integers [tokens]."""
+
+    model: ModelSpec
+    spec: EncoderSpec
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.model.head.labels
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        return ("pooled", "hidden") if self.labels is None else ("logits", "hidden")
+
+    def ends(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: shape for name, shape in tensor_shapes(self.model) if not name.startswith("layers.")}
+
+    def saved(self, name: str, /) -> tuple[str, ...]:
+        return saved_names(self.model.family, name)
+
+    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+        return prepare_tokens(feeds, look_up, self.model.vocab, self.model.n_types, self.model.max_tokens)
+
+    def sample(self, rows: int, seed: int, /) -> Feeds:
+        return sample_tokens(rows, seed, self.model.vocab, self.model.max_tokens)
+
+    def input(self, rows: int, /) -> Part:
+        m, d = self.model, Draft("input")
+        x = d.input("word", rows, m.embedding)
+        if m.n_types:
+            x = d.add(x, d.input("type", rows, m.embedding))
+        span = Span(m.position_offset, m.position_offset + rows)
+        shape = (m.max_tokens + m.position_offset, m.embedding)
+        x = d.add(x, d.weight("embeddings.position", *shape, rows=span))
+        x = d.norm(x, Norm("embeddings.norm", m.embedding, "layer", m.norm_eps))
+        if m.embedding != m.hidden:
+            x = d.linear(x, Linear("embeddings.project", m.embedding, m.hidden))
+        return d.part(x=x)
+
+    def head(self, rows: int, answer: Answer, /) -> Part:
+        check_answer(self, answer)
+        head, hidden, d = self.model.head, self.model.hidden, Draft("head")
+        x = d.input("x", rows, hidden)
+        if answer == "hidden":
+            return d.part(answer=d.node("Identity", (x,), (rows, hidden)))
+        x = d.row(x, 0) if head.pooling == "cls" else d.mean(x)
+        if head.dense is not None:
+            x = d.activate(d.linear(x, Linear("head.dense", hidden, hidden)), head.dense)
+        if head.labels is not None:
+            return classified(d, x, hidden, head.labels)
+        return d.part(answer=d.reshape(d.unit(x) if head.is_normalized else x, hidden))
+
+
+def text(m: ModelSpec) -> Text:
+    """The family of a BERT-family model."""
+    d = m.hidden
+    attention_norm, output_norm = (
+        Norm(name, d, "layer", m.norm_eps) for name in ("attention_norm", "output_norm")
+    )
+    query, key, value, output = (Linear(name, d, d) for name in ("query", "key", "value", "output"))
+    forward = FeedForward(Linear("up", d, m.ffn), Linear("down", m.ffn, d), output_norm)
+    layer = EncoderLayer(query, key, value, output, attention_norm, (forward,))
+    return Text(
+        m,
+        EncoderSpec(
+            m.family, m.n_layers, m.n_heads, m.head_dim, d, d, m.ffn, m.activation, m.max_tokens, layer
+        ),
+    )
+
+
+def prepare_tokens(feeds: Feeds, look_up: LookUp, vocab: int, n_types: int, max_tokens: int) -> Prepared:
+    """`word`, and `type` where there are types: rows of "embeddings.word" and "embeddings.type".
+
+    Raises InputError for ids or types the tables do not have, and for too many tokens or none.
+    """
+    found = fed(feeds, ("ids", "types"), "iu")
+    ids = found["ids"]
+    if ids.ndim != 1 or not 1 <= len(ids) <= max_tokens:
+        raise InputError(f"ids are {list(ids.shape)}, but the model reads 1 to {max_tokens} tokens.")
+    types = found.get("types", np.zeros_like(ids))
+    if types.shape != ids.shape:
+        raise InputError(f"there are {list(types.shape)} types, but {len(ids)} ids.")
+    check_ids(ids, vocab, "token id")
+    check_ids(types, max(n_types, 1), "token type")
+    rows = {"word": look_up("embeddings.word", ids)}
+    if n_types:
+        rows["type"] = look_up("embeddings.type", types)
+    return Prepared(len(ids), rows)
+
+
+def sample_tokens(rows: int, seed: int, vocab: int, max_tokens: int) -> Feeds:
+    """Random ids, of one type."""
+    if not 1 <= rows <= max_tokens:
+        raise InputError(f"{rows} rows are out of the model's range, 1 to {max_tokens}.")
+    return {"ids": np.random.default_rng(seed).integers(0, vocab, rows).astype(np.int32)}

@@ -1,0 +1,142 @@
+"""Encoders from Hugging Face directories: files mapped, tensors by name. Knows no store and no graph."""
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from pliant.arrays import Float32, Integer
+from pliant.errors import ModelError
+from pliant.ir.graph import TensorType
+from pliant.models.encoder.bert import text
+from pliant.models.encoder.encoder_family import Family
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.models.encoder.mobilebert import read_mobilebert
+from pliant.models.encoder.vit import read_vit
+from pliant.models.encoder.whisper import read_whisper
+from pliant.models.hf.checkpoint import WORD, open_checkpoint
+from pliant.models.hf.config import model_type, read_config_file
+from pliant.models.hf.safetensors_file import FLOATS, StoredTensor, index_weights
+from pliant.models.identity import files_identity
+from pliant.models.onnx.onnx_external import MappedFile, mapped
+from pliant.models.word_table import QuantizedTable
+
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
+    "mobilebert": read_mobilebert,
+    "vit": read_vit,
+    "whisper": read_whisper,
+}
+"""Families that have a file of their own; the others are read as text models."""
+
+
+def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
+    """The family that a configuration file speaks of.
+
+    `tensor_names` decide the head only where the configuration names no architecture. Raises ModelError
+    naming file and key for anything missing, mistyped or not supported.
+    """
+    reader = _READERS.get(model_type(path))
+    return text(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
+
+
+def open_directory(directory: Path, cache: Path) -> Encoder:
+    """The encoder of a Hugging Face directory; only headers are read, and for its identity all files once.
+
+    `cache` is where hashes of files are kept, by path, size and time of the last change. Raises ModelError
+    for a missing or damaged file, an unsupported configuration, and tensors that are missing (all at once)
+    or of the wrong shape or type.
+    """
+    if not directory.is_dir():
+        raise ModelError(f"{directory} is not a directory; a model is a directory with config.json.")
+    present = index_weights(directory)
+    config, table = directory / "config.json", None
+    family = read_family(config, present.keys())
+    if model_type(config) in _READERS:
+        stored = _match(directory, family, present)
+    else:
+        checkpoint = open_checkpoint(directory)
+        stored, table = dict(checkpoint.stored), checkpoint.embedding_codes()
+    files = sorted({tensor.file for tensor in present.values()})
+    weights = _DirectoryWeights(directory, stored, table, files_identity((config, *files), cache))
+    tokenizer = directory if (directory / "tokenizer.json").is_file() else None
+    return Encoder(family, weights, tokenizer)
+
+
+def shapes_of(family: Family) -> dict[str, tuple[int, ...]]:
+    """Canonical name and shape of every tensor of a model."""
+    spec = family.spec
+    layers = [named for i in range(spec.n_layers) for named in spec.layer(i).tensors]
+    return {**family.ends(), **dict(layers)}
+
+
+@final
+class _DirectoryWeights:
+    """Tensors of mapped files; a word table in codes is decoded row by row."""
+
+    def __init__(
+        self,
+        directory: Path,
+        stored: Mapping[str, StoredTensor],
+        table: QuantizedTable | None,
+        identity: str,
+    ) -> None:
+        self.identity = identity
+        self._directory, self._stored, self._table = directory, stored, table
+        self._files: dict[Path, MappedFile] = {}
+
+    def view(self, name: str, /) -> np.ndarray:
+        if name == WORD and self._table is not None:
+            return self._table.decode_all()
+        if name not in self._stored:
+            raise ModelError(f"{self._directory} has no tensor {name!r}; it is not part of this model.")
+        tensor = self._stored[name]
+        if tensor.file not in self._files:
+            self._files[tensor.file] = mapped(tensor.file)
+        file = self._files[tensor.file]
+        file.check_same()
+        count = int(np.prod(tensor.shape, dtype=np.int64))
+        try:
+            flat = np.frombuffer(
+                file.memory, TensorType(_DTYPES[tensor.dtype], ()).numpy, count, tensor.offset
+            )
+        except ValueError as e:
+            raise ModelError(f"{tensor} ends past the file's {len(file.memory)} bytes; it was cut.") from e
+        # Kernels read whole floats; a header of an odd length would put them anywhere.
+        return np.require(flat, requirements="A").reshape(tensor.shape)
+
+    def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
+        if name == WORD and self._table is not None:
+            return self._table.decode(ids)
+        found: np.ndarray = self.view(name)[ids].astype(np.float32)
+        if not np.isfinite(found).all():
+            raise ModelError(f"{self._stored[name]} holds NaN or infinity in the rows that were asked for.")
+        return found
+
+    def release(self) -> None:
+        for file in self._files.values():
+            file.drop_pages()
+
+
+def _match(directory: Path, family: Family, present: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Where each canonical tensor lies; everything that does not fit is named at once."""
+    stored: dict[str, StoredTensor] = {}
+    missing, wrong = [], []
+    for name, shape in shapes_of(family).items():
+        names = family.saved(name)
+        found = next((present[n] for n in names if n in present), None)
+        if found is None:
+            missing.append(names[0])
+            continue
+        stored[name] = found
+        if found.shape != shape:
+            wrong.append(f"{found.name} is {list(found.shape)}, not {list(shape)}")
+        elif found.dtype not in FLOATS:
+            wrong.append(f"{found.name} is {found.dtype}, not one of {', '.join(FLOATS)}")
+    kind = family.spec.family
+    if missing:
+        raise ModelError(f"{directory} lacks {len(missing)} tensors of this {kind}: {', '.join(missing)}.")
+    if wrong:
+        raise ModelError(f"{directory} has tensors that do not match its config.json: {'; '.join(wrong)}.")
+    return stored

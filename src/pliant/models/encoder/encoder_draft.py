@@ -1,0 +1,270 @@
+"""Part of an encoder as a graph whose weights are named, not read. Knows sizes, no values and no family.
+
+The same part runs in every layer: its weights are pieces of tensors named without their layer, and become
+arrays when it is bound to one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+
+from pliant.arrays import Float32
+from pliant.errors import ModelError
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.models.encoder.encoder_spec import Linear, Norm
+from pliant.models.spec import Activation
+
+Read = Callable[[str], np.ndarray]
+"""From a canonical name to its tensor, in any of the floating-point types weights are stored in."""
+
+_ACTIVATIONS: Mapping[Activation, tuple[str, Mapping[str, Attribute]]] = {
+    "gelu": ("Gelu", {"approximate": "none"}),
+    "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
+    "relu": ("Relu", {}),
+    "tanh": ("Tanh", {}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Heads, rows or columns from `start` up to but not including `stop`; at least one."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.start < self.stop, f"nothing lies from {self.start} to {self.stop}"
+
+    @property
+    def n(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows of a tensor, and of a matrix some columns. Where `name` is None they are zeros."""
+
+    name: str | None
+    rows: Span
+    columns: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Blocks of equal width, one below the other: what one product multiplies by, [out, in] or [out].
+
+    `tail` are the dimensions behind the rows of a tensor that is cut along its rows alone.
+    """
+
+    blocks: tuple[Block, ...]
+    tail: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        columns = self.blocks[0].columns
+        rows = sum(block.rows.n for block in self.blocks)
+        return (rows, *self.tail) if columns is None else (rows, columns.n)
+
+    @property
+    def n_bytes(self) -> int:
+        return 4 * prod(self.shape)
+
+    def read(self, read: Read, prefix: str = "") -> Float32[np.ndarray, "..."]:
+        """The values, of tensors whose names begin with `prefix`: views where one float32 block is enough.
+
+        Raises ModelError naming the tensor that holds NaN or infinity there.
+        """
+        found = [_values(block, read, prefix) for block in self.blocks]
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Operators over typed tensors, and the `pieces` of weights that stand among their inputs.
+
+    A piece's name in the graph says which rows and columns it is, so that equal names in the same layer are
+    equal values. `constants` are small and the same in every layer.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    pieces: Mapping[str, Piece]
+    constants: Mapping[str, np.ndarray]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights in float32, as they are read."""
+        return sum(piece.n_bytes for piece in self.pieces.values())
+
+    def graph(self, read: Read, layer: int | None = None) -> Graph:
+        """The part on the weights of `layer`, or on those that belong to none: input and head.
+
+        Arrays may be views of what `read` gives: do not write. Raises what `read` raises.
+        """
+        prefix = "" if layer is None else f"layers.{layer}."
+        values = {name: piece.read(read, prefix) for name, piece in self.pieces.items()}
+        return Graph(
+            self.nodes, self.inputs, self.outputs, self.types, {**self.constants, **values}, self.name
+        )
+
+
+@dataclass(slots=True)
+class Draft:
+    """A part while it is written; methods return the tensor they make."""
+
+    name: str
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    types: dict[str, TensorType] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    constants: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def input(self, name: str, *shape: int, dtype: str = "float32") -> str:
+        self.inputs.append(name)
+        self.types[name] = TensorType(dtype, shape)
+        return name
+
+    def node(
+        self,
+        op: str,
+        inputs: tuple[str, ...],
+        shape: tuple[int, ...],
+        label: str = "",
+        /,
+        **attributes: Attribute,
+    ) -> str:
+        """float32 `shape` = op(inputs)."""
+        y = f"{label or op}.{len(self.nodes)}"
+        self.types[y] = TensorType("float32", shape)
+        self.nodes.append(Node(op, inputs, (y,), attributes, y))
+        return y
+
+    def shape(self, x: str) -> tuple[int, ...]:
+        return self.types[x].shape
+
+    def piece(self, name: str, piece: Piece) -> str:
+        self.pieces[name] = piece
+        self.types[name] = TensorType("float32", piece.shape)
+        return name
+
+    def weight(self, name: str, *shape: int, rows: Span | None = None) -> str:
+        """A whole tensor of `shape`, or some of its rows."""
+        return self.piece(name, Piece((Block(name, rows or Span(0, shape[0])),), shape[1:]))
+
+    def constant(self, name: str, value: np.ndarray) -> str:
+        self.constants[name] = value
+        self.types[name] = TensorType(str(value.dtype), value.shape)
+        return name
+
+    def linear(self, x: str, linear: Linear, rows: Span | None = None, columns: Span | None = None) -> str:
+        """x [m, in] by some of the outputs (`rows` of the weight), with bias; or by some inputs, without."""
+        return self.stacked(x, (linear,), rows, columns)
+
+    def stacked(
+        self, x: str, linears: tuple[Linear, ...], rows: Span | None = None, columns: Span | None = None
+    ) -> str:
+        """x by the same rows of several weights, the results side by side."""
+        n_in = linears[0].n_in
+        spans = [rows or Span(0, one.n_out) for one in linears]
+        width = columns or Span(0, n_in)
+        label = "+".join(one.name for one in linears)
+        blocks = [Block(f"{one.name}.weight", s, width) for one, s in zip(linears, spans, strict=True)]
+        weight = self.piece(_named(label, "weight", spans, width), Piece(tuple(blocks)))
+        inputs: tuple[str, ...] = (x, weight)
+        if columns is None and any(one.has_bias for one in linears):
+            names = [f"{one.name}.bias" if one.has_bias else None for one in linears]
+            biases = [Block(name, s) for name, s in zip(names, spans, strict=True)]
+            inputs += (self.piece(_named(label, "bias", spans), Piece(tuple(biases))),)
+        return self.node("Gemm", inputs, (self.shape(x)[0], sum(s.n for s in spans)), label, transB=1)
+
+    def bias(self, x: str, linear: Linear, rows: Span | None = None) -> str:
+        """x plus (some of) the bias of a product that was added up without it."""
+        if not linear.has_bias:
+            return x
+        span = rows or Span(0, linear.n_out)
+        name = _named(linear.name, "bias", [span])
+        return self.add(x, self.piece(name, Piece((Block(f"{linear.name}.bias", span),))))
+
+    def add(self, x: str, y: str) -> str:
+        return self.node("Add", (x, y), self.shape(x))
+
+    def norm(self, x: str, norm: Norm) -> str:
+        """A norm over the last axis."""
+        weight, bias = (self.weight(f"{norm.name}.{part}", norm.n) for part in ("weight", "bias"))
+        if norm.kind == "affine":
+            return self.add(self.node("Mul", (x, weight), self.shape(x), norm.name), bias)
+        inputs = (x, weight, bias)
+        return self.node("LayerNormalization", inputs, self.shape(x), norm.name, axis=-1, epsilon=norm.eps)
+
+    def activate(self, x: str, activation: Activation) -> str:
+        op, attributes = _ACTIVATIONS[activation]
+        return self.node(op, (x,), self.shape(x), **attributes)
+
+    def rows(self, x: str, start: int, stop: int) -> str:
+        """Rows `start` up to `stop` of x [rows, columns]."""
+        bounds = {"from": start, "to": stop, "axis": 0}
+        made = [
+            self.constant(f"{part}.{len(self.nodes)}", np.array([n], np.int64)) for part, n in bounds.items()
+        ]
+        return self.node("Slice", (x, *made), (stop - start, *self.shape(x)[1:]))
+
+    def row(self, x: str, i: int) -> str:
+        return self.rows(x, i, i + 1)
+
+    def mean(self, x: str) -> str:
+        """The mean over the rows, as [1, columns]."""
+        axis = self.constant(f"axis.{len(self.nodes)}", np.array([0], np.int64))
+        return self.node("ReduceMean", (x, axis), (1, *self.shape(x)[1:]), keepdims=1)
+
+    def unit(self, x: str) -> str:
+        """A row over its Euclidean norm, or over 1e-12 where that is less."""
+        axis = self.constant(f"axis.{len(self.nodes)}", np.array([1], np.int64))
+        length = self.node("ReduceL2", (x, axis), (1, 1), keepdims=1)
+        least = self.constant("least", np.array([[1e-12]], np.float32))
+        return self.node("Div", (x, self.node("Max", (length, least), (1, 1))), self.shape(x))
+
+    def reshape(self, x: str, *shape: int) -> str:
+        wanted = self.constant(f"shape.{len(self.nodes)}", np.array(shape, np.int64))
+        return self.node("Reshape", (x, wanted), shape)
+
+    def part(self, **outputs: str) -> Part:
+        """The part, whose outputs get the names they are given here."""
+        names = {x: name for name, x in outputs.items()}
+        assert len(names) == len(outputs), f"{self.name} gives one tensor twice: {outputs}"
+        nodes = tuple(
+            replace(
+                node,
+                inputs=tuple(names.get(x, x) for x in node.inputs),
+                outputs=tuple(names.get(y, y) for y in node.outputs),
+            )
+            for node in self.nodes
+        )
+        types = {names.get(x, x): type_ for x, type_ in self.types.items()}
+        return Part(self.name, nodes, tuple(self.inputs), tuple(outputs), types, self.pieces, self.constants)
+
+
+def _values(block: Block, read: Read, prefix: str) -> np.ndarray:
+    if block.name is None:
+        return np.zeros(block.rows.n, np.float32)
+    whole = read(prefix + block.name)
+    values = whole[block.rows.start : block.rows.stop]
+    if block.columns is not None:
+        values = values[:, block.columns.start : block.columns.stop]
+    values = values.astype(np.float32, copy=False)
+    if not np.isfinite(values).all():
+        raise ModelError(
+            f"{prefix}{block.name} holds NaN or infinity among rows {block.rows.start} to "
+            f"{block.rows.stop - 1}; the model is damaged or its training diverged."
+        )
+    return values
+
+
+def _named(label: str, kind: str, rows: list[Span], columns: Span | None = None) -> str:
+    spans = ";".join(f"{s.start}:{s.stop}" for s in rows)
+    across = "" if columns is None else f",{columns.start}:{columns.stop}"
+    return f"{label}.{kind}[{spans}{across}]"

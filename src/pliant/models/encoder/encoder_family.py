@@ -1,0 +1,104 @@
+"""What differs between families of encoders: the way in, the way out, names. Knows no file and no split."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+
+from pliant.arrays import Float32, Integer
+from pliant.errors import InputError
+from pliant.models.encoder.encoder_draft import Draft, Part
+from pliant.models.encoder.encoder_spec import EncoderSpec, Linear
+
+Answer = Literal["logits", "pooled", "hidden"]
+"""logits [labels]; pooled: one vector [hidden]; hidden: the last hidden states [rows, hidden]."""
+
+Feeds = Mapping[str, np.ndarray]
+LookUp = Callable[[str, Integer[np.ndarray, " n"]], Float32[np.ndarray, "n columns"]]
+"""Rows of a table by its canonical name."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """A checked input: how many rows it has in the encoder, and what the input graph reads."""
+
+    rows: int
+    feeds: Feeds
+
+
+@runtime_checkable
+class Family(Protocol):
+    """An encoder without its weights."""
+
+    @property
+    def spec(self) -> EncoderSpec:
+        """The layers."""
+        ...
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """A classifier's names, in the order of its logits."""
+        ...
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """What the head can give; the first is what the model is for."""
+        ...
+
+    def ends(self) -> Mapping[str, tuple[int, ...]]:
+        """Canonical name and shape of every tensor of the input and the head, as Hugging Face stores it."""
+        ...
+
+    def saved(self, name: str, /) -> tuple[str, ...]:
+        """What a Hugging Face directory may call the tensor of canonical `name`, the likeliest first."""
+        ...
+
+    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+        """Check feeds and look their tokens up. Raises InputError naming what does not fit the model."""
+        ...
+
+    def sample(self, rows: int, seed: int, /) -> Feeds:
+        """Random feeds that make `rows` rows. Raises InputError for rows the model cannot have."""
+        ...
+
+    def input(self, rows: int, /) -> Part:
+        """What was prepared, to `x` float32 [rows, hidden]."""
+        ...
+
+    def head(self, rows: int, answer: Answer, /) -> Part:
+        """`x` float32 [rows, hidden] to `answer`. Raises InputError for an answer the model cannot give."""
+        ...
+
+
+def fed(feeds: Feeds, names: tuple[str, ...], kind: str) -> dict[str, np.ndarray]:
+    """The feeds in the order of `names`, those beyond the first optional; `kind` is "iu" or "f".
+
+    Raises InputError for a feed that is missing, unknown, or of another type.
+    """
+    unknown = sorted(set(feeds) - set(names))
+    if unknown or names[0] not in feeds:
+        raise InputError(
+            f"the model reads {' and '.join(names)}, but was fed {', '.join(feeds) or 'nothing'}."
+        )
+    found = {name: np.asarray(feeds[name]) for name in names if name in feeds}
+    for name, array in found.items():
+        if array.dtype.kind not in kind:
+            what = "whole numbers" if "i" in kind else "floating-point numbers"
+            raise InputError(f"{name} is {array.dtype}, but the model reads {what}.")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"{name} holds NaN or infinity.")
+    return found
+
+
+def check_answer(family: Family, answer: Answer) -> None:
+    if answer not in family.answers:
+        raise InputError(
+            f"this {family.spec.family} gives no {answer}; it gives {' or '.join(family.answers)}."
+        )
+
+
+def classified(d: Draft, x: str, hidden: int, labels: tuple[str, ...]) -> Part:
+    """The head's end: one row [1, hidden] to `answer` [labels]."""
+    logits = d.linear(x, Linear("head.classifier", hidden, len(labels)))
+    return d.part(answer=d.reshape(logits, len(labels)))

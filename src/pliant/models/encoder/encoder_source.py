@@ -1,0 +1,140 @@
+"""An encoder to run: its layers, weights by name, and its two ends. Knows no split and no device."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, final, runtime_checkable
+
+import numpy as np
+
+from pliant.arrays import Float32, Integer
+from pliant.errors import InputError
+from pliant.ir.graph import Graph
+from pliant.models.encoder.bert import Text
+from pliant.models.encoder.encoder_draft import Part
+from pliant.models.encoder.encoder_family import Answer, Family, Feeds, Prepared
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.models.encoder.mobilebert import MobileBert
+from pliant.models.tokenizer import open_tokenizer
+
+
+@runtime_checkable
+class EncoderWeights(Protocol):
+    """Tensors by canonical name, read no earlier than they are asked for; threads may share it."""
+
+    @property
+    def identity(self) -> str:
+        """A hash of the content, in hexadecimal digits."""
+        ...
+
+    def view(self, name: str, /) -> np.ndarray:
+        """A tensor in the floating-point type it is stored in, perhaps memory-mapped: do not write."""
+        ...
+
+    def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
+        """Rows of a table, without reading all of it where that can be avoided."""
+        ...
+
+    def release(self) -> None:
+        """Let go of what was kept or mapped to answer the last calls; it is read again at need."""
+        ...
+
+
+@runtime_checkable
+class EncoderSource(Protocol):
+    """What a split needs of an encoder whose weights can be read one by one; see `Encoder`."""
+
+    @property
+    def spec(self) -> EncoderSpec: ...
+
+    @property
+    def identity(self) -> str: ...
+
+    def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]: ...
+
+    def input(self, rows: int, /) -> Graph: ...
+
+    def head(self, rows: int, /) -> Graph: ...
+
+    def release(self) -> None: ...
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoder:
+    """A transformer encoder, on any device that holds the model: layers, weights by name, and its two ends.
+
+    `tokenizer` is the directory of its tokenizer.json, where it has one.
+    """
+
+    family: Family
+    weights: EncoderWeights
+    tokenizer: Path | None = None
+
+    @property
+    def spec(self) -> EncoderSpec:
+        """The layers as data."""
+        return self.family.spec
+
+    @property
+    def identity(self) -> str:
+        """A hash of the content: equal on every device that holds the same model."""
+        return self.weights.identity
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """A classifier's names, in the order of its logits."""
+        return self.family.labels
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """What `head` can give, the default first."""
+        return self.family.answers
+
+    def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]:
+        """The weight of canonical `name` in float32, perhaps memory-mapped: do not write.
+
+        Raises ModelError (StoreError from a store) naming file and tensor where it cannot be read.
+        """
+        values: np.ndarray = self.weights.view(name).astype(np.float32, copy=False)
+        return values
+
+    def graph(self, part: Part, layer: int | None = None) -> Graph:
+        """`part` on the weights of `layer`; of stored half floats only the pieces it reads are widened."""
+        return part.graph(self.weights.view, layer)
+
+    def prepare(self, feeds: Feeds) -> Prepared:
+        """Check an input (`ids` and `types`, `pixels` or `mel`), and look its tokens up.
+
+        Raises InputError naming what does not fit the model.
+        """
+        return self.family.prepare(feeds, self.weights.rows)
+
+    def release(self) -> None:
+        """Let go of what was mapped or decoded to answer the last calls; it is read again at need."""
+        self.weights.release()
+
+    def read(self, text: str, pair: str | None = None) -> Feeds:
+        """The feeds of a text, or of a pair. Raises InputError where the model reads no text, or not this."""
+        if self.tokenizer is None or not isinstance(self.family, (Text, MobileBert)):
+            raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays by name.")
+        limits = self.family.model if isinstance(self.family, Text) else self.family
+        encoded = open_tokenizer(self.tokenizer, limits).encode(text, pair)
+        return {"ids": encoded.ids, "types": encoded.types}
+
+    def sample(self, rows: int, seed: int = 0) -> Feeds:
+        """Random feeds that make `rows` rows: what is timed. Raises InputError for rows it cannot have."""
+        return self.family.sample(rows, seed)
+
+    def input(self, rows: int, /) -> Graph:
+        """What the primary runs first: prepared feeds to `x` float32 [rows, hidden].
+
+        Raises InputError for rows the model cannot have.
+        """
+        return self.graph(self.family.input(rows))
+
+    def head(self, rows: int, /, answer: Answer | None = None) -> Graph:
+        """What the primary runs last: `x` float32 [rows, hidden] to `answer` float32, see `Answer`.
+
+        Raises InputError for an answer the model cannot give.
+        """
+        return self.graph(self.family.head(rows, answer or self.answers[0]))

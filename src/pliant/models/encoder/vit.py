@@ -1,0 +1,191 @@
+"""ViT (Dosovitskiy et al. 2021) as an encoder: patches in, logits or hidden states out. Knows no weights."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import msgspec
+import numpy as np
+
+from pliant.errors import InputError, ModelError
+from pliant.models.encoder.encoder_draft import Draft, Part
+from pliant.models.encoder.encoder_family import (
+    Answer,
+    Feeds,
+    LookUp,
+    Prepared,
+    check_answer,
+    classified,
+    fed,
+)
+from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.models.hf.config import activation_of, label_names, read_json
+
+_LAYER = {
+    "query": "attention.attention.query",
+    "key": "attention.attention.key",
+    "value": "attention.attention.value",
+    "output": "attention.output.dense",
+    "attention_norm": "layernorm_before",
+    "output_norm": "layernorm_after",
+    "up": "intermediate.dense",
+    "down": "output.dense",
+}
+_ENDS = {
+    "embeddings.class": "vit.embeddings.cls_token",
+    "embeddings.position": "vit.embeddings.position_embeddings",
+    "embeddings.patch.weight": "vit.embeddings.patch_embeddings.projection.weight",
+    "embeddings.patch.bias": "vit.embeddings.patch_embeddings.projection.bias",
+    "head.norm.weight": "vit.layernorm.weight",
+    "head.norm.bias": "vit.layernorm.bias",
+    "head.classifier.weight": "classifier.weight",
+    "head.classifier.bias": "classifier.bias",
+}
+
+
+class _Config(msgspec.Struct):
+    """config.json; absent keys take the defaults of transformers."""
+
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    image_size: int | tuple[int, int] = 224
+    patch_size: int | tuple[int, int] = 16
+    num_channels: int = 3
+    qkv_bias: bool = True
+    architectures: list[str] | None = None
+    id2label: dict[str, str] | None = None
+    num_labels: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Vit:
+    """A ViT. Its feed is `pixels`, floats [channels, height, width], scaled as the model was trained."""
+
+    spec: EncoderSpec
+    labels: tuple[str, ...] | None
+    image: tuple[int, int, int]
+    patch: tuple[int, int]
+    norm: Norm
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        return ("hidden",) if self.labels is None else ("logits", "hidden")
+
+    def ends(self) -> Mapping[str, tuple[int, ...]]:
+        hidden, rows = self.spec.hidden, self.spec.max_rows
+        shapes: dict[str, tuple[int, ...]] = {
+            "embeddings.class": (1, 1, hidden),
+            "embeddings.position": (1, rows, hidden),
+            "embeddings.patch.weight": (hidden, self.image[0], *self.patch),
+            "embeddings.patch.bias": (hidden,),
+            "head.norm.weight": (hidden,),
+            "head.norm.bias": (hidden,),
+        }
+        if self.labels is not None:
+            shapes["head.classifier.weight"] = (len(self.labels), hidden)
+            shapes["head.classifier.bias"] = (len(self.labels),)
+        return shapes
+
+    def saved(self, name: str, /) -> tuple[str, ...]:
+        if name in _ENDS:
+            found = _ENDS[name]
+        else:
+            _, layer, part, kind = name.split(".")
+            found = f"vit.encoder.layer.{layer}.{_LAYER[part]}.{kind}"
+        return found, found.removeprefix("vit.")
+
+    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+        pixels = fed(feeds, ("pixels",), "f")["pixels"]
+        if pixels.shape != self.image:
+            raise InputError(f"pixels are {list(pixels.shape)}, but the model reads {list(self.image)}.")
+        return Prepared(self.spec.max_rows, {"pixels": pixels.astype(np.float32, copy=False)})
+
+    def sample(self, rows: int, seed: int, /) -> Feeds:
+        self._check(rows)
+        return {"pixels": np.random.default_rng(seed).standard_normal(self.image, np.float32)}
+
+    def input(self, rows: int, /) -> Part:
+        self._check(rows)
+        d, hidden = Draft("input"), self.spec.hidden
+        pixels = d.reshape(d.input("pixels", *self.image), 1, *self.image)
+        kernel = (hidden, self.image[0], *self.patch)
+        weights = d.weight("embeddings.patch.weight", *kernel), d.weight("embeddings.patch.bias", hidden)
+        across = tuple(n // p for n, p in zip(self.image[1:], self.patch, strict=True))
+        x = d.node("Conv", (pixels, *weights), (1, hidden, *across), strides=self.patch)
+        x = d.node("Transpose", (x,), (1, *across, hidden), perm=(0, 2, 3, 1))
+        x = d.reshape(x, 1, rows - 1, hidden)
+        first = d.weight("embeddings.class", 1, 1, hidden)
+        x = d.node("Concat", (first, x), (1, rows, hidden), axis=1)
+        x = d.add(x, d.weight("embeddings.position", 1, rows, hidden))
+        return d.part(x=d.reshape(x, rows, hidden))
+
+    def head(self, rows: int, answer: Answer, /) -> Part:
+        check_answer(self, answer)
+        d = Draft("head")
+        x = d.input("x", rows, self.spec.hidden)
+        if answer == "hidden" or self.labels is None:
+            return d.part(answer=d.norm(x, self.norm))
+        return classified(d, d.norm(d.row(x, 0), self.norm), self.spec.hidden, self.labels)
+
+    def _check(self, rows: int) -> None:
+        if rows != self.spec.max_rows:
+            raise InputError(
+                f"an image of {self.image[1]} x {self.image[2]} pixels has {self.spec.max_rows} rows, "
+                f"not {rows}."
+            )
+
+
+def read_vit(path: Path, tensor_names: Collection[str]) -> Vit:
+    """What the configuration at `path` says. Raises ModelError naming file and key."""
+    c: _Config = read_json(path, _Config)
+    height, width = _pair(c.image_size)
+    patch = _pair(c.patch_size)
+    if min(*patch, height, width, c.num_channels) < 1 or height % patch[0] or width % patch[1]:
+        raise ModelError(f"{path}: an image of {height} x {width} is not whole patches of {patch}.")
+    if min(c.num_attention_heads, c.hidden_size) < 1 or c.hidden_size % c.num_attention_heads:
+        raise ModelError(f"{path}: {c.hidden_size} columns do not divide into {c.num_attention_heads} heads.")
+    names = c.architectures or []
+    is_classifier = any(name.endswith("ForImageClassification") for name in names)
+    if not names:
+        is_classifier = "classifier.weight" in tensor_names
+    d, f = c.hidden_size, c.intermediate_size
+    norm, forward_norm = (Norm(n, d, "layer", c.layer_norm_eps) for n in ("attention_norm", "output_norm"))
+    query, key, value = (Linear(name, d, d, c.qkv_bias) for name in ("query", "key", "value"))
+    layer = EncoderLayer(
+        query,
+        key,
+        value,
+        Linear("output", d, d),
+        norm,
+        (FeedForward(Linear("up", d, f), Linear("down", f, d), forward_norm),),
+        is_pre_norm=True,
+    )
+    try:
+        spec = EncoderSpec(
+            family="vit",
+            n_layers=c.num_hidden_layers,
+            n_heads=c.num_attention_heads,
+            head_dim=d // c.num_attention_heads,
+            hidden=d,
+            inner=d,
+            ffn=f,
+            activation=activation_of(path, c.hidden_act),
+            max_rows=height // patch[0] * (width // patch[1]) + 1,
+            template=layer,
+        )
+        labels = label_names(c.id2label, c.num_labels) if is_classifier else None
+    except ModelError as e:
+        raise ModelError(f"{path}: {e}") from e
+    return Vit(
+        spec, labels, (c.num_channels, height, width), patch, Norm("head.norm", d, "layer", c.layer_norm_eps)
+    )
+
+
+def _pair(n: int | tuple[int, int]) -> tuple[int, int]:
+    return (n, n) if isinstance(n, int) else n

@@ -1,0 +1,261 @@
+"""Older operators in the newest operators' words: one small adapter for each change of meaning.
+
+Most versions of an operator only took more types; those need nothing. Knows single nodes, no graph.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from pliant.ir.graph import Attribute, Node, TensorType
+from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
+
+
+@runtime_checkable
+class Around(Protocol):
+    """What an adapter may see and add."""
+
+    def type(self, tensor: str) -> TensorType: ...
+
+    def value(self, tensor: str) -> np.ndarray | None:
+        """A tensor's value where it is known."""
+
+    def constant(self, near: str, value: np.ndarray) -> str:
+        """A new constant with a name made from `near`."""
+
+    def tensor(self, near: str, type_: TensorType) -> str:
+        """A new tensor with a name made from `near`."""
+
+
+Adapter = Callable[[Node, Around], list[Node] | None]
+
+
+def adapt(node: Node, version: int, around: Around) -> list[Node] | None:
+    """The node, declared at opset `version`, as nodes of the newest opset. None where that cannot be said."""
+    if version < BROADCASTING_OPSET:
+        if "axis" in node.attributes and "broadcast" in node.attributes:
+            return None
+        node = replace(node, attributes=_without(node, "broadcast", "consumed_inputs", "is_test"))
+    before, adapter = _ADAPTERS.get(node.op, (0, None))
+    if adapter is None or version >= before:
+        return [node]
+    return adapter(node, around)
+
+
+def _axes_to_input(node: Node, around: Around) -> list[Node]:
+    return [_moved(node, around, "axes")]
+
+
+def _moved(node: Node, around: Around, *names: str) -> Node:
+    """Attributes `names`, in order, as further int64 inputs."""
+    inputs = list(node.inputs)
+    for name in names:
+        value = node.attributes.get(name)
+        inputs.append(
+            "" if value is None else around.constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64))
+        )
+    while inputs and not inputs[-1]:
+        inputs.pop()
+    return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
+
+
+def _split(node: Node, around: Around) -> list[Node]:
+    node = _moved(node, around, "split")
+    if len(node.inputs) > 1:
+        return [node]
+    return [replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})]
+
+
+def _split_18(node: Node, around: Around) -> list[Node]:
+    if len(node.inputs) > 1 and node.inputs[1]:
+        return [node]
+    return _split(node, around)
+
+
+def _coerced(node: Node, around: Around) -> list[Node]:
+    """Before 13, softmax ran over all axes from `axis` on as one."""
+    type_ = around.type(node.inputs[0])
+    rank = len(type_.shape)
+    axis = node.attributes.get("axis", 1)
+    assert isinstance(axis, int)
+    axis = axis + rank if axis < 0 else axis
+    if axis == rank - 1 or rank == 0:
+        return [replace(node, attributes={**node.attributes, "axis": -1})]
+    flat_type = TensorType(type_.dtype, (prod(type_.shape[:axis]), prod(type_.shape[axis:])))
+    flat, done = (around.tensor(f"{node.outputs[0]}.{part}", flat_type) for part in ("flat", "done"))
+    return [
+        _reshape(node.inputs[0], flat, flat_type, node.name, around),
+        replace(node, inputs=(flat,), outputs=(done,), attributes={**node.attributes, "axis": -1}),
+        _reshape(done, node.outputs[0], type_, node.name, around),
+    ]
+
+
+def _reshape(x: str, y: str, type_: TensorType, name: str, around: Around) -> Node:
+    shape = around.constant(f"{y}.shape", np.array(type_.shape, np.int64))
+    return Node("Reshape", (x, shape), (y,), {"allowzero": 1}, name)
+
+
+def _dropout(node: Node, around: Around) -> list[Node]:
+    return [replace(node, attributes=_without(node, "ratio", "is_test"))]
+
+
+def _batch_normalization(node: Node, around: Around) -> list[Node] | None:
+    if any(node.outputs[1:]):
+        return None
+    return [replace(node, outputs=node.outputs[:1], attributes=_without(node, "spatial"))]
+
+
+def _upsample(node: Node, around: Around) -> list[Node]:
+    scales = node.attributes.get("scales")
+    given = (
+        node.inputs[1]
+        if scales is None
+        else around.constant(f"{node.outputs[0]}.scales", np.array(scales, np.float32))
+    )
+    mode = node.attributes.get("mode", "nearest")
+    return [_resize(node, given, mode)]
+
+
+def _resize_10(node: Node, around: Around) -> list[Node]:
+    if len(node.inputs) > 2:
+        return [node]
+    return [_resize(node, node.inputs[1], node.attributes.get("mode", "nearest"))]
+
+
+def _resize(node: Node, scales: str, mode: Attribute) -> Node:
+    attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return replace(node, op="Resize", inputs=(node.inputs[0], "", scales), attributes=attributes)
+
+
+def _scatter(node: Node, around: Around) -> list[Node]:
+    return [replace(node, op="ScatterElements")]
+
+
+def _group_normalization(node: Node, around: Around) -> list[Node] | None:
+    """Before 21, scale and bias were per group; now per channel."""
+    groups = node.attributes["num_groups"]
+    channels = around.type(node.inputs[0]).shape[1]
+    assert isinstance(groups, int)
+    inputs = [node.inputs[0]]
+    for x in node.inputs[1:]:
+        value = around.value(x)
+        if value is None:
+            return None
+        inputs.append(around.constant(x, np.repeat(value, channels // groups)))
+    return [replace(node, inputs=tuple(inputs))]
+
+
+def _grid_sample(node: Node, around: Around) -> list[Node]:
+    mode = node.attributes.get("mode", "bilinear")
+    new = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
+    return [replace(node, attributes={**node.attributes, "mode": new})]
+
+
+def _dft(node: Node, around: Around) -> list[Node]:
+    inputs = (*node.inputs, "")[:2]
+    axis = around.constant(f"{node.outputs[0]}.axis", np.array(node.attributes.get("axis", 1), np.int64))
+    return [replace(node, inputs=(*inputs, axis), attributes=_without(node, "axis"))]
+
+
+def _slice(node: Node, around: Around) -> list[Node]:
+    return [_moved(node, around, "starts", "ends", "axes")]
+
+
+def _top_k(node: Node, around: Around) -> list[Node]:
+    k = around.constant(f"{node.outputs[0]}.k", np.array([node.attributes["k"]], np.int64))
+    return [replace(node, inputs=(node.inputs[0], k), attributes=_without(node, "k"))]
+
+
+def _top_k_10(node: Node, around: Around) -> list[Node]:
+    return _top_k(node, around) if "k" in node.attributes else [node]
+
+
+def _pad(node: Node, around: Around) -> list[Node]:
+    pads = around.constant(f"{node.outputs[0]}.pads", np.array(node.attributes["pads"], np.int64))
+    dtype = around.type(node.inputs[0]).numpy
+    value = np.asarray(node.attributes.get("value", 0.0)).astype(dtype)
+    filler = around.constant(f"{node.outputs[0]}.value", value)
+    return [replace(node, inputs=(node.inputs[0], pads, filler), attributes=_without(node, "pads", "value"))]
+
+
+def _in_float32(node: Node, around: Around) -> list[Node]:
+    """Convolutions of other floats run in float32: their kernels know no other."""
+    x, y = node.inputs[0], node.outputs[0]
+    kind = around.type(x)
+    if kind.dtype not in ("float16", "bfloat16", "float64"):
+        return [node]
+    nodes: list[Node] = []
+    inputs: list[str] = []
+    for name in node.inputs:
+        value = around.value(name) if name else None
+        if value is not None:
+            inputs.append(around.constant(f"{name}.float32", value.astype(np.float32)))
+        elif name:
+            inputs.append(around.tensor(f"{name}.float32", TensorType("float32", around.type(name).shape)))
+            nodes.append(Node("Cast", (name,), (inputs[-1],), {"to": ELEMENT_TYPES["float32"]}, node.name))
+        else:
+            inputs.append(name)
+    made = around.tensor(f"{y}.float32", TensorType("float32", around.type(y).shape))
+    nodes.append(replace(node, inputs=tuple(inputs), outputs=(made,)))
+    return [*nodes, Node("Cast", (made,), (y,), {"to": ELEMENT_TYPES[kind.dtype]}, node.name)]
+
+
+def _clip(node: Node, around: Around) -> list[Node]:
+    dtype = around.type(node.inputs[0]).numpy
+    bounds = [
+        around.constant(f"{node.outputs[0]}.{name}", np.asarray(node.attributes[name]).astype(dtype))
+        if name in node.attributes
+        else ""
+        for name in ("min", "max")
+    ]
+    return [replace(node, inputs=(node.inputs[0], *bounds), attributes={})]
+
+
+def _without(node: Node, *names: str) -> Mapping[str, Attribute]:
+    return {k: v for k, v in node.attributes.items() if k not in names}
+
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+
+_ADAPTERS: Mapping[str, tuple[int, Adapter]] = {
+    "Squeeze": (13, _axes_to_input),
+    "Unsqueeze": (13, _axes_to_input),
+    "ReduceSum": (13, _axes_to_input),
+    **{f"Reduce{name}": (18, _axes_to_input) for name in _REDUCTIONS},
+    "Split": (18, _split_18),
+    "Softmax": (13, _coerced),
+    "LogSoftmax": (13, _coerced),
+    "Hardmax": (13, _coerced),
+    "Dropout": (12, _dropout),
+    "BatchNormalization": (14, _batch_normalization),
+    "Upsample": (99, _upsample),
+    "Resize": (11, _resize_10),
+    "Scatter": (99, _scatter),
+    "GroupNormalization": (21, _group_normalization),
+    "GridSample": (20, _grid_sample),
+    "DFT": (20, _dft),
+    "Slice": (10, _slice),
+    "TopK": (11, _top_k_10),
+    "Pad": (11, _pad),
+    "Clip": (11, _clip),
+    "Conv": (99, _in_float32),
+    "ConvTranspose": (99, _in_float32),
+}
+"""Per operator: the opset version from which it means what it means today, and what older ones need."""
+
+BROADCASTING_OPSET = 7
+"""Before it, broadcasting was an attribute, and operators wrote into their inputs."""
+
+SAME_BEFORE_7 = frozenset(
+    (
+        *("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less", "Gemm"),
+        *("AveragePool", "BatchNormalization", "Dropout", "Concat"),
+    )
+)
+"""Operators that changed with opset 7 in nothing but the attributes that `adapt` drops."""
+
+RENAMED = frozenset(("Upsample", "Scatter"))
+"""Operators that today have another name."""

@@ -1,0 +1,53 @@
+"""Which nodes of a model run, and that they are not too many. Knows names and functions, no operator."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pliant.errors import GraphError
+from pliant.models.onnx.onnx_scope import MAX_DEPTH
+
+MAX_NODES = 200_000
+"""Functions that call functions can grow without bound."""
+
+FunctionKey = tuple[str, str, str]
+"""Domain, name and overload of a function that a model brings."""
+
+
+def check_size(proto: Any, functions: Mapping[FunctionKey, Any], source: str) -> None:
+    """Raises GraphError where functions call themselves, or each other too often or too deep."""
+    sizes: dict[FunctionKey, int] = {}
+
+    def size(nodes: Iterable[Any], depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise GraphError(f"the functions of {source} call each other more than {MAX_DEPTH} deep.")
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type, node.overload)
+            if key in functions and key not in sizes:
+                sizes[key] = size(functions[key].node, depth + 1)
+            total += sizes.get(key, 1)
+        return total
+
+    if size(proto.graph.node, 0) > MAX_NODES:
+        raise GraphError(f"{source} expands to more than {MAX_NODES} nodes.")
+
+
+def reached(graph: Any) -> list[Any]:
+    """The nodes that outputs depend on, in order; others never run."""
+    wanted = {v.name for v in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if wanted.intersection(node.output):
+            kept.append(node)
+            wanted.update(_read(node))
+    return kept[::-1]
+
+
+def _read(node: Any) -> set[str]:
+    """Names a node reads, those of its subgraphs' nodes included."""
+    names = set(node.input)
+    for a in node.attribute:
+        for body in (a.g, *a.graphs):
+            names.update(x for inner in body.node for x in _read(inner))
+            names.update(v.name for v in body.output)
+    return names

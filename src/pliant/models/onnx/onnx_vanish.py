@@ -1,0 +1,54 @@
+"""Operators that need no kernel, because binding a model answers them. Knows single nodes, no graph."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from pliant.errors import GraphError
+from pliant.ir.graph import TensorType
+from pliant.models.onnx.onnx_external import ExternalData
+from pliant.models.onnx.onnx_nodes import attribute
+from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
+
+VANISHING = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
+"""Operators that are gone once a model is bound."""
+
+
+def constant(node: Any, external: ExternalData) -> np.ndarray:
+    """The value of a Constant; raises GraphError for a sparse one and for text."""
+    if len(node.attribute) != 1 or node.attribute[0].name == "sparse_value":
+        raise GraphError(f"the Constant {node.output[0]!r} has no dense value.")
+    value = attribute(node.attribute[0], external)
+    if isinstance(value, np.ndarray):
+        return value
+    exact = np.array(value)
+    if exact.dtype.kind not in "if":
+        raise GraphError(f"the Constant {node.output[0]!r} is text, which is not supported.")
+    return exact.astype(np.float32 if exact.dtype.kind == "f" else np.int64)
+
+
+def size_of(node: Any, type_: TensorType) -> np.ndarray:
+    """What Shape or Size says of a tensor of this type: int64 [n] or []."""
+    if node.op_type == "Size":
+        return np.asarray(np.int64(type_.size))
+    attributes = {a.name: a.i for a in node.attribute}
+    part = type_.shape[slice(attributes.get("start", 0), attributes.get("end"))]
+    return np.array(part, np.int64)
+
+
+def cast_of(node: Any, like: TensorType) -> Any:
+    """The Cast that a CastLike is: of its second input, only the type counts, which is known."""
+    attributes = {a.name: a.i for a in node.attribute}
+    to = ELEMENT_TYPES[like.dtype]
+    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to, **attributes)
+
+
+def drops_nothing(node: Any, values: Mapping[str, np.ndarray]) -> bool:
+    """Whether a Dropout is one at inference, or drops with probability 0."""
+    ratio, training = (*node.input[1:], "", "")[:2]
+    known = values.get(training)
+    if not training or (known is not None and not known.any()):
+        return True
+    return ratio in values and not values[ratio].any()

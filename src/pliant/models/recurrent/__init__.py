@@ -1,0 +1,1 @@
+"""Recurrent models as data and as graphs."""

@@ -1,0 +1,120 @@
+"""A recurrent model as a graph, from words' vectors to its answer. Knows sizes and torch's order of gates.
+
+Its operators are ONNX's, and PoolRows (compiler/rules/lower_encoder.py); with the attribute `extent` they may
+run over fewer steps than their tensors have.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, Cell, RecurrentSpec, layer_suffix
+
+VECTORS, STATES, POOLED, LOGITS = "vectors", "states", "pooled", "logits"
+TOKENS = "tokens"
+_GATE_ORDER: dict[Cell, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
+"""Where ONNX's gates stand in torch's weights: i, o, f, c of i, f, g, o; and z, r, h of r, z, n."""
+
+
+def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], tokens: int) -> Graph:
+    """`vectors` float32 [tokens, 1, inputs] to all `states` [tokens, width] of the last layer and the answer.
+
+    That is `logits` [1, labels] of a classifier, else the `pooled` vector [1, features].
+    """
+    draft = _Draft(weights)
+    x = VECTORS
+    draft.types[x] = _floats(tokens, 1, spec.inputs)
+    for layer in range(spec.n_layers):
+        x, last = draft.layer(spec, layer, x, tokens)
+    parts = []
+    for pooling in spec.pooling:
+        if pooling == "last":
+            parts.append(draft.add("Reshape", f"{POOLED}.last", (1, spec.width), (last,)))
+        else:
+            mode = {"mode": pooling, "extent": TOKENS}
+            parts.append(draft.add("PoolRows", f"{POOLED}.{pooling}", (1, spec.width), (x,), **mode))
+    y = draft.add("Concat", POOLED, (1, spec.features), tuple(parts), axis=1)
+    if spec.labels is not None:
+        wanted = (y, draft.weight(f"{CLASSIFIER}.weight"), draft.weight(f"{CLASSIFIER}.bias"))
+        y = draft.add("Gemm", LOGITS, (1, len(spec.labels)), wanted, transB=1)
+    return draft.graph((STATES, y))
+
+
+class _Draft:
+    """A graph in the making."""
+
+    def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
+        self.types: dict[str, TensorType] = {}
+        self._weights = weights
+        self._nodes: list[Node] = []
+        self._constants: dict[str, np.ndarray] = {}
+
+    def layer(self, spec: RecurrentSpec, layer: int, x: str, tokens: int) -> tuple[str, str]:
+        """All states of a layer, [tokens, width] or as the next layer reads them, and those it ends in."""
+        steps, last = f"l{layer}.steps", f"l{layer}.last"
+        D, H = spec.directions, spec.hidden
+        self.types |= {steps: _floats(tokens, D, 1, H), last: _floats(D, 1, H)}
+        constants = tuple(
+            self._constant(f"l{layer}.{name}", array) for name, array in self._gates(spec, layer).items()
+        )
+        attributes: dict[str, Attribute] = {
+            "direction": "bidirectional" if spec.is_bidirectional else "forward",
+            "hidden_size": H,
+            "extent": TOKENS,
+        }
+        if spec.cell == "gru":
+            attributes["linear_before_reset"] = 1
+        op = spec.cell.upper()
+        self._nodes.append(Node(op, (x, *constants), (steps, last), attributes, name=f"layer {layer}"))
+        is_last = layer == spec.n_layers - 1
+        shape = (tokens, spec.width) if is_last else (tokens, 1, spec.width)
+        return self.add("Reshape", STATES if is_last else f"l{layer}.y", shape, (steps,)), last
+
+    def add(
+        self, op: str, y: str, shape: tuple[int, ...], inputs: tuple[str, ...], **attributes: Attribute
+    ) -> str:
+        self.types[y] = _floats(*shape)
+        self._nodes.append(Node(op, inputs, (y,), attributes, name=y))
+        return y
+
+    def weight(self, name: str) -> str:
+        return self._constant(name, self._weights[name])
+
+    def graph(self, outputs: tuple[str, ...]) -> Graph:
+        return Graph(
+            nodes=tuple(self._nodes),
+            inputs=(VECTORS,),
+            outputs=outputs,
+            types=self.types,
+            constants=self._constants,
+            name="recurrent",
+        )
+
+    def _gates(self, spec: RecurrentSpec, layer: int) -> dict[str, np.ndarray]:
+        """W, R and B as ONNX has them, directions first."""
+        order = list(_GATE_ORDER[spec.cell])
+
+        def turned(kind: str, direction: int) -> np.ndarray:
+            rows = self._weights[f"rnn.{kind}{layer_suffix(layer, direction)}"]
+            gates = rows.reshape(GATES[spec.cell], spec.hidden, *rows.shape[1:])
+            return gates[order].reshape(rows.shape)
+
+        def biases(direction: int) -> np.ndarray:
+            return np.concatenate([turned("bias_ih", direction), turned("bias_hh", direction)])
+
+        directions = range(spec.directions)
+        return {
+            "w": np.stack([turned("weight_ih", d) for d in directions]),
+            "r": np.stack([turned("weight_hh", d) for d in directions]),
+            "b": np.stack([biases(d) for d in directions]),
+        }
+
+    def _constant(self, name: str, array: np.ndarray) -> str:
+        self._constants[name] = array
+        self.types[name] = _floats(*array.shape)
+        return name
+
+
+def _floats(*shape: int) -> TensorType:
+    return TensorType("float32", shape)

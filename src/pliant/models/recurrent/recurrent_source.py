@@ -1,0 +1,163 @@
+"""A recurrent model's weights and words: from a directory, or random. Knows no graph and no kernel.
+
+A directory holds config.json (models/recurrent/recurrent_spec.py), torch's weights as safetensors, and
+tokenizer.json. `random:CONFIG[:SEED]` has seeded weights, and no tokenizer: its words are numbered by
+their hash.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import final
+from zlib import crc32
+
+import msgspec
+import numpy as np
+
+from pliant.arrays import Float32, Int32, Integer
+from pliant.errors import InputError, ModelError
+from pliant.models.encoder.encoder_random import uniform
+from pliant.models.hf.safetensors_file import StoredTensor, index_weights, read_float
+from pliant.models.ids import check_ids
+from pliant.models.recurrent.recurrent_names import match_tensors
+from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
+from pliant.models.tokenizer import open_tokenizer, require_content
+
+RANDOM = "random"
+_VERSION = 1
+"""Of the random numbers: another way of making them is another model."""
+_CONFIGS = Path(__file__).parents[1] / "assets" / "recurrent"
+_WORDS = re.compile(r"\w+|[^\w\s]")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class RecurrentSource:
+    """A model that can be compiled: `spec`, the float32 `weights` of its layers and classifier, its words.
+
+    `table` holds the words' vectors as they are stored, in float16 or float32. `identity` is a hash of the
+    content; weights that are random say so in `is_random`.
+    """
+
+    name: str
+    spec: RecurrentSpec
+    weights: Mapping[str, np.ndarray] = field(repr=False)
+    table: np.ndarray = field(repr=False)
+    identity: str
+    is_random: bool
+    _read: Callable[[str], np.ndarray] = field(repr=False)
+    _truncate: Callable[[str], str] = field(repr=False)
+
+    def read(self, text: str) -> Int32[np.ndarray, " tokens"]:
+        """Numbers of a text's words. Raises InputError where it has none, or too many."""
+        require_content(text, "the text")
+        return self._read(text)
+
+    def truncate(self, text: str) -> str:
+        """The beginning of a text that the model reads: all of it, where it is not too long."""
+        require_content(text, "the text")
+        return self._truncate(text)
+
+    def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
+        """The words' vectors. Raises InputError for no or too many words, and for one that does not exist."""
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise InputError(f"words are {ids.dtype}{list(ids.shape)}; give whole numbers in one row.")
+        if not 1 <= len(ids) <= MAX_TOKENS:
+            raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
+        check_ids(ids, self.spec.vocab, "word")
+        vectors: np.ndarray = self.table[ids].astype(np.float32)
+        return vectors
+
+
+def known_recurrent() -> tuple[str, ...]:
+    """Names of the configurations that pliant brings along, for `random:NAME`."""
+    return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
+
+
+def open_recurrent_source(source: str | Path) -> RecurrentSource:
+    """The model of a directory, or of "random:CONFIG[:SEED]", a known name or a JSON file and a seed.
+
+    Raises ModelError naming the file and what is wrong with it.
+    """
+    text = str(source)
+    if not text.startswith(f"{RANDOM}:"):
+        return _directory(Path(source))
+    config, _, seed = text.removeprefix(f"{RANDOM}:").rpartition(":")
+    if config and seed.isascii() and seed.isdigit():
+        return _random(text, config, int(seed))
+    return _random(text, text.removeprefix(f"{RANDOM}:"), 0)
+
+
+def _directory(directory: Path) -> RecurrentSource:
+    spec = read_recurrent(directory / "config.json")
+    try:
+        stored = match_tensors(spec, index_weights(directory))
+    except ModelError as e:
+        raise ModelError(e if str(directory) in str(e) else f"{directory} cannot be used: {e}") from e
+    weights = {name: read_float(tensor) for name, tensor in stored.items() if name != EMBEDDING}
+    tokenizer = open_tokenizer(directory, spec)
+    digest = sha256()
+    for file in (directory / "config.json", directory / "tokenizer.json", *sorted(_files(stored))):
+        digest.update(sha256(file.read_bytes()).digest())
+    return RecurrentSource(
+        name=directory.name,
+        spec=spec,
+        weights=weights,
+        table=_table(stored[EMBEDDING]),
+        identity=digest.hexdigest(),
+        is_random=False,
+        _read=lambda text: tokenizer.encode(text).ids,
+        _truncate=lambda text: tokenizer.truncate(text)[0],
+    )
+
+
+def _table(tensor: StoredTensor) -> np.ndarray:
+    """Words' vectors as small as they are stored: half floats are widened when they are looked up."""
+    values = read_float(tensor)
+    return values.astype(np.float16) if tensor.dtype == "F16" else values
+
+
+def _files(stored: Mapping[str, StoredTensor]) -> set[Path]:
+    return {tensor.file for tensor in stored.values()}
+
+
+def _random(source: str, config: str, seed: int) -> RecurrentSource:
+    """Uniform weights as torch begins with: 1/sqrt(units) to either side; vectors of unit variance."""
+    path = _CONFIGS / f"{config}.json" if config in known_recurrent() else Path(config)
+    if not path.is_file():
+        raise ModelError(
+            f"{config} is no configuration file, and none of those that pliant brings along: "
+            f"{', '.join(known_recurrent())}."
+        )
+    spec = read_recurrent(path)
+    said = msgspec.json.encode(msgspec.json.decode(path.read_bytes()), order="sorted")
+
+    def made(name: str, reach: float) -> np.ndarray:
+        shape = spec.tensors()[name]
+        return uniform(f"{seed}/{name}", 0, int(np.prod(shape)), 0.0, reach).reshape(shape)
+
+    def read(text: str) -> np.ndarray:
+        words = _WORDS.findall(text.lower())
+        if not words:
+            raise InputError("the text holds no word; give at least one.")
+        if len(words) > MAX_TOKENS:
+            raise InputError(f"the text has {len(words)} words, but the model reads at most {MAX_TOKENS}.")
+        return np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
+
+    def truncate(text: str) -> str:
+        last = next(islice(_WORDS.finditer(text), MAX_TOKENS - 1, None), None)
+        return text if last is None else text[: last.end()]
+
+    return RecurrentSource(
+        name=source,
+        spec=spec,
+        weights={name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING},
+        table=made(EMBEDDING, 3**0.5),
+        identity=sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest(),
+        is_random=True,
+        _read=read,
+        _truncate=truncate,
+    )

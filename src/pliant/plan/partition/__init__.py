@@ -1,0 +1,1 @@
+"""Which device takes what (Hepti 4.3)."""

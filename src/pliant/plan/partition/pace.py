@@ -1,0 +1,91 @@
+"""Time and memory of many partitions at once. Knows no solver."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pliant.ir.partition import Partition, Share
+from pliant.plan.partition.pace_1d import tiled_seconds
+from pliant.plan.partition.pace_2d import GridPlans as GridPlans
+from pliant.plan.partition.pace_2d import grid_partition, grid_plans, grid_seconds, grid_weights
+from pliant.plan.partition.pace_ws import Counts as Counts
+from pliant.plan.partition.pace_ws import PerDevice, Times, ws_seconds
+from pliant.plan.partition.partition_problem import Problem
+
+FlatMode = Literal["ws", "1d"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Shares of some partitions of one mode without a grid; in the weight-stationary mode no columns."""
+
+    mode: FlatMode
+    heads: Counts
+    rows: Counts
+    columns: Counts
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def take(self, i: int) -> "Plans":
+        """Plan number `i` by itself."""
+        one = slice(i, i + 1)
+        return Plans(self.mode, self.heads[one], self.rows[one], self.columns[one])
+
+
+def together(plans: Sequence[Plans]) -> Plans:
+    """All of them, of one mode, in order."""
+    return Plans(
+        plans[0].mode,
+        np.concatenate([p.heads for p in plans]),
+        np.concatenate([p.rows for p in plans]),
+        np.concatenate([p.columns for p in plans]),
+    )
+
+
+def seconds(p: Problem, plans: Plans | GridPlans) -> Times:
+    """Predicted seconds of each; infinite where weights do not fit in a device's memory (eq. 4)."""
+    if isinstance(plans, GridPlans):
+        times = grid_seconds(p, plans)
+    elif plans.mode == "ws":
+        times = ws_seconds(p, plans.heads, plans.rows)
+    else:
+        times = tiled_seconds(p, plans.heads, plans.rows, plans.columns)
+    return np.where((weights(p, plans) <= p.memory).all(1), times, np.inf)
+
+
+def weights(p: Problem, plans: Plans | GridPlans) -> PerDevice:
+    """Bytes that each device holds."""
+    if isinstance(plans, GridPlans):
+        return grid_weights(p, plans)
+    s = p.sizes
+    head, row, column = s.ws_head, s.ws_row, 0
+    if plans.mode == "1d":
+        head, row, column = s.tiled_head, s.tiled_row, s.tiled_column
+    held: PerDevice = np.where(plans.heads > 0, head.fixed + head.each * plans.heads, 0.0)
+    held += row * (plans.rows > 0) + column * plans.columns
+    return held
+
+
+def as_partition(p: Problem, plans: Plans | GridPlans) -> Partition:
+    """The first of `plans`; devices without a share stay in it, empty."""
+    if isinstance(plans, GridPlans):
+        return grid_partition(p, plans)
+    shares = zip(p.names, plans.heads[0], plans.rows[0], plans.columns[0], strict=True)
+    return Partition(
+        plans.mode,
+        p.names[p.primary],
+        tuple(Share(name, int(h), int(r), int(c)) for name, h, r, c in shares),
+        p.sizes.rows,
+    )
+
+
+def plan_of(p: Problem, partition: Partition) -> Plans | GridPlans:
+    """A partition of these devices, as plans of one."""
+    if partition.mode == "2d":
+        return grid_plans(p, partition)
+    shares = [partition.share(name) for name in p.names]
+    counts = ([s.heads for s in shares], [s.rows for s in shares], [s.columns for s in shares])
+    return Plans(partition.mode, *(np.array([count]) for count in counts))

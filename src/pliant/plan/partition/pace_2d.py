@@ -1,0 +1,190 @@
+"""How long the 2D-tiled mode takes and what it holds, for many partitions at once. Knows no solver.
+
+The steps of `plan.split` in closed form, as `pace_ws` has them. Every plan may have its own grid.
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.ir.partition import Grid, Partition, Share
+from pliant.plan.partition.pace_ws import Counts, PerDevice, Sets, Times, rows_of, whole_s
+from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, stage_s
+from pliant.plan.partition.sizes import reduces
+
+Pairs = Float[np.ndarray, "plans devices devices"]
+Amounts = PerDevice | Counts
+
+
+@dataclass(frozen=True, slots=True)
+class GridPlans:
+    """Places and shares of some partitions, all [plans, devices].
+
+    `group` and `column` are a device's place, -1 outside of the grid; `outputs` and `hidden` are the blocks
+    of its column and of its group, the same for all in it, 0 outside.
+    """
+
+    group: Counts
+    column: Counts
+    heads: Counts
+    rows: Counts
+    columns: Counts
+    outputs: Counts
+    hidden: Counts
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def take(self, i: int) -> "GridPlans":
+        """Plan number `i` by itself."""
+        return GridPlans(*(getattr(self, one.name)[i : i + 1] for one in fields(self)))
+
+    @property
+    def placed(self) -> Sets:
+        is_placed: Sets = self.group >= 0
+        return is_placed
+
+
+def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
+    """Predicted seconds from input to answer of each plan; shares are taken to add up, and memory to do.
+
+    `passes` say how often the time of each exchange is taken again from how long those beside it last: 2 come
+    within some percent of `simulate`, 0 are quick enough to search with and up to a fifth too short.
+    """
+    s, at, each = p.sizes, np.arange(p.n), _Tiles(plans)
+    m, placed = float(s.rows), plans.placed
+    everybody = _others(placed[:, :, None] & placed[:, None, :])
+    in_group, in_column = _others(each.same_group), _others(each.same_column)
+    attend_s = p.attend_s[at, plans.heads]
+    mixing = (each.group_heads > 0) & (plans.outputs > 0)
+    start_s = _met(p, attend_s, ITEMSIZE * s.head_dim * plans.heads, m * mixing, in_group, passes)
+    mix_s = stage_s(p.capabilities, "mix", 2.0 * m * s.head_dim * each.group_heads * plans.outputs)
+    mixed_s = np.where(mixing, start_s + mix_s, attend_s)
+    n_groups = ((plans.column == 0) & (each.group_heads > 0)).sum(1)
+    ends_s = _reduced(p, 0, n_groups, mixed_s, plans.outputs * mixing, plans.rows, everybody, passes)
+    cut = (plans.hidden > 0) & (each.neurons > 0)
+    tile_ops = 2.0 * m * plans.hidden * each.neurons
+    terms = (each.same_column & cut[:, None, :]).sum(2)
+    n_columns = ((plans.group == 0) & (each.neurons > 0)).sum(1)
+    has = plans.columns > 0
+    for f in range(s.n_forwards):
+        start_s = _met(p, ends_s, ITEMSIZE * plans.rows, plans.hidden * cut, everybody, passes)
+        up_s = np.where(cut, start_s + stage_s(p.capabilities, f"up.{f}", tile_ops), ends_s)
+        start_s = _met(p, up_s, ITEMSIZE * m * cut, plans.columns, in_column, passes)
+        active_s = stage_s(p.capabilities, f"activate.{f}", m * plans.columns * terms)
+        active_s = np.where(has, start_s + active_s, up_s)
+        start_s = _met(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
+        down_s = np.where(cut, start_s + stage_s(p.capabilities, f"down.{f}", tile_ops), active_s)
+        ends_s = _reduced(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
+    works = (plans.heads > 0) | (plans.rows > 0) | mixing | cut | has
+    return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s, works)
+
+
+def grid_weights(p: Problem, plans: GridPlans) -> PerDevice:
+    """Bytes that each device holds: own heads, tiles, and what activations and sums of own shares need."""
+    s, each = p.sizes, _Tiles(plans)
+    held: PerDevice = np.where(plans.heads > 0, s.ws_head.fixed + s.ws_head.each * plans.heads, 0.0)
+    held += s.tiled_row * (plans.rows > 0)
+    a_layer = s.head_dim * each.group_heads * plans.outputs
+    a_layer += s.n_forwards * (2 * plans.hidden * each.neurons + plans.columns)
+    held += ITEMSIZE * s.n_layers * a_layer
+    return held
+
+
+def grid_partition(p: Problem, plans: GridPlans) -> Partition:
+    """The first of `plans`: its grid's devices in the grid's order, then those outside, empty."""
+    group, column = plans.group[0], plans.column[0]
+    order = np.lexsort((column, group))
+    order = np.concatenate([order[group[order] >= 0], order[group[order] < 0]])
+    n_groups, width = int(group.max()) + 1, int(column.max()) + 1
+    placed = order[: n_groups * width].reshape(n_groups, width)
+    grid = Grid(
+        tuple(tuple(p.names[i] for i in row) for row in placed),
+        tuple(int(plans.outputs[0, i]) for i in placed[0]),
+        tuple(int(plans.hidden[0, i]) for i in placed[:, 0]),
+    )
+    shares = tuple(
+        Share(p.names[i], int(plans.heads[0, i]), int(plans.rows[0, i]), int(plans.columns[0, i]))
+        for i in order
+    )
+    return Partition("2d", p.names[p.primary], shares, p.sizes.rows, grid)
+
+
+def grid_plans(p: Problem, partition: Partition) -> GridPlans:
+    """A partition with a grid as plans of one."""
+    assert partition.grid is not None, partition
+    grid = partition.grid
+    place = {d: (g, c) for g, group in enumerate(grid.groups) for c, d in enumerate(group)}
+    rows = []
+    for name in p.names:
+        share, (g, c) = partition.share(name), place.get(name, (-1, -1))
+        blocks = (grid.outputs[c], grid.hidden[g]) if name in place else (0, 0)
+        rows.append((g, c, share.heads, share.rows, share.columns, *blocks))
+    return GridPlans(*(np.array([one], dtype=np.int64) for one in zip(*rows, strict=True)))
+
+
+class _Tiles:
+    """Who shares a group or a column with whom, the group's heads and the column's neurons."""
+
+    def __init__(self, plans: GridPlans) -> None:
+        placed = plans.placed[:, :, None]
+        self.same_group = placed & (plans.group[:, :, None] == plans.group[:, None, :])
+        self.same_column = placed & (plans.column[:, :, None] == plans.column[:, None, :])
+        self.group_heads = np.where(self.same_group, plans.heads[:, None, :], 0).sum(2)
+        self.neurons = np.where(self.same_column, plans.columns[:, None, :], 0).sum(2)
+
+
+def _others(pairs: np.ndarray) -> Pairs:
+    """1 for these pairs, 0 for the rest and between a device and itself."""
+    others = pairs.astype(float)
+    others[:, np.arange(others.shape[1]), np.arange(others.shape[1])] = 0.0
+    return others
+
+
+def _met(
+    p: Problem, ready_s: PerDevice, sent: Amounts, wanted: Amounts, among: Pairs, passes: int
+) -> PerDevice:
+    """When each device has its part of what all were ready to send: sent[i] * wanted[j] bytes from i to j.
+
+    Exchanges that leave or reach a device together share its interface evenly (see `pace_ws`). One that
+    is slow at its other end keeps its part of the interface for longer than its bytes would tell.
+    """
+    u, v = sent.astype(float), wanted.astype(float)
+    wait_s = (u / p.egress)[:, :, None] * (among @ np.minimum(v[:, :, None], v[:, None, :]))
+    into = (v / p.ingress)[:, None, :] * (np.minimum(u[:, :, None], u[:, None, :]) @ among)
+    np.maximum(wait_s, into, out=wait_s)
+    n_bytes = u[:, :, None] * v[:, None, :] * among
+    np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
+    for _ in range(passes):
+        wait_s = _crowded(p, np.where(n_bytes > 0, wait_s, 0.0), n_bytes)
+    wait_s += ready_s[:, :, None] + p.rtt_s
+    met_s: PerDevice = np.maximum(np.where(n_bytes > 0, wait_s, 0.0).max(1), ready_s)
+    return met_s
+
+
+def _crowded(p: Problem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
+    """How long each exchange lasts if those beside it last `lasts_s`."""
+    brief = np.maximum(lasts_s, 1e-300)
+    out = np.minimum(lasts_s[:, :, :, None], lasts_s[:, :, None, :]).sum(3) / brief
+    into = np.minimum(lasts_s[:, :, :, None], lasts_s.transpose(0, 2, 1)[:, None]).sum(3) / brief
+    shared = n_bytes * np.maximum(out / p.egress[:, None], into / p.ingress)
+    longer: Pairs = np.maximum(shared, n_bytes / p.rate)
+    return longer
+
+
+def _reduced(
+    p: Problem,
+    f: int,
+    n_terms: Int[np.ndarray, " plans"],
+    ready_s: PerDevice,
+    widths: Counts,
+    rows: Counts,
+    among: Pairs,
+    passes: int,
+) -> PerDevice:
+    """When each owner of rows is through with sum `f` over blocks of `widths`; others: when ready."""
+    s = p.sizes
+    start_s = _met(p, ready_s, ITEMSIZE * widths, rows, among, passes)
+    ops = (s.reduces[f] + (n_terms[:, None] - 1.0) * s.inner) * rows
+    return np.where(rows > 0, start_s + stage_s(p.capabilities, reduces(s.n_forwards)[f], ops), ready_s)

@@ -1,0 +1,68 @@
+"""The partitions that ours is measured against: everything local, equal shares, shares by speed, CoEdge's."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.errors import BudgetError
+from pliant.ir.partition import Partition
+from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds, weights
+from pliant.plan.partition.partition_problem import Problem
+from pliant.plan.partition.partition_start import proportional
+from pliant.quantities import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A partition by some rule, and its predicted seconds: infinite where weights do not fit in memory."""
+
+    partition: Partition
+    seconds: float
+
+
+def local(p: Problem) -> Baseline:
+    """The primary does everything."""
+    return _shared(p, "ws", np.eye(p.n)[p.primary])
+
+
+def equal(p: Problem, mode: FlatMode) -> Baseline:
+    """As much for each, as parallelism among equal devices has it (Shoeybi et al. 2019)."""
+    return _shared(p, mode, np.ones(p.n))
+
+
+def by_speed(p: Problem, mode: FlatMode) -> Baseline:
+    """In proportion to what each device computes in a second; the network counts for nothing."""
+    return _shared(p, mode, 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1]))
+
+
+def coedge(p: Problem) -> Baseline:
+    """CoEdge's shares (Zeng et al. 2020), in the weight-stationary mode as Hepti's 5.3 runs it.
+
+    In proportion to what each device computes and exchanges in a second, and set once: whoever holds the
+    result keeps it when bandwidth changes, and stops (`check_memory`) when memory falls.
+    """
+    s = p.sizes
+    sent_s = 4.0 * s.hidden * s.rows / np.minimum(p.egress, p.ingress)
+    return _shared(p, "ws", 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1] + sent_s))
+
+
+def check_memory(p: Problem, partition: Partition) -> None:
+    """Raise BudgetError where a partition that was set earlier no longer fits: out of memory (Figure 7)."""
+    for name, need, free in zip(p.names, weights(p, plan_of(p, partition))[0], p.memory, strict=True):
+        if need > free:
+            raise BudgetError(
+                f"{name} needs {format_bytes(need)} for its share of weights and has {format_bytes(free)} "
+                "free: a partition that is fixed stops here; choose a new one."
+            )
+
+
+def predicted_s(p: Problem, partition: Partition) -> float:
+    """Seconds of a partition under the costs of `p`, not only those it was made for."""
+    return float(seconds(p, plan_of(p, partition))[0])
+
+
+def _shared(p: Problem, mode: FlatMode, speed: np.ndarray) -> Baseline:
+    s, ratio = p.sizes, speed[None].astype(float)
+    columns = proportional(ratio, s.n_columns) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64)
+    plan = Plans(mode, proportional(ratio, s.n_heads), proportional(ratio, s.rows), columns)
+    return Baseline(as_partition(p, plan), float(seconds(p, plan)[0]))

@@ -1,0 +1,294 @@
+"""Seconds that no partition of a mode beats, by a linear or integer relaxation (HiGHS). Finds no partition.
+
+Every row is something that `pace` makes each plan wait for: all heads before any row, what comes in at
+or goes out of one interface, own work. Times are the line through a device's first head, row or column that
+lies below its table. Which devices have heads and columns at all are binary: relaxed they cost next to
+nothing in part, which is quick and loose; with `time_limit_s` they are branched on, which is tighter.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.ir.partition import Mode
+from pliant.plan.linear import INFINITY, LinearProgram
+from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, Table, in_units_of, stage_s
+
+Term = tuple[np.ndarray, np.ndarray]
+Vector = Float[np.ndarray, " devices"]
+Index = Int[np.ndarray, " devices"]
+
+
+def bound_s(p: Problem, mode: Mode, time_limit_s: float = 0.0) -> float:
+    """At most the predicted seconds of every partition of `mode` that fits in memory; 0 says nothing.
+
+    Without a time the linear relaxation alone; with one, the best bound of a branching search within it.
+    """
+    unit_s = float((p.attend_s[:, -1] + p.rest_s[:, -1]).min())  # the solver's tolerances are absolute
+    pose = {"ws": _weight_stationary, "1d": _tiled, "2d": _gridded}[mode]
+    model = pose(in_units_of(p, unit_s))
+    found = [one.bound for one in (model.program(False).solve(),) if one is not None]
+    if time_limit_s > 0 and found:
+        solved = model.program(True).solve(time_limit_s, 1e-3)
+        found += [] if solved is None else [solved.bound]
+    return unit_s * max(found, default=0.0) * (1 - 1e-6)
+
+
+@dataclass(slots=True)
+class _Model:
+    """Variables and rows while they are written."""
+
+    p: Problem
+    cost: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)
+    rows: list[tuple[np.ndarray, bool, tuple[Term, ...]]] = field(default_factory=list)
+
+    def new(self, *shape: int, high: float = INFINITY, whole: bool = False, cost: float = 0.0) -> np.ndarray:
+        """Numbers of new variables, from 0 to `high` each."""
+        first, n = len(self.cost), int(np.prod(shape))
+        self.cost += [cost] * n
+        self.high += [high] * n
+        self.whole += [whole] * n
+        return np.arange(first, first + n).reshape(shape)
+
+    def at_most(self, limit: np.ndarray, *terms: Term) -> None:
+        if len(limit):
+            self.rows.append((limit, False, terms))
+
+    def equal(self, to: np.ndarray, *terms: Term) -> None:
+        self.rows.append((to, True, terms))
+
+    def later(self, end: np.ndarray, *terms: Term, fixed: np.ndarray | float = 0.0) -> None:
+        """Each of `end` is no less than its terms and `fixed`."""
+        one = np.ones(len(end))
+        self.at_most(-fixed * one, *terms, (end, -one))
+
+    def program(self, is_whole: bool) -> LinearProgram:
+        high = np.array(self.high)
+        made = LinearProgram(np.array(self.cost), np.zeros(len(high)), high, self.whole if is_whole else None)
+        for limit, is_equal, terms in self.rows:
+            (made.equal if is_equal else made.at_most)(limit, *terms)
+        return made
+
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """An inner layer's and the last one's end, one of each a device."""
+        n, layers = self.p.n, self.p.sizes.n_layers
+        inner, last = self.new(1, cost=layers - 1.0), self.new(1, cost=1.0)
+        return inner.repeat(n), last.repeat(n)
+
+    def products(self, rows: Index, some: Index) -> np.ndarray:
+        """Rows of each device (first axis) where the other one is one of `some`, else nothing."""
+        n, m = len(rows), float(self.p.sizes.rows)
+        made = self.new(n, n, high=m)
+        i, j = (x.ravel() for x in np.indices((n, n)))
+        ones = np.ones(n * n)
+        self.at_most(m * ones, (rows[i], ones), (some[j], m * ones), (made[i, j], -ones))
+        return made
+
+    def scattered(
+        self, f: int, ready: Index, rows: Index, has: Index, some: Index, products: np.ndarray
+    ) -> tuple[Index, Index]:
+        """When each device has its rows of sum `f`, and what someone waits for: terms come from `some`."""
+        p, n, done, passed = self.p, self.p.n, self.new(self.p.n), self.new(1).repeat(self.p.n)
+        b, m, one = float(ITEMSIZE * p.sizes.inner), float(p.sizes.rows), np.ones(n)
+        call, slope = _below(p.reduce_s(f, 1))
+        j, i = _others(n)
+        into = np.where(np.eye(n, dtype=bool), 0.0, (b / p.ingress)[:, None])
+        self.later(done, (ready, one), (rows, slope), (has, call))
+        self.later(
+            done[j],
+            (ready[i], np.ones(len(i))),
+            (products[j], into[j]),
+            (rows[j], slope[j]),
+            (has[j], call[j]),
+        )
+        self.later(passed, (ready, one), (some, m * b / p.egress), (rows, -b / p.egress))
+        self.later(passed, (ready, one))
+        return done, passed
+
+    def gather(
+        self, ends: tuple[Index, Index], done: Index, rows: Index, sent: np.ndarray, has: Index
+    ) -> None:
+        """x leaves each device after a layer, `sent` rows to each other; after the last to the primary.
+
+        A primary without rows counts as one that nobody waits for, whose rows travel beside the next layer.
+        """
+        p, n = self.p, self.p.n
+        row_bytes, to, one = float(ITEMSIZE * p.sizes.hidden), np.arange(n) != p.primary, np.ones(n)
+        rtt_s = np.where(to, p.rtt_s[:, p.primary], 0.0)
+        off = np.where(np.eye(n, dtype=bool), 0.0, (row_bytes / p.egress)[:, None])
+        here = np.full(n, has[p.primary])
+        self.later(ends[0], (done, one), (sent, off), (has, rtt_s), (here, rtt_s), fixed=-rtt_s)
+        self.later(ends[0], (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
+        self.later(ends[1], (done, one), (rows, np.where(to, row_bytes / p.egress, 0.0)), (has, rtt_s))
+
+
+def _weight_stationary(p: Problem) -> _Model:
+    s, n, counts, model = p.sizes, p.n, p.sizes.n_heads + 1, _Model(p)
+    m, unit, row_bytes = float(s.rows), float(ITEMSIZE * s.head_dim), float(ITEMSIZE * s.hidden)
+    one, k, to, others = np.ones(n), np.arange(counts), np.arange(n) != p.primary, max(1, n - 1)
+    z, y = model.new(n, counts, high=1.0, whole=True), model.new(n, counts, high=m)
+    rows, has, sent = model.new(n, high=m), model.new(n, high=1.0, whole=True), model.new(n, n, high=m)
+    attended, done, opening = model.new(1).repeat(n), model.new(n), model.new(1, cost=1.0).repeat(n)
+    ends = model.ends()
+    none = z[:, 0]
+    model.equal(one, (z, np.ones(1)))
+    model.equal(np.zeros(n), (y, np.ones(1)), (rows, -one))
+    model.at_most(np.zeros(y.size), (y.ravel(), np.ones(y.size)), (z.ravel(), np.full(y.size, -m)))
+    model.equal(np.array([float(s.n_heads)]), (z.reshape(1, -1), np.tile(k.astype(float), n)[None]))
+    model.equal(np.array([m]), (rows[None], np.ones(1)))
+    model.at_most(np.zeros(n), (rows, one), (has, -m * one))
+    held = np.where(k > 0, s.ws_head.fixed + s.ws_head.each * k, 0.0)
+    model.at_most(p.memory, (z, np.broadcast_to(held, z.shape)), (has, s.ws_row * one))
+    # All heads come before any rows; a device's rows after what it takes in of others' heads.
+    call, slope = _below(p.rest_s)
+    rest = (rows, slope), (has, call)
+    model.later(attended, (z, p.attend_s))
+    model.later(done, (attended, one), *rest)
+    least_s = _least(p.attend_s) / others
+    taken = (unit / p.ingress)[:, None] * (s.n_heads - k)
+    model.later(done, (z, -least_s[:, None] * k), (y, taken), *rest, fixed=s.n_heads * least_s)
+    # What leaves a device is waited for by who has most rows of the others.
+    rest_s = _least(p.rest_s) / others
+    out = (unit / p.egress)[:, None] * k
+    for end in ends:
+        model.later(end, (done, one))
+        model.later(end, (z, p.attend_s + m * out), (y, -out), (rows, -rest_s), fixed=m * rest_s)
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    each = np.full(len(i), -m)  # who has heads takes every row, and a primary with rows
+    model.at_most(
+        np.zeros(len(i)), (rows[i], np.ones(len(i))), (sent[i, j], -np.ones(len(i))), (none[j], each)
+    )
+    i = np.nonzero(to)[0]
+    back, here = sent[i, p.primary], np.full(len(i), has[p.primary])
+    model.at_most(m * one[i], (rows[i], one[i]), (back, -one[i]), (here, m * one[i]))
+    model.gather(ends, done, rows, sent, has)
+    into = row_bytes / p.ingress
+    model.later(
+        ends[0],
+        (attended, one),
+        (rows, -rest_s - into),
+        (none, -m * into),
+        (y[:, 0], into),
+        fixed=m * (rest_s + into),
+    )
+    only = into[p.primary] + rest_s[p.primary]
+    first = slice(p.primary, p.primary + 1)
+    model.later(ends[1][:1], (attended[:1], one[:1]), (rows[first], np.array([-only])), fixed=m * only)
+    entry = np.where(to, row_bytes / p.egress[p.primary], 0.0)
+    model.later(
+        opening[:1], (none[None], -(m * entry)[None]), (y[:, 0][None], entry[None]), fixed=(m * entry).sum()
+    )
+    return model
+
+
+def _tiled(p: Problem) -> _Model:
+    s, n, model = p.sizes, p.n, _Model(p)
+    m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
+    totals = [float(total) for total in (s.n_heads, s.rows, s.n_columns)]
+    heads, rows, columns = (model.new(n, high=total) for total in totals)
+    headed, has, cut = (model.new(n, high=1.0, whole=True) for _ in range(3))
+    for share, some, total in zip((heads, rows, columns), (headed, has, cut), totals, strict=True):
+        model.equal(np.array([total]), (share[None], np.ones(1)))
+        model.at_most(np.zeros(n), (share, one), (some, -total * one))
+    tiled = (headed, s.tiled_head.fixed * one), (heads, s.tiled_head.each * one)
+    model.at_most(p.memory, *tiled, (columns, s.tiled_column * one), (has, s.tiled_row * one))
+    to_headed, to_cut = model.products(rows, headed), model.products(rows, cut)
+    ready = model.new(n)
+    call, slope = _below(p.mixed_s)
+    model.later(ready, (heads, slope), (headed, call))
+    done, passed = model.scattered(0, ready, rows, has, headed, to_headed)
+    i, j = _others(n)
+    each = np.ones(len(i))
+    into, off = float(ITEMSIZE * s.inner) / p.ingress, float(ITEMSIZE * s.inner) / p.egress
+    off_diagonal = np.where(np.eye(n, dtype=bool), 0.0, off[:, None])
+    for f in range(s.n_forwards):
+        start, following = model.new(n), model.new(n)
+        model.later(start, (done, one))
+        model.later(start, (passed, one))
+        model.later(start[j], (done[i], each), (to_cut[i], off_diagonal[i]))
+        model.later(start[j], (ready[i], each), (cut[j], m * into[j]), (rows[j], -into[j]))
+        call, slope = _below(p.forward_s[f])
+        model.later(following, (start, one), (columns, slope), (cut, call))
+        done, passed = model.scattered(f + 1, following, rows, has, cut, to_cut)
+        ready = following
+    ends = model.ends()
+    for end in ends:
+        model.later(end, (done, one))
+        model.later(end, (passed, one))
+    model.gather(ends, done, rows, to_headed, has)
+    into = float(ITEMSIZE * s.hidden) / p.ingress
+    model.later(ends[0][j], (ready[i], each), (headed[j], m * into[j]), (rows[j], -into[j]))
+    here = np.full(n, rows[p.primary])
+    model.later(ends[1], (ready, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])
+    entry = np.where(to, ITEMSIZE * s.hidden * m / p.egress[p.primary], 0.0)
+    model.later(model.new(1, cost=1.0), (headed[None], entry[None]))
+    return model
+
+
+def _gridded(p: Problem) -> _Model:
+    """Work, weights and what of x has to come in: tiles of any shape, heads anywhere, sums for nothing."""
+    s, n, model = p.sizes, p.n, _Model(p)
+    m, to, one = float(s.rows), np.arange(n) != p.primary, np.ones(n)
+    heads, rows = model.new(n, high=float(s.n_heads)), model.new(n, high=m)
+    headed = model.new(n, high=1.0, whole=True)
+    tiles = [model.new(n, high=1.0) for _ in range(1 + s.n_forwards)]
+    for share, total in ((heads, s.n_heads), (rows, m), *((tile, 1.0) for tile in tiles)):
+        model.equal(np.array([float(total)]), (share[None], np.ones(1)))
+    model.at_most(np.zeros(n), (heads, one), (headed, -float(s.n_heads) * one))
+    mixed, cut = float(s.n_heads * s.head_dim * s.inner), float(s.inner * s.n_columns)
+    held = [mixed, *(2 * cut for _ in range(s.n_forwards))]
+    weights = [(tile, ITEMSIZE * s.n_layers * size * one) for tile, size in zip(tiles, held, strict=True)]
+    model.at_most(p.memory, (heads, s.ws_head.each * one), *weights)
+    barrier = model.new(1).repeat(n)
+    call, slope = _below(p.attend_s)
+    work = (tiles[0], 2.0 * m * mixed * _least_rate(p, "mix", 2.0 * m * mixed))
+    model.later(barrier, (heads, slope), (headed, call), work)
+    for f, tile in enumerate(tiles[1:]):
+        following = model.new(1).repeat(n)
+        up_s, down_s = (_least_rate(p, f"{kind}.{f}", 2.0 * m * cut) for kind in ("up", "down"))
+        model.later(following, (barrier, one), (tile, 2.0 * m * cut * (up_s + down_s)))
+        barrier = following
+    ends, into = model.ends(), float(ITEMSIZE * s.hidden) / p.ingress
+    model.later(ends[0], (barrier, one), (headed, m * into), (rows, -into))
+    model.later(ends[0], (barrier, one))
+    here = np.full(n, rows[p.primary])
+    model.later(ends[1], (barrier, one), (here, -into[p.primary] * one), fixed=m * into[p.primary])
+    model.later(
+        model.new(1, cost=1.0), (headed[None], (to * ITEMSIZE * s.hidden * m / p.egress[p.primary])[None])
+    )
+    return model
+
+
+def _others(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """(i, j) of every two different devices."""
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    return i, j
+
+
+def _below(times: Table) -> tuple[Vector, Vector]:
+    """(fixed, slope) of the steepest line from each device's first unit that lies on or below its table."""
+    if times.shape[1] < 3:
+        return np.zeros(len(times)), times[:, -1].copy()
+    rise = (times[:, 2:] - times[:, 1:2]) / np.arange(1, times.shape[1] - 1)
+    slope = np.maximum(np.minimum(rise.min(1), times[:, 1]), 0.0)
+    return np.maximum(times[:, 1] - slope, 0.0), slope
+
+
+def _least(times: Table) -> Vector:
+    """The least seconds of a unit on any other device."""
+    slopes = (times[:, 1:] / np.arange(1, times.shape[1])).min(1)
+    each = np.where(np.eye(len(slopes), dtype=bool), np.inf, slopes)
+    least: Vector = np.where(len(slopes) > 1, each.min(1), 0.0)
+    return least
+
+
+def _least_rate(p: Problem, kind: str, most_ops: float) -> Vector:
+    """The least seconds of an operation in stages of up to `most_ops`: at a point of a curve if measured."""
+    points = {most_ops} | {x for d in p.capabilities for c in d.curves if c.kind == kind for x, _ in c.points}
+    ops = np.array(sorted(x for x in points if 0 < x <= most_ops))
+    times = stage_s(p.capabilities, kind, np.broadcast_to(ops[:, None], (len(ops), p.n)))
+    rates: Vector = (times / ops[:, None]).min(0)
+    return rates

@@ -1,0 +1,187 @@
+"""The 2D-tiled mode's partitions: every grid of the quickest devices, then moves. Proves no optimum.
+
+A grid's groups are devices of like speed. Its blocks are cut by the one-axis problem solved in turn for rows
+and for columns (Hepti, the end of 4.3): with one axis cut, a block of the other is as large as the slowest
+device across it allows. Whole numbers are judged by the true cost.
+"""
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Literal
+
+import numpy as np
+
+from pliant.arrays import Bool, Float, Int
+from pliant.plan.partition.pace import GridPlans, weights
+from pliant.plan.partition.pace_2d import grid_seconds
+from pliant.plan.partition.partition_improve import best, moved
+from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
+from pliant.plan.partition.partition_start import head_room, proportional, spread
+
+PerDevice = Float[np.ndarray, "plans devices"]
+Counts = Int[np.ndarray, "plans devices"]
+Sets = Bool[np.ndarray, "plans devices"]
+
+FACTORS = (0.0, 0.5, 0.8, 0.95, 1.06, 1.25, 2.0)
+"""What a device's share, or a block, is tried times."""
+ROUNDS = 6
+Axis = Literal["heads", "rows", "columns", "outputs", "hidden"]
+
+
+def solve_grid(p: Problem) -> tuple[GridPlans, float]:
+    """The quickest plan found in the 2D-tiled mode; infinite seconds where none fits in memory."""
+    begun = _joined(list(_starts(p)))
+    priced = _priced(p, begun)
+    order = np.argsort(priced, kind="stable")
+    both_ways = (begun.group[order].max(1) > 0) & (begun.column[order].max(1) > 0)
+    first = dict.fromkeys([*order[:1].tolist(), *order[both_ways][:1].tolist()])
+    found = [begun.take(int(i)) for i in first]
+    found += [_moved(p, plan, float(priced[i])) for i, plan in zip(first, found, strict=True)]
+    return best(p, _joined(found))
+
+
+def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
+    """Seconds, and much longer the more memory is missing: moves find their way back to what fits."""
+    n_bytes = weights(p, plans)
+    lacking = np.maximum(n_bytes - p.memory, 0.0).sum(1) / n_bytes.sum(1)
+    priced: Float[np.ndarray, " plans"] = grid_seconds(p, plans, 0) * np.where(
+        lacking > 0, 10 + 1e3 * lacking, 1
+    )
+    return priced
+
+
+def _starts(p: Problem) -> Iterator[GridPlans]:
+    """Every grid of the first 2, 3, ... devices by speed; where memory is short also by it and by both."""
+    s = p.sizes
+    work_s = p.mixed_s[:, -1] + sum(times[:, -1] for times in p.forward_s)
+    x_s = ITEMSIZE * s.inner * s.rows / np.minimum(p.egress, p.ingress)
+    memory = p.memory / p.memory.max()
+    tight = p.memory.min() < s.ws_head.each * s.n_heads + s.tiled_column * s.n_columns
+    for speed in (1.0 / work_s, 1.0 / (work_s + x_s)):
+        for power in (0.0, 0.5, 0.9) if tight else (0.0,):
+            yield _grids(p, (speed / speed.max()) ** (1 - power) * memory**power)
+
+
+def _grids(p: Problem, speed: Float[np.ndarray, " devices"]) -> GridPlans:
+    """One plan for every shape of grid, with blocks and shares by `speed`."""
+    n, s = p.n, p.sizes
+    order = np.argsort(-speed, kind="stable")
+    shapes = [(k // c, c) for k in range(min(2, n), n + 1) for c in range(1, k + 1) if k % c == 0]
+    group, column = np.full((len(shapes), n), -1), np.full((len(shapes), n), -1)
+    heads = np.zeros((len(shapes), n), dtype=np.int64)
+    dealt = {k: _heads(p, order[:k]) for k in range(min(2, n), n + 1)}
+    for i, (n_groups, width) in enumerate(shapes):
+        k = n_groups * width
+        group[i, order[:k]], column[i, order[:k]] = np.divmod(np.arange(k), width)
+        heads[i] = dealt[k]
+    placed = group >= 0
+    same_group = placed[:, :, None] & (group[:, :, None] == group[:, None, :])
+    same_column = placed[:, :, None] & (column[:, :, None] == column[:, None, :])
+    slow = np.where(placed, 1.0 / speed, 0.0)
+    hidden = _cut(1.0 * slow, same_group, column == 0, s.inner)
+    for _ in range(3):
+        neurons = _cut(hidden * slow, same_column, group == 0, s.n_columns)
+        hidden = _cut(neurons * slow, same_group, column == 0, s.inner)
+    group_heads = np.where(same_group, heads[:, None, :], 0).sum(2)
+    outputs = _cut(group_heads * slow, same_column, group == 0, s.inner)
+    n_groups, n_columns = group.max(1, keepdims=True) + 1, column.max(1, keepdims=True) + 1
+    link_s = np.where(placed, 1.0 / p.egress + 1.0 / p.ingress, 1.0)
+    inside = np.where(same_column, 1.0 / link_s[:, None, :], 0.0).sum(2) * link_s
+    columns = np.where(placed, neurons / np.maximum(inside, 1e-300), 0.0)
+    row_s = (n_groups + n_columns) / p.ingress + 2.0 * n_columns / p.egress
+    return GridPlans(
+        group,
+        column,
+        heads,
+        proportional(np.where(placed, 1.0 / row_s, 0.0), s.rows),
+        proportional(columns, s.n_columns),
+        _whole(outputs, same_column, group == 0, s.inner),
+        _whole(hidden, same_group, column == 0, s.inner),
+    )
+
+
+def _heads(p: Problem, devices: Int[np.ndarray, " some"]) -> Int[np.ndarray, " devices"]:
+    """One by one to who has them done first, and as memory has room for them where it does."""
+    sent_s = np.arange(p.sizes.n_heads + 1) * (ITEMSIZE * p.sizes.head_dim * p.sizes.rows / p.egress)[:, None]
+    late_s, most = p.attend_s + sent_s, p.sizes.n_heads
+    heads = spread(late_s, most, head_room(p, "1d"), devices)
+    if heads is None:
+        heads = spread(late_s, most, np.full(p.n, most), devices)
+    assert heads is not None, devices
+    return heads
+
+
+def _cut(cost: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> PerDevice:
+    """Blocks whose longest time across is equal, for each device of a block; `cost` is seconds of a unit."""
+    worst = np.where(same, cost[:, None, :], 0.0).max(2)
+    free = is_first & (worst == 0)
+    worst = np.where(free.any(1, keepdims=True) & is_first & ~free, np.inf, worst)
+    share = np.where(is_first, 1.0 / np.where(worst > 0, worst, 1.0), 0.0)
+    share *= total / share.sum(1, keepdims=True)
+    blocks: PerDevice = np.where(same, share[:, None, :], 0.0).sum(2)
+    return blocks
+
+
+def _whole(blocks: PerDevice, same: np.ndarray, is_first: Sets, total: int) -> Counts:
+    counts = proportional(np.where(is_first, blocks, 0.0), total)
+    return _spread_out(counts, same)
+
+
+def _spread_out(counts: Counts, same: np.ndarray) -> Counts:
+    """Every device of a group (or column) has what its first one has."""
+    blocks: Counts = np.where(same, counts[:, None, :], 0).sum(2)
+    return blocks
+
+
+def _moved(p: Problem, plan: GridPlans, priced: float) -> GridPlans:
+    """Axis after axis, take the best single move while one helps."""
+    for _ in range(ROUNDS):
+        before = priced
+        for axis in ("heads", "hidden", "outputs", "rows", "columns"):
+            near = _neighbours(plan, axis)
+            times = _priced(p, near)
+            i = int(np.argmin(times))
+            if times[i] < priced:
+                plan, priced = near.take(i), float(times[i])
+        if not priced < before * (1 - 1e-3):
+            break
+    return plan
+
+
+def _neighbours(plan: GridPlans, axis: Axis) -> GridPlans:
+    """The plans in which one device's share, or one block, grows or shrinks and the others make up for it."""
+    group, column = plan.group[0], plan.column[0]
+    placed = group >= 0
+    line = {"outputs": column, "hidden": group}.get(axis)
+    movable = {"outputs": group == 0, "hidden": column == 0}.get(axis, placed)
+    counts = np.where(movable, getattr(plan, axis)[0], 0)
+    changed = _dealt_anew(counts, movable)
+    if axis == "heads":
+        changed = np.concatenate([changed, moved(counts, 1)])
+        changed = changed[(changed[:, ~placed] == 0).all(1)]
+    if line is not None:
+        changed = _spread_out(changed, (placed[:, None] & (line[:, None] == line[None, :]))[None])
+    return _with(plan, axis, changed)
+
+
+def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:
+    """Each of `movable` times each factor; the rest of the sum to the others as they have it now."""
+    at = np.nonzero(movable)[0]
+    scale = np.ones((len(at), len(FACTORS), len(counts)))
+    scale[np.arange(len(at)), :, at] = FACTORS
+    some = np.where((counts == 0) & movable, 0.25, counts)
+    wanted = (scale * some).reshape(-1, len(counts))
+    return proportional(wanted[wanted.sum(1) > 0], int(counts.sum()))
+
+
+def _with(plan: GridPlans, axis: Axis, changed: Counts) -> GridPlans:
+    """One plan for each row of `changed`."""
+    parts = {
+        one.name: changed if one.name == axis else getattr(plan, one.name).repeat(len(changed), 0)
+        for one in fields(plan)
+    }
+    return GridPlans(**parts)
+
+
+def _joined(plans: list[GridPlans]) -> GridPlans:
+    return GridPlans(*(np.concatenate([getattr(one, f.name) for one in plans]) for f in fields(GridPlans)))

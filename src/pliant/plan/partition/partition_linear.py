@@ -1,0 +1,205 @@
+"""The best rows and columns for given heads, as a linear program over `pace`'s steps. Moves no head.
+
+With the heads fixed, eq. 5 to 7 are linear in rows and columns but for two things, which are taken from a
+plan nearby: the slope of a measured curve, and the order in which exchanges that share an interface end.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.arrays import Bool, Float, Int
+from pliant.plan.linear import INFINITY, LinearProgram
+from pliant.plan.partition.pace import Plans, weights
+from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, Table
+from pliant.plan.partition.partition_start import proportional
+
+Vector = Float[np.ndarray, " devices"]
+Share = Int[np.ndarray, " devices"]
+Set = Bool[np.ndarray, " devices"]
+
+
+def fitted(p: Problem, near: Plans) -> Plans:
+    """`near` with its heads, and rows (and columns) that are optimal beside it, in whole numbers.
+
+    Devices that get no rows are left out and the rest is solved again (Hepti 4.3).
+    """
+    able = _row_room(p, near)
+    for _ in range(3):
+        solved = _Layer(p, near, able).solve()
+        if solved is None:
+            return near
+        rows, columns = solved
+        if near.mode == "1d":
+            room = _column_room(p, near)
+            whole = proportional(columns[None], p.sizes.n_columns, room[None])
+            near = Plans(near.mode, near.heads, near.rows, whole)
+        whole = proportional(rows[None], p.sizes.rows)
+        near = Plans(near.mode, near.heads, whole, near.columns)
+        if ((whole[0] > 0) == able).all():
+            break
+        able = whole[0] > 0
+    return near
+
+
+def chord(times: Table, counts: Share) -> tuple[Vector, Vector]:
+    """(fixed, slope) of the line through each device's times at about half and twice its count."""
+    most, at = times.shape[1] - 1, np.arange(len(times))
+    if most < 2:
+        return np.zeros(len(times)), times[:, most].copy()
+    low = np.clip(counts // 2, 1, most - 1)
+    high = np.clip(2 * counts + 1, low + 1, most)
+    slope = np.maximum((times[at, high] - times[at, low]) / (high - low), 0.0)
+    return np.maximum(times[at, low] - slope * low, 0.0), slope
+
+
+def _row_room(p: Problem, plan: Plans) -> Set:
+    """Who has memory left for what a row needs."""
+    held = weights(p, Plans(plan.mode, plan.heads, np.zeros_like(plan.rows), plan.columns))[0]
+    able: Set = p.memory - held >= (p.sizes.ws_row if plan.mode == "ws" else p.sizes.tiled_row)
+    return able
+
+
+def _column_room(p: Problem, plan: Plans) -> Vector:
+    """How many columns each device has memory for."""
+    held = weights(p, Plans(plan.mode, plan.heads, plan.rows, np.zeros_like(plan.columns)))[0]
+    room: Vector = np.maximum(p.memory - held, 0.0) // p.sizes.tiled_column
+    return room
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """When each of some devices is done: `fixed` seconds plus `slope` times some variables, [devices]."""
+
+    fixed: Vector
+    terms: tuple[tuple[Share, Vector], ...] = ()
+
+    def at(self, i: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        return tuple((columns[i], slopes[i]) for columns, slopes in self.terms)
+
+
+class _Layer:
+    """Variables: rows, columns, and a block of [devices] start times for each exchange; two ends."""
+
+    def __init__(self, p: Problem, near: Plans, able: Set) -> None:
+        self.p, self.near, self.able = p, near, able
+        self.r0 = near.rows[0].astype(float)
+        n, s = p.n, p.sizes
+        n_blocks = 1 if near.mode == "ws" else 1 + 2 * s.n_forwards
+        self.rows, self.columns = np.arange(n), n + np.arange(n)
+        self.blocks = [(2 + b) * n + np.arange(n) for b in range(n_blocks)]
+        size = (2 + n_blocks) * n
+        self.end, self.last = np.full(n, size), np.full(n, size + 1)
+        cut = near.columns[0] > 0
+        high = np.full(size + 2, INFINITY)
+        high[:n] = np.where(able, s.rows, 0.0)
+        high[n : 2 * n] = np.where(cut, _column_room(p, near), 0.0) if near.mode == "1d" else 0.0
+        cost = np.zeros(size + 2)
+        cost[-2:] = s.n_layers - 1.0, 1.0
+        self.lp = LinearProgram(cost, np.zeros(size + 2), high)
+        self.lp.equal(np.array([float(s.rows)]), (self.rows[None], np.ones(1)))
+        if near.mode == "1d":
+            self.lp.equal(np.array([float(s.n_columns)]), (self.columns[None], np.ones(1)))
+
+    def solve(self) -> tuple[Vector, Vector] | None:
+        """(rows, columns), not whole; None where there are none."""
+        if self.near.mode == "ws":
+            self._weight_stationary()
+        else:
+            self._tiled()
+        solved = self.lp.solve()
+        if solved is None:
+            return None
+        values = np.maximum(solved.values, 0.0)
+        return values[self.rows], values[self.columns]
+
+    def _weight_stationary(self) -> None:
+        p, s, h = self.p, self.p.sizes, self.near.heads[0]
+        (start,) = self.blocks
+        attend = _Ready(p.attend_s[np.arange(p.n), h])
+        self._scatter(attend, float(ITEMSIZE * s.head_dim) * h, start)
+        done = self._after(start, chord(p.rest_s, self.near.rows[0]), self.rows)
+        self._ends(done, h > 0)
+
+    def _tiled(self) -> None:
+        p, s, h = self.p, self.p.sizes, self.near.heads[0]
+        headed, cut = h > 0, self.near.columns[0] > 0
+        inner_bytes = float(ITEMSIZE * s.inner)
+        start, *blocks = self.blocks
+        self._scatter(_Ready(p.mixed_s[np.arange(p.n), h]), inner_bytes * headed, start)
+        n_terms = int(headed.sum())
+        for f in range(s.n_forwards):
+            entry, following = blocks[2 * f], blocks[2 * f + 1]
+            reduced = self._after(start, chord(p.reduce_s(f, n_terms), self.near.rows[0]), self.rows)
+            self._gather(reduced, cut, inner_bytes, entry)
+            worked = self._after(entry, chord(p.forward_s[f], self.near.columns[0]), self.columns)
+            self._scatter(worked, inner_bytes * cut, following)
+            start, n_terms = following, int(cut.sum())
+        done = self._after(start, chord(p.reduce_s(s.n_forwards, n_terms), self.near.rows[0]), self.rows)
+        self._ends(done, headed)
+
+    def _after(self, start: Share, line: tuple[Vector, Vector], share: Share) -> _Ready:
+        """From `start` on, the time of a share: the line of its device."""
+        return _Ready(line[0], ((start, np.ones(self.p.n)), (share, line[1])))
+
+    def _ends(self, done: _Ready, headed: Set) -> None:
+        needs, alone = headed.copy(), np.zeros(self.p.n, dtype=bool)
+        needs[self.p.primary] = alone[self.p.primary] = True
+        row_bytes = float(ITEMSIZE * self.p.sizes.hidden)
+        self._gather(done, needs, row_bytes, self.end)
+        self._gather(done, alone, row_bytes, self.last)
+
+    def _scatter(self, ready: _Ready, row_bytes: Vector, start: Share) -> None:
+        """Devices with `row_bytes` send that much of each row to who owns it, and so may `start`."""
+        p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
+        own = np.nonzero((row_bytes > 0) & self.able)[0]
+        self._later(ready, own, start[own])
+        i, j = _pairs(row_bytes > 0, self.able)
+        if not len(i):
+            return
+        both = np.minimum(row_bytes[:, None], row_bytes[None, :])
+        into = (both.sum(1)[i] - both[i, j]) / p.ingress[j]
+        self._later(
+            ready, i, start[j], p.rtt_s[i, j], (self.rows[j], np.maximum(into, row_bytes[i] / p.rate[i, j]))
+        )
+        share = (_served(r0)[j] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[i], 1.0)
+        sent = row_bytes[i] / p.egress[i] * np.minimum(share, 1.0)
+        self._later(ready, i, start[j], p.rtt_s[i, j] + sent * m, (self.rows[i], -sent))
+
+    def _gather(self, ready: _Ready, needs: Set, row_bytes: float, start: Share) -> None:
+        """Everybody's rows reach the devices that `needs` them, which so may `start`."""
+        p, m, r0 = self.p, float(self.p.sizes.rows), self.r0
+        own = np.nonzero(self.able)[0] if start[0] == start[-1] else np.nonzero(self.able & needs)[0]
+        self._later(ready, own, start[own])
+        i, j = _pairs(self.able, needs)
+        if not len(i):
+            return
+        n_to = needs.sum() - needs[i]
+        sent = row_bytes * np.maximum(n_to / p.egress[i], 1.0 / p.rate[i, j])
+        self._later(ready, i, start[j], p.rtt_s[i, j], (self.rows[i], sent))
+        share = (_served(r0)[i] - np.minimum(r0[i], r0[j])) / np.maximum(m - r0[j], 1.0)
+        taken = row_bytes / p.ingress[j] * np.minimum(share, 1.0)
+        self._later(ready, i, start[j], p.rtt_s[i, j] + taken * m, (self.rows[j], -taken))
+
+    def _later(
+        self,
+        ready: _Ready,
+        i: np.ndarray,
+        start: np.ndarray,
+        more_s: np.ndarray | float = 0.0,
+        *terms: tuple[np.ndarray, np.ndarray],
+    ) -> None:
+        """`start` is no earlier than device i is ready, and `more_s` and the terms later."""
+        if len(i):
+            self.lp.at_most(-(ready.fixed[i] + more_s), *ready.at(i), *terms, (start, np.full(len(i), -1.0)))
+
+
+def _pairs(src: Set, dst: Set) -> tuple[np.ndarray, np.ndarray]:
+    i, j = np.nonzero(src[:, None] & dst[None, :])
+    return i[i != j], j[i != j]
+
+
+def _served(r: Vector) -> Vector:
+    """How much everybody together has had when the exchange of r[i] ends."""
+    both: Vector = np.minimum(r[:, None], r[None, :]).sum(0)
+    return both

@@ -1,0 +1,152 @@
+"""A partitioning problem as arrays: what each share costs in time, bytes and memory. Solves nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.ir.topology import Capability, Curve, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
+from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
+
+Table = Float[np.ndarray, "devices _"]
+"""Seconds of each device (row) for 0, 1, 2, ... heads, rows or columns; column 0 is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Devices in order with all they cost: seconds, bytes, bytes a second.
+
+    `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
+    `rtt_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are [devices].
+    """
+
+    names: tuple[str, ...]
+    primary: int
+    sizes: Sizes
+    capabilities: tuple[Capability, ...]
+    attend_s: Table
+    mixed_s: Table
+    rest_s: Table
+    forward_s: tuple[Table, ...]
+    rtt_s: Float[np.ndarray, "devices devices"]
+    rate: Float[np.ndarray, "devices devices"]
+    egress: Float[np.ndarray, " devices"]
+    ingress: Float[np.ndarray, " devices"]
+    memory: Float[np.ndarray, " devices"]
+
+    @property
+    def n(self) -> int:
+        return len(self.names)
+
+    def reduce_s(self, f: int, n_terms: int) -> Table:
+        """Times by rows of the f-th sum of `n_terms` partial results."""
+        s = self.sizes
+        amount = Amount(0.0, s.reduces[f] + (n_terms - 1.0) * s.inner)
+        return table(self.capabilities, reduces(s.n_forwards)[f], amount, s.rows)
+
+
+def pose(
+    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+) -> Problem:
+    """The problem of `tokens` rows of `spec` on these devices. Raises InputError, ProfileError."""
+    s = sizes(spec, tokens)
+    names = tuple(capabilities)
+    devices = tuple(capabilities.values())
+    rtt_s, rate = _links(names, links)
+    return Problem(
+        names=names,
+        primary=names.index(primary),
+        sizes=s,
+        capabilities=devices,
+        attend_s=table(devices, "attend", s.attend, s.n_heads),
+        mixed_s=table(devices, "attend_mix", s.mixed, s.n_heads),
+        rest_s=table(devices, "rest", s.rest, s.rows),
+        forward_s=tuple(
+            table(devices, f"feed_forward.{f}", s.forward, s.n_columns) for f in range(s.n_forwards)
+        ),
+        rtt_s=rtt_s,
+        rate=rate,
+        egress=np.array([links.interfaces[n].egress_Bps for n in names]),
+        ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
+        memory=np.array([float(d.free_bytes) for d in devices]),
+    )
+
+
+def in_units_of(p: Problem, unit_s: float) -> Problem:
+    """The same problem with `unit_s` for a second: a solver's tolerances are absolute."""
+    return replace(
+        p,
+        capabilities=tuple(_in_units_of(device, unit_s) for device in p.capabilities),
+        attend_s=p.attend_s / unit_s,
+        mixed_s=p.mixed_s / unit_s,
+        rest_s=p.rest_s / unit_s,
+        forward_s=tuple(times / unit_s for times in p.forward_s),
+        rtt_s=p.rtt_s / unit_s,
+        rate=p.rate * unit_s,
+        egress=p.egress * unit_s,
+        ingress=p.ingress * unit_s,
+    )
+
+
+def _in_units_of(device: Capability, unit_s: float) -> Capability:
+    curves = tuple(
+        Curve(curve.kind, tuple((ops, s / unit_s) for ops, s in curve.points)) for curve in device.curves
+    )
+    frequency_Hz, call_s = device.frequency_Hz * unit_s, device.call_s / unit_s
+    return replace(device, frequency_Hz=frequency_Hz, call_s=call_s, curves=curves)
+
+
+@lru_cache(maxsize=512)
+def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int) -> Table:
+    """Seconds of 0 to `most` units of `amount`, as `Capability.seconds` gives them; not to be written."""
+    ops = amount.fixed + amount.each * np.arange(most + 1.0)
+    ops[0] = 0.0
+    times: Table = stage_s(devices, kind, np.broadcast_to(ops[:, None], (most + 1, len(devices)))).T
+    times.setflags(write=False)
+    return times
+
+
+def stage_s(
+    devices: tuple[Capability, ...], kind: str, ops: Float[np.ndarray, "*some devices"]
+) -> Float[np.ndarray, "*some devices"]:
+    """Seconds of one stage of `kind` with these operations on each device, as `Capability.seconds` has it."""
+    call_s = np.array([d.call_s for d in devices])
+    slope_s = np.array([d.cycles_per_flop / d.frequency_Hz for d in devices])
+    times: Float[np.ndarray, "*some devices"] = call_s + slope_s * ops
+    for i, device in enumerate(devices):
+        for curve in (c for c in device.curves if c.kind == kind):
+            points = np.array(((0.0, min(device.call_s, curve.points[0][1])), *curve.points))
+            times[..., i] = _on(points, ops[..., i])
+    times *= np.array([d.dilation * d.drift(kind) for d in devices])
+    return np.where(ops > 0, times, 0.0)
+
+
+def _on(points: Float[np.ndarray, "points 2"], ops: Float[np.ndarray, "*some"]) -> Float[np.ndarray, "*some"]:
+    at = np.clip(np.searchsorted(points[:, 0], ops), 1, len(points) - 1)
+    low, high = points[at - 1], points[at]
+    lines = low[:, 1] + (ops - low[:, 0]) * (high[:, 1] - low[:, 1]) / (high[:, 0] - low[:, 0])
+    times: Float[np.ndarray, "*some"] = np.maximum(lines, points[0, 1])
+    return times
+
+
+def _links(
+    names: tuple[str, ...], links: Links
+) -> tuple[Float[np.ndarray, "devices devices"], Float[np.ndarray, "devices devices"]]:
+    """Round trips and rates of all pairs alone; nothing travels from a device to itself."""
+    for name in names:
+        links.link(name, name)
+    n = len(names)
+    egress = np.array([links.interfaces[name].egress_Bps for name in names])
+    ingress = np.array([links.interfaces[name].ingress_Bps for name in names])
+    rtt_s = np.full((n, n), links.rtt_s)
+    rate = np.minimum(egress[:, None], ingress[None, :])
+    at = {name: i for i, name in enumerate(names)}
+    for (src, dst), pair in links.pairs.items():
+        if src in at and dst in at:
+            i, j = at[src], at[dst]
+            rtt_s[i, j], rate[i, j] = pair.rtt_s, min(rate[i, j], pair.bandwidth_Bps)
+    return rtt_s, rate

@@ -1,0 +1,148 @@
+"""Good partitions without a solver: heads one by one to who is done first, the rest by speed."""
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.plan.partition.pace import Counts, FlatMode, Plans, together
+from pliant.plan.partition.pace_ws import Sets
+from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
+
+Speeds = Float[np.ndarray, "plans devices"]
+Share = Int[np.ndarray, " devices"]
+
+
+def starts(p: Problem, mode: FlatMode) -> Plans:
+    """Every device alone, then for every number of devices with heads the quickest at them.
+
+    Plans need not fit in memory.
+    """
+    s = p.sizes
+    head_s = p.attend_s if mode == "ws" else p.mixed_s
+    room = head_room(p, mode)
+    found = []
+    for late_s in (head_s, head_s + sent_s(p)):
+        order = np.argsort(_entry_s(p, late_s), kind="stable")
+        for some in (order[:q] for q in range(2, min(p.n, s.n_heads) + 1)):
+            heads = spread(late_s, s.n_heads, room, some)
+            if heads is not None:
+                found.append(heads)
+    if not found:
+        return alone(p, mode)
+    return together([alone(p, mode), with_heads(p, mode, np.array(found))])
+
+
+def alone(p: Problem, mode: FlatMode) -> Plans:
+    """Each device with everything, in order."""
+    each = np.eye(p.n, dtype=np.int64)
+    columns = each * (0 if mode == "ws" else p.sizes.n_columns)
+    return Plans(mode, each * p.sizes.n_heads, each * p.sizes.rows, columns)
+
+
+def sent_s(p: Problem) -> Speeds:
+    """Seconds that a device takes to send what 0, 1, 2, ... heads attended, all rows: [devices, counts]."""
+    s = p.sizes
+    times: Speeds = np.arange(s.n_heads + 1) * (ITEMSIZE * s.head_dim * s.rows / p.egress)[:, None]
+    return times
+
+
+def with_heads(
+    p: Problem, mode: FlatMode, heads: Counts, rowed: Sets | None = None, cut: Sets | None = None
+) -> Plans:
+    """Plans with these heads, rows (and columns) in proportion to what each device does in a second.
+
+    Rows go to the devices in `rowed`, columns to those in `cut`: else to all that memory allows, in the
+    1D-tiled mode to those with heads.
+    """
+    s = p.sizes
+    headed = heads > 0
+    n_to = headed.sum(1, keepdims=True) - headed
+    if mode == "ws":
+        row_s = p.rest_s[:, -1] / s.rows + ITEMSIZE * s.hidden * n_to / p.egress
+        row_s = row_s + ITEMSIZE * s.head_dim * (s.n_heads - heads) / p.ingress
+        able = p.memory >= s.ws_row + np.where(headed, s.ws_head.fixed + s.ws_head.each * heads, 0.0)
+        rows = proportional(np.where(able if rowed is None else able & rowed, 1.0 / row_s, 0.0), s.rows)
+        return Plans(mode, heads, rows, np.zeros_like(heads))
+    held = np.where(headed, s.tiled_head.fixed + s.tiled_head.each * heads, 0.0)
+    room = np.maximum(p.memory - held - s.tiled_row, 0) // s.tiled_column
+    columns = proportional(
+        np.where(headed if cut is None else cut, 1.0 / sum(times[:, -1] for times in p.forward_s), 0.0),
+        s.n_columns,
+        room,
+    )
+    row_s = ITEMSIZE * s.inner * ((n_to + headed) / p.ingress + n_to / p.egress)
+    rows = proportional(np.where(headed if rowed is None else rowed, 1.0 / row_s, 0.0), s.rows)
+    return Plans(mode, heads, rows, columns)
+
+
+def spread(
+    late_s: Float[np.ndarray, "devices counts"], n: int, room: Share, devices: Int[np.ndarray, " chosen"]
+) -> Share | None:
+    """`n` units, each to the one of `devices` that has it done first: the least latest end there is.
+
+    None where they do not fit in `room`. Exact for times that rise with the count: the `n` earliest ends.
+    """
+    if room[devices].sum() < n:
+        return None
+    ends_s = np.maximum.accumulate(late_s[devices, 1 : n + 1], axis=1)
+    ends_s = np.where(np.arange(n) < room[devices][:, None], ends_s, np.inf)
+    first = np.argsort(ends_s, axis=None, kind="stable")[:n]
+    share: Share = np.bincount(devices[first // n], minlength=len(late_s))
+    return share
+
+
+def proportional(speed: Speeds, total: int, room: Speeds | None = None) -> Counts:
+    """Whole numbers with the sum `total`, near the ratio of `speed`, and none above its `room`.
+
+    What fits nowhere is left out of the sum's way: it goes to the quickest, whose plan then does not fit.
+    """
+    if room is None:
+        return _rounded(speed / np.maximum(speed.sum(1, keepdims=True), 1e-300) * total, speed, total)
+    level = np.zeros_like(speed)
+    open_ = speed > 0
+    for _ in range(speed.shape[1]):
+        left = total - level.sum(1, keepdims=True)
+        some = np.where(open_, speed, 0.0)
+        more = left * some / np.maximum(some.sum(1, keepdims=True), 1e-300)
+        over = level + more > room
+        level = np.where(over & open_, room, level + more)
+        if not (over & open_).any():
+            break
+        open_ &= ~over
+    return _rounded(level, np.where(level < room, speed, 0.0), total)
+
+
+def _rounded(exact: Speeds, speed: Speeds, total: int) -> Counts:
+    """Largest remainders first; what is missing beyond that goes to the quickest."""
+    share = np.floor(exact + 1e-9).astype(np.int64)
+    ranks = np.argsort(np.argsort(np.where(speed > 0, share - exact, np.inf), axis=1, kind="stable"), axis=1)
+    left = total - share.sum(1, keepdims=True)
+    share += (ranks < left) & (speed > 0)
+    quickest = np.argmax(speed, axis=1)
+    share[np.arange(len(share)), quickest] += total - share.sum(1)
+    return share
+
+
+def _entry_s(p: Problem, late_s: Float[np.ndarray, "devices counts"]) -> Float[np.ndarray, " devices"]:
+    """What ranks devices for heads: their time for a fair share, and for taking in x."""
+    s = p.sizes
+    some = max(1, s.n_heads // min(p.n, s.n_heads))
+    entry_s: Float[np.ndarray, " devices"] = late_s[:, some] + ITEMSIZE * s.hidden * s.rows / p.ingress / p.n
+    return entry_s
+
+
+def head_room(p: Problem, mode: FlatMode) -> Share:
+    """How many heads fit in each device's memory, beside its other weights where these fit as well."""
+    s = p.sizes
+    if mode == "ws":
+        able = np.where(p.memory >= s.ws_row + s.ws_head.fixed + s.ws_head.each, s.ws_row, 0.0)
+        return _whole((p.memory - able - s.ws_head.fixed) / s.ws_head.each, s.n_heads)
+    free = p.memory - s.tiled_row - s.tiled_head.fixed
+    # Where memory is short, heads and columns share it as they share the layer.
+    part = s.tiled_head.each * s.n_heads / (s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns)
+    even = _whole(np.ceil(free * part / s.tiled_head.each - 0.5), s.n_heads)
+    return even if even.sum() >= s.n_heads else _whole(free / s.tiled_head.each, s.n_heads)
+
+
+def _whole(room: Float[np.ndarray, " devices"], most: int) -> Share:
+    whole: Share = np.clip(np.floor(room), 0, most).astype(np.int64)
+    return whole

@@ -1,0 +1,204 @@
+"""Which device takes what: Hepti's partitioning engine (4.3). Knows no clock, socket or running program.
+
+The program of eq. 1 to 11 over whole heads, rows and columns: heads are searched as whole numbers, and with
+heads fixed the rest is a linear program, WS's bilinear first exchange too. Every candidate is priced by the
+same closed form of the real program's steps (`pace`), and every single device is one of them. Grids
+are searched by `partition_grid`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.partition import Mode, Partition, Share
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.decision import Considered, Decision
+from pliant.plan.partition.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
+from pliant.plan.partition.partition_all import MOST_PLANS, all_plans, n_plans
+from pliant.plan.partition.partition_bound import bound_s
+from pliant.plan.partition.partition_few import FEW, solve_few
+from pliant.plan.partition.partition_grid import solve_grid
+from pliant.plan.partition.partition_improve import best, polish, search_heads
+from pliant.plan.partition.partition_linear import fitted
+from pliant.plan.partition.partition_problem import Problem, pose
+from pliant.plan.partition.partition_start import alone, starts
+from pliant.plan.partition.shortlist import shortlist
+from pliant.quantities import format_bytes
+
+Rule = Literal["paper", "cost", "judged"]
+MANY = 16
+"""Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
+ROUNDS = 3
+"""Moves of heads among many devices: as long as a linear program takes."""
+LAST_ROUNDS = 2
+"""Moves of any kind after it: a third saves 0.4 % of a layer among ten devices, for a third of the time."""
+TILED: tuple[FlatMode, Mode] = ("1d", "2d")
+Gains = Mapping[Mode | Literal["alone"], float]
+"""What a split has to save of the best single device's time, by mode, and that device of the primary's."""
+
+
+def choose_partition(
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+    deadline_s: float | None = None,
+    *,
+    rule: Rule = "paper",
+    bound_time_s: float | None = None,
+    least_gain: Gains | None = None,
+) -> Decision:
+    """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
+
+    Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
+    takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
+    from 16 devices on the 2D-tiled one; where no plan of that mode fits, the other tiled mode is tried.
+    "judged" tries WS beside that mode, over those who do have the memory, and "cost" all modes: the quickest
+    is taken. Raises BudgetError where the weights fit in no way, InputError and ProfileError where the
+    devices are not described.
+
+    Given a `bound_time_s`, the decision says what no partition of the same mode of these (shortlisted)
+    devices beats: a linear relaxation, made tighter for so long.
+    What saves less than its `least_gain` (0 where none is named) is not taken: one device waits for nobody,
+    and the primary for no link. Between modes a split counts as longer by as much. In the 2D-tiled mode the
+    shares stand in the order of the grid, else in that of the devices.
+    """
+    if primary not in capabilities:
+        raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
+    p = pose(spec, tokens, shortlist(spec, tokens, capabilities, links, primary), links, primary)
+    modes, reason = _modes(p, rule, len(capabilities))
+    tried = {mode: solve(p, mode) for mode in modes}
+    if tried and not np.isfinite(min(s for _, s in tried.values())):
+        tried |= {mode: solve(p, mode) for mode in TILED if mode not in tried}
+    plan: Plans | GridPlans
+    gains = least_gain or {}
+    plan, plan_s = _single(p, gains.get("alone", 0.0))
+    counted_s = {mode: s / (1 - gains.get(mode, 0.0)) for mode, (_, s) in tried.items()}
+    mode = min(counted_s, key=lambda one: counted_s[one], default=None)
+    if mode is not None and counted_s[mode] < plan_s:
+        plan, plan_s = tried[mode]
+    if not np.isfinite(plan_s):
+        raise BudgetError(_too_little_memory(p))
+    partition = _with_everybody(as_partition(p, plan), capabilities)
+    alone_s = _alone(p)
+    considered = [Considered(f"{name} alone", s) for name, s in alone_s.items()]
+    considered += [
+        Considered(mode, s, as_partition(p, one) if np.isfinite(s) else None)
+        for mode, (one, s) in tried.items()
+    ]
+    return Decision(
+        partition=partition,
+        seconds=plan_s,
+        weight_bytes=dict.fromkeys(capabilities, 0) | _weights(p, plan),
+        deadline_s=deadline_s,
+        considered=tuple(considered),
+        reasons=(reason, *_reasons(partition, plan_s, alone_s, deadline_s)),
+        bound_s=None if bound_time_s is None else bound_s(p, partition.mode, bound_time_s),
+    )
+
+
+def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
+    """The quickest device alone, or the primary where that one saves too little."""
+    plans = alone(p, "ws")
+    plan, plan_s = best(p, plans)
+    home, home_s = best(p, plans.take(p.primary))
+    return (home, home_s) if home_s * (1 - least_gain) <= plan_s else (plan, plan_s)
+
+
+def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
+    """The quickest plan found in one mode; infinite seconds where no plan fits in memory."""
+    return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
+
+
+def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    """As `solve`, in a mode without a grid.
+
+    All plans are priced where they are few, as between two devices in the weight-stationary mode; among up
+    to FEW devices nothing better was found by trying all plans (tests). Among ten, a search costs about as
+    much as a linear program.
+    """
+    if n_plans(p, mode) <= MOST_PLANS:
+        return best(p, all_plans(p, mode))
+    if p.n <= FEW:
+        return solve_few(p, mode)
+    plan, plan_s = best(p, starts(p, mode))
+    if not np.isfinite(plan_s):
+        return plan, plan_s
+    plan, plan_s = search_heads(p, plan, plan_s, ROUNDS)
+    plan, plan_s = best(p, together([plan, fitted(p, plan)]))
+    return polish(p, plan, plan_s, LAST_ROUNDS)
+
+
+def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:
+    """Devices that were not on the shortlist take no share."""
+    shares = {share.device: share for share in partition.shares}
+    order = devices if partition.grid is None else [*shares, *(d for d in devices if d not in shares)]
+    return replace(partition, shares=tuple(shares.get(name, Share(name)) for name in order))
+
+
+def _modes(p: Problem, rule: Rule, n_devices: int) -> tuple[tuple[Mode, ...], str]:
+    s = p.sizes
+    whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
+    short = [name for name, free in zip(p.names, p.memory, strict=True) if free < whole]
+    if p.n == 1:
+        return (), "There is but one device."
+    if rule == "cost":
+        return ("ws", *TILED), "All modes were tried, and the cost model judged."
+    if not short:
+        return ("ws",), f"Weight-stationary: every device has memory for all weights ({format_bytes(whole)})."
+    cannot = f"{_some(short)} cannot hold all weights ({format_bytes(whole)})"
+    mode: Mode = "1d" if n_devices < MANY else "2d"
+    many = "" if n_devices < MANY else f", and there are {MANY} devices or more"
+    said = f"{mode.upper()}-tiled: {cannot}{many}."
+    if rule == "paper":
+        return (mode,), said
+    return ("ws", mode), f"The cost model judged between WS where memory allows it and the rule's {said}"
+
+
+def _alone(p: Problem) -> dict[str, float]:
+    times = seconds(p, alone(p, "ws"))
+    return {name: float(t) for name, t in zip(p.names, times, strict=True)}
+
+
+def _weights(p: Problem, plan: Plans | GridPlans) -> dict[str, int]:
+    return {name: round(n) for name, n in zip(p.names, weights(p, plan)[0], strict=True)}
+
+
+def _reasons(
+    partition: Partition, plan_s: float, alone_s: Mapping[str, float], deadline_s: float | None
+) -> list[str]:
+    quickest = min(alone_s, key=lambda name: alone_s[name])
+    said = []
+    if np.isfinite(alone_s[quickest]):
+        gain = 100 * (1 - plan_s / alone_s[quickest])
+        said.append(
+            f"{plan_s * 1e3:.0f} ms on {len(partition.participants)} of {len(partition.devices)} devices; "
+            f"the best alone, {quickest}, takes {alone_s[quickest] * 1e3:.0f} ms ({gain:.0f} % saved)."
+        )
+    left = [s.device for s in partition.shares if s.is_empty]
+    if left:
+        said.append(f"{_some(left)} would not make it quicker and take no part.")
+    if deadline_s is not None and plan_s > deadline_s:
+        said.append(
+            f"The deadline of {deadline_s * 1e3:.0f} ms cannot be met; this is the quickest there is."
+        )
+    return said
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _too_little_memory(p: Problem) -> str:
+    s = p.sizes
+    whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
+    return (
+        f"the layers' weights take {format_bytes(whole)}, and the {p.n} devices have "
+        f"{format_bytes(p.memory.sum())} free in all, unevenly: free some, or add a device."
+    )

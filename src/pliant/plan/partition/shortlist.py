@@ -1,0 +1,64 @@
+"""Which of very many devices are worth a place in a partition. Knows no partition; drops, and says so."""
+
+from collections.abc import Mapping
+
+from pliant.ir.topology import Capability, Links
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.sizes import ITEMSIZE, Sizes, sizes
+
+MOST = 24
+"""A model has some 16 heads to give, and each further holder of rows saves little."""
+
+
+def shortlist(
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+    most: int = MOST,
+) -> dict[str, Capability]:
+    """At most `most` devices in their order: the primary, the best alone, and the best for heads and rows.
+
+    All of them where they are no more. The ranks count a device's work and its own transfers, no partner: a
+    device that is left out might have been worth a share, the best single device never is left out.
+    """
+    if len(capabilities) <= most:
+        return dict(capabilities)
+    s = sizes(spec, tokens)
+    ranks: list[dict[str, float]] = [{}, {}, {}]
+    for name, device in capabilities.items():
+        for rank, seconds in zip(ranks, _prices_s(s, device, links, name, primary), strict=True):
+            rank[name] = seconds
+    alone, *others = (sorted(rank, key=lambda name: rank[name]) for rank in ranks)
+    kept = {primary, alone[0]}
+    for pair in zip(*others, strict=True):
+        for name in pair:
+            if len(kept) < most:
+                kept.add(name)
+    return {name: device for name, device in capabilities.items() if name in kept}
+
+
+def _prices_s(
+    s: Sizes, device: Capability, links: Links, name: str, primary: str
+) -> tuple[float, float, float]:
+    """Seconds alone (infinite without memory), of a sixteenth of the heads, of a sixteenth of the rows."""
+    x_bytes = ITEMSIZE * s.hidden * s.rows
+    heads, rows = max(1, s.n_heads // 16), max(1, s.rows // 16)
+    interface = links.interfaces[name]
+    whole = s.ws_row + s.ws_head.fixed + s.ws_head.each * s.n_heads
+    layer_s = device.seconds("attend", s.attend.fixed + s.attend.each * s.n_heads)
+    layer_s += device.seconds("rest", s.rest.each * s.rows)
+    back_s = 0.0
+    alone_s = layer_s if device.free_bytes >= whole else float("inf")
+    if name != primary:
+        back_s = links.link(name, primary).seconds(x_bytes)
+        alone_s += links.link(primary, name).seconds(x_bytes) + back_s
+    alone_s += (s.n_layers - 1) * max(layer_s, back_s)  # x returns beside the next layer
+    heads_s = device.seconds("attend", s.attend.fixed + s.attend.each * heads)
+    rows_s = device.seconds("rest", s.rest.each * rows)
+    return (
+        alone_s,
+        heads_s + x_bytes / interface.ingress_Bps,
+        rows_s + 4 * x_bytes * rows / s.rows / interface.egress_Bps,
+    )

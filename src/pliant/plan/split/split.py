@@ -1,0 +1,167 @@
+"""A partition as a program: every device's stages, and the messages between them. Knows no time and no array.
+
+Messages follow from regions: what a stage reads and another device made is sent from there, once.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pliant.ir.partition import Partition
+from pliant.ir.program import Compute, Exchange, Part, Program, Segment, Step, Tensor
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stages import Region, check, entering, stages
+
+ITEMSIZE = 4
+INPUT, HEAD = "input", "head"
+"""The kernels that run on the primary alone, before the first layer and after the last."""
+
+
+def split(spec: EncoderSpec, partition: Partition, first: int = 0) -> Program:
+    """The whole run from layer `first` on: [input, its broadcast], one segment a layer, [head].
+
+    Before each segment of a layer K the primary holds `x.K` whole. With `first` above 0 there is no input
+    stage: the primary holds `x.first` already, and nobody else does.
+    Raises InputError where the partition does not fit the model.
+    """
+    layers = [layer_segment(spec, partition, k) for k in range(first, spec.n_layers)]
+    return program_of(
+        spec,
+        partition,
+        (opening_segment(spec, partition, first), *layers, closing_segment(spec, partition)),
+    )
+
+
+def opening_segment(spec: EncoderSpec, partition: Partition, first: int = 0) -> Segment:
+    """Everybody gets what a layer needs of `x.first`; the primary makes it, if that is the model's input."""
+    check(spec, partition)
+    steps = _Steps()
+    if first == 0:
+        work = Compute(INPUT, rows=partition.tokens, device=partition.primary)
+        made = steps.add(Step(f"{partition.primary}/cpu", work))
+    else:
+        made = None
+    _boundary(steps, spec, partition, first, made)
+    for device in partition.devices:
+        _enter(steps, spec, partition, first, device)
+    return Segment(tuple(steps.steps), (f"x.{first}",))
+
+
+def layer_segment(
+    spec: EncoderSpec, partition: Partition, layer: int, lacking: Collection[str] = ()
+) -> Segment:
+    """Layer `layer`, from `x.layer` to `x.layer+1` whole at the primary and where the next layer needs it.
+
+    Devices in `lacking` hold nothing of `x.layer` (they are new, or were given other work): the primary sends
+    it first. The last layer's result goes to the primary alone.
+    """
+    steps = _Steps()
+    _boundary(steps, spec, partition, layer, None)
+    for device in partition.devices:
+        part = entering(spec, partition, device)
+        if device in lacking and device != partition.primary:
+            _enter(steps, spec, partition, layer, device)
+        elif part is not None:
+            steps.give(device, Region(f"x.{layer}", part), None)
+    for stage in stages(spec, partition, layer):
+        waits = [i for region in stage.reads for i in steps.need(stage.device, region)]
+        work = Compute(stage.kernel, layer, stage.width, stage.rows, stage.device)
+        after = tuple(sorted(set(waits)))
+        at = steps.add(Step(f"{stage.device}/cpu", work, after))
+        for region in stage.writes:
+            steps.make(stage.device, region, at)
+    is_last = layer + 1 == spec.n_layers
+    for device in [partition.primary] if is_last else partition.devices:
+        _enter(steps, spec, partition, layer + 1, device)
+    return Segment(tuple(steps.steps), (f"x.{layer + 1}",))
+
+
+def closing_segment(spec: EncoderSpec, partition: Partition) -> Segment:
+    """The primary turns the last layer's result into the answer."""
+    work = Compute(HEAD, rows=partition.tokens, device=partition.primary)
+    return Segment((Step(f"{partition.primary}/cpu", work),))
+
+
+def program_of(spec: EncoderSpec, partition: Partition, segments: Sequence[Segment]) -> Program:
+    """Segments of one partition with the tensors that they name."""
+    m, devices = partition.tokens, partition.participants
+    shapes = {f"x.{k}": spec.hidden for k in range(spec.n_layers + 1)} | {"attended": spec.attended}
+    shapes |= {f"mixed@{d}": spec.inner for d in devices}
+    for f in range(len(spec.template.feed_forwards)):
+        shapes |= {f"h.{f}": spec.inner, f"kept.{f}": spec.inner, f"act.{f}": spec.ffn}
+        shapes |= {f"up.{f}@{d}": spec.ffn for d in devices}
+        shapes |= {f"down.{f}@{d}": spec.inner for d in devices}
+    named = {live for segment in segments for live in segment.live} | {
+        step.work.tensor for segment in segments for step in segment.steps if isinstance(step.work, Exchange)
+    }
+    tensors = tuple(Tensor(name, (m, n), ITEMSIZE) for name, n in shapes.items() if name in named)
+    return Program(tuple(segments), tensors, ())
+
+
+def traffic(steps: Iterable[Step]) -> dict[tuple[str, str], int]:
+    """Bytes that each device sends, by (device, point): "x", "attended", "mixed", "h.0", "down.0", ..."""
+    sent: dict[tuple[str, str], int] = {}
+    for step in steps:
+        if isinstance(step.work, Exchange):
+            assert isinstance(step.work.n_bytes, int), step.work
+            key = step.work.src, point_of(step.work.tensor)
+            sent[key] = sent.get(key, 0) + step.work.n_bytes
+    return sent
+
+
+def point_of(tensor: str) -> str:
+    """What a tensor is for, whoever makes it and whichever layer it enters."""
+    name = tensor.partition("@")[0]
+    return "x" if name.startswith("x.") else name
+
+
+def _boundary(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int, at: int | None) -> None:
+    """The primary holds the layer's input whole."""
+    whole = Part(0, partition.tokens, 0, spec.hidden)
+    steps.make(partition.primary, Region(f"x.{layer}", whole), at)
+
+
+def _enter(steps: "_Steps", spec: EncoderSpec, partition: Partition, layer: int, device: str) -> None:
+    part = entering(spec, partition, device)
+    if part is not None:
+        steps.need(device, Region(f"x.{layer}", part))
+
+
+@dataclass(slots=True)
+class _Steps:
+    """A segment while it is written: who made what, who has what by now, and after which step."""
+
+    steps: list[Step] = field(default_factory=list)
+    made: dict[str, list[tuple[str, Part, int | None]]] = field(default_factory=dict)
+    held: dict[tuple[str, str], list[tuple[Part, int | None]]] = field(default_factory=dict)
+
+    def add(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1
+
+    def make(self, device: str, region: Region, at: int | None) -> None:
+        """`device` makes a region in step `at`, or has it from the start."""
+        self.made.setdefault(region.tensor, []).append((device, region.part, at))
+        self.give(device, region, at)
+
+    def give(self, device: str, region: Region, at: int | None) -> None:
+        self.held.setdefault((device, region.tensor), []).append((region.part, at))
+
+    def need(self, device: str, region: Region) -> list[int]:
+        """The steps after which `device` holds all of a region; what others made of it is sent."""
+        held = self.held.get((device, region.tensor), [])
+        waits = []
+        for part, at in held:
+            if part.covers(region.part):
+                return [] if at is None else [at]
+            if at is not None and part.shared(region.part) is not None:
+                waits.append(at)
+        has = {part for part, _ in held}
+        for maker, part, at in list(self.made.get(region.tensor, ())):
+            wanted = part.shared(region.part)
+            if maker == device or wanted is None or wanted in has:
+                continue
+            work = Exchange(region.tensor, ITEMSIZE * wanted.size, maker, device, wanted)
+            after = () if at is None else (at,)
+            waits.append(self.add(Step(f"net:{maker}->{device}", work, after)))
+            self.give(device, Region(region.tensor, wanted), waits[-1])
+        return waits

@@ -1,0 +1,180 @@
+"""Which graph every stage of a split layer runs, and what goes in and out. Knows no array."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import assert_never
+
+from pliant.ir.partition import Partition
+from pliant.ir.program import Compute, Part
+from pliant.models.encoder import encoder_parts as parts
+from pliant.models.encoder.encoder_draft import Block, Span
+from pliant.models.encoder.encoder_draft import Part as GraphPart
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stages import Region, Stage, stages, tiles_of
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a stage's graph, and the regions it is put together from."""
+
+    name: str
+    regions: tuple[Region, ...]
+
+    @property
+    def box(self) -> Part:
+        """The rectangle around all regions; they fill it."""
+        rows = [end for r in self.regions for end in (r.part.rows.start, r.part.rows.stop)]
+        columns = [end for r in self.regions for end in (r.part.columns.start, r.part.columns.stop)]
+        return Part(min(rows), max(rows) - min(rows), min(columns), max(columns) - min(columns))
+
+
+def graph_part(spec: EncoderSpec, partition: Partition, stage: Stage) -> GraphPart:
+    """What the stage runs, in any layer."""
+    p, device, rows, f = partition, stage.device, stage.rows, stage.forward
+    n_terms = len(_stacks(stage))
+    match stage.kind:
+        case "attend":
+            return parts.attend(spec, rows, _span(p.heads(device)))
+        case "rest":
+            return parts.rest(spec, rows)
+        case "attend_mix":
+            return parts.attend_mix(spec, rows, _span(p.heads(device)))
+        case "reduce":
+            if f is None:
+                return parts.after_attention(spec, rows, n_terms)
+            return parts.after_feed_forward(spec, rows, f, n_terms)
+        case "feed_forward":
+            assert f is not None, stage
+            return parts.up_down(spec, rows, f, _span(p.columns(device)))
+        case "activate":
+            assert f is not None, stage
+            return parts.activate(spec, rows, f, _span(p.columns(device)), n_terms)
+        case "mix" | "up" | "down":
+            return _tile(spec, p, stage)
+        case _:
+            assert_never(stage.kind)
+
+
+def inputs(stage: Stage) -> tuple[Port, ...]:
+    """The tensors the stage's graph reads."""
+    found: dict[str, tuple[Region, ...]] = {}
+    for region in stage.reads:
+        if not _is_term(region):
+            name = _input(stage, region.tensor)
+            found[name] = (*found.get(name, ()), region)
+    ports = [Port(name, regions) for name, regions in found.items()]
+    ports += [Port(f"partial.{i}", regions) for i, regions in enumerate(_stacks(stage))]
+    return tuple(ports)
+
+
+def outputs(stage: Stage) -> tuple[Port, ...]:
+    """The tensors the stage's graph makes."""
+    return tuple(Port(_output(stage, region), (region,)) for region in stage.writes)
+
+
+def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
+    """Bytes of float32 weights that each device needs for all layers; 0 where it takes no part.
+
+    Of several partitions it holds together what any of them needs: what they share, once.
+    """
+    held: dict[str, set[Block]] = {}
+    for partition in partitions:
+        for device, blocks in _blocks(spec, partition).items():
+            held.setdefault(device, set()).update(blocks)
+    return {device: spec.n_layers * sum(map(_block_bytes, found)) for device, found in held.items()}
+
+
+def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
+    """Two for each multiply-add of the stage's products, one for each number that a sum reads.
+
+    Norms, activations and softmax are not counted.
+    """
+    shapes = [piece.shape for piece in graph_part(spec, partition, stage).pieces.values()]
+    count = sum(2 * stage.rows * prod(shape) for shape in shapes if len(shape) == 2)
+    if stage.kind in ("reduce", "activate"):
+        count += sum(region.part.size for region in stage.reads)
+    if stage.kind in ("attend", "attend_mix"):
+        assert stage.width is not None, stage
+        count += 4 * stage.rows * partition.tokens * stage.width * spec.head_dim
+    return count
+
+
+def work_flops(spec: EncoderSpec, partition: Partition) -> Callable[[Compute], float]:
+    """The operations of every step of a split program, for a cost; those of input and head count as none."""
+    known = {(s.device, s.kernel): float(flops(spec, partition, s)) for s in stages(spec, partition, 0)}
+    return lambda work: known.get((work.device, work.kernel), 0.0)
+
+
+def _blocks(spec: EncoderSpec, partition: Partition) -> dict[str, set[Block]]:
+    held: dict[str, set[Block]] = {device: set() for device in partition.devices}
+    alike: dict[str, set[Block]] = {}
+    for stage in stages(spec, partition, 0):
+        is_alike = stage.kind in ("rest", "reduce")  # on every device
+        found = alike.get(stage.kernel) if is_alike else None
+        if found is None:
+            pieces = graph_part(spec, partition, stage).pieces.values()
+            found = alike[stage.kernel] = {block for piece in pieces for block in piece.blocks}
+        held[stage.device] |= found
+    return held
+
+
+def _tile(spec: EncoderSpec, p: Partition, stage: Stage) -> GraphPart:
+    assert p.grid is not None, stage
+    tile = tiles_of(p, p.grid)[stage.device]
+    if stage.kind == "mix":
+        d, outputs = spec.head_dim, _span(tile.outputs)
+        columns = Span(tile.heads.start * d, tile.heads.stop * d)
+        return parts.tile(spec.template.output, stage.rows, columns, outputs)
+    assert stage.forward is not None, stage
+    used, hidden, neurons = (
+        spec.template.feed_forwards[stage.forward],
+        _span(tile.hidden),
+        _span(tile.neurons),
+    )
+    if stage.kind == "up":
+        return parts.tile(used.up, stage.rows, hidden, neurons)
+    return parts.tile(used.down, stage.rows, neurons, hidden)
+
+
+def _stacks(stage: Stage) -> list[tuple[Region, ...]]:
+    """The terms of the stage's sum, each whole: blocks of columns side by side are one term."""
+    met: dict[range, int] = {}
+    stacks: list[tuple[Region, ...]] = []
+    for region in filter(_is_term, stage.reads):
+        at = met.get(region.part.columns, 0)
+        met[region.part.columns] = at + 1
+        stacks += [()] if at == len(stacks) else []
+        stacks[at] += (region,)
+    return stacks
+
+
+def _is_term(region: Region) -> bool:
+    return "@" in region.tensor
+
+
+def _input(stage: Stage, tensor: str) -> str:
+    """The name under which the stage's graph reads a tensor."""
+    if tensor.startswith("x."):
+        return "x"
+    if stage.kind in ("mix", "up", "down"):
+        return "tile_in"
+    return "y" if stage.kind == "reduce" else tensor.partition(".")[0]
+
+
+def _output(stage: Stage, region: Region) -> str:
+    if _is_term(region):
+        return "partial"
+    names = {"x": "out", "kept": "y", "act": "activated"}
+    stem = region.tensor.partition(".")[0]
+    return names.get(stem, stem)
+
+
+def _span(numbers: range) -> Span:
+    return Span(numbers.start, numbers.stop)
+
+
+def _block_bytes(block: Block) -> int:
+    """Of a block of a weight; those that a product lacks are not held by name and count as none."""
+    columns = 1 if block.columns is None else block.columns.n
+    return 0 if block.name is None else 4 * block.rows.n * columns

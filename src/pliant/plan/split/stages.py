@@ -1,0 +1,255 @@
+"""What each device computes of one layer in each of Hepti's modes. Knows regions of tensors, no message.
+
+Tensors of a layer, all float32 [tokens, columns]: `x.K` enters layer K and leaves layer K - 1; `attended`
+is what the heads made; `mixed@D` device D's partial sum of the attention's output product; `h.F` what
+feed forward F reads, `kept.F` its residual where that is another (pre-norm); `up.F@D`, `act.F` and
+`down.F@D` lie inside of it. A tensor `NAME@D` is a term of a sum, any other holds finished numbers.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from pliant.errors import InputError
+from pliant.ir.partition import Grid, Partition
+from pliant.ir.program import Part, part_of
+from pliant.models.encoder.encoder_spec import EncoderSpec
+
+Kind = Literal["attend", "rest", "attend_mix", "mix", "reduce", "feed_forward", "up", "activate", "down"]
+"""attend: norms and products before the heads, and own heads. rest: own rows, to the layer's end.
+attend_mix: attend, then the rows of the output product that belong to own heads. mix: a tile of it.
+reduce: sum of partial sums over own rows, bias, residual, norm. feed_forward: own neurons, up and down.
+up, down: a tile of either. activate: sum over own neurons, bias, activation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A rectangle of a named tensor."""
+
+    tensor: str
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One device's uninterrupted work: it starts when it holds all that it `reads`.
+
+    `forward` numbers the feed forward that the stage belongs to; None before the first. `rows` are those it
+    works on, `width` its heads or columns where the stage is cut along them.
+    """
+
+    kind: Kind
+    device: str
+    rows: int
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    forward: int | None = None
+    width: int | None = None
+
+    @property
+    def kernel(self) -> str:
+        """The name of its step."""
+        return self.kind if self.forward is None else f"{self.kind}.{self.forward}"
+
+
+def check(spec: EncoderSpec, partition: Partition) -> None:
+    """Raise InputError where the shares do not add up to the model's sizes."""
+    if partition.n_heads != spec.n_heads:
+        raise InputError(f"shares of {partition.n_heads} heads do not make the model's {spec.n_heads}.")
+    if partition.mode != "ws" and partition.n_columns != spec.ffn:
+        raise InputError(f"shares of {partition.n_columns} columns do not make the model's {spec.ffn}.")
+    if partition.tokens > spec.max_rows:
+        raise InputError(f"{partition.tokens} rows are too many for this model: it reads {spec.max_rows}.")
+    if partition.grid is not None and sum(partition.grid.hidden) != spec.inner:
+        raise InputError(f"blocks of {partition.grid.hidden} columns do not make the model's {spec.inner}.")
+
+
+def stages(spec: EncoderSpec, partition: Partition, layer: int) -> tuple[Stage, ...]:
+    """All devices' stages of `layer`, in an order that respects data flow. Raises InputError: see `check`."""
+    check(spec, partition)
+    layout = _Layout(spec, partition, layer)
+    match partition.mode:
+        case "ws":
+            return tuple(_weight_stationary(layout))
+        case "1d":
+            return tuple(_tiled_1d(layout))
+        case "2d":
+            return tuple(_tiled_2d(layout))
+        case _:
+            assert_never(partition.mode)
+
+
+def entering(spec: EncoderSpec, partition: Partition, device: str) -> Part | None:
+    """What `device` needs of a layer's input: all of it to run heads, or to be the primary; else its rows."""
+    if partition.share(device).heads or device == partition.primary:
+        return Part(0, partition.tokens, 0, spec.hidden)
+    return part_of(partition.rows(device), range(spec.hidden))
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Regions of one layer under one partition."""
+
+    spec: EncoderSpec
+    partition: Partition
+    layer: int
+
+    @property
+    def n_forwards(self) -> int:
+        return len(self.spec.template.feed_forwards)
+
+    def all_rows(self, tensor: str, columns: range) -> tuple[Region, ...]:
+        return _region(tensor, range(self.partition.tokens), columns)
+
+    def own_rows(self, device: str, tensor: str, columns: range) -> tuple[Region, ...]:
+        return _region(tensor, self.partition.rows(device), columns)
+
+    def x(self, device: str) -> tuple[Region, ...]:
+        """The device's own rows of what enters the layer."""
+        return self.own_rows(device, f"x.{self.layer}", range(self.spec.hidden))
+
+    def attended(self, heads: range) -> range:
+        """The columns of `heads`."""
+        return range(heads.start * self.spec.head_dim, heads.stop * self.spec.head_dim)
+
+    def attend(self, device: str) -> Iterator[Stage]:
+        """The heads of one device, if it has any."""
+        heads = self.partition.heads(device)
+        if heads:
+            x = self.all_rows(f"x.{self.layer}", range(self.spec.hidden))
+            y = self.all_rows("attended", self.attended(heads))
+            yield Stage("attend", device, self.partition.tokens, x, y, width=len(heads))
+
+    def reduce(self, forward: int | None, blocks: dict[str, range]) -> Iterator[Stage]:
+        """Every owner of rows sums them up: `blocks` are the columns of the partial sum of each device."""
+        term = "mixed" if forward is None else f"down.{forward}"
+        inner, is_pre_norm = range(self.spec.inner), self.spec.template.is_pre_norm
+        following = 0 if forward is None else forward + 1
+        for device in self.partition.participants:
+            rows = self.partition.rows(device)
+            if not rows:
+                continue
+            reads = _joined(_region(f"{term}@{d}", rows, block) for d, block in blocks.items())
+            if forward is None:
+                reads += self.x(device)
+            else:
+                kept = f"kept.{forward}" if is_pre_norm else f"h.{forward}"
+                reads += self.own_rows(device, kept, inner)
+            if following < self.n_forwards:
+                writes = self.own_rows(device, f"h.{following}", inner)
+                if is_pre_norm:
+                    writes += self.own_rows(device, f"kept.{following}", inner)
+            else:
+                reads += self.x(device) if self.spec.template.widen is not None else ()
+                writes = self.own_rows(device, f"x.{self.layer + 1}", range(self.spec.hidden))
+            yield Stage("reduce", device, len(rows), reads, writes, forward)
+
+
+def _weight_stationary(at: _Layout) -> Iterator[Stage]:
+    """Heads by columns, then everything else by rows (Figure 5 a)."""
+    for device in at.partition.participants:
+        yield from at.attend(device)
+    for device in at.partition.participants:
+        n = len(at.partition.rows(device))
+        if n:
+            reads = at.x(device) + at.own_rows(device, "attended", range(at.spec.attended))
+            writes = at.own_rows(device, f"x.{at.layer + 1}", range(at.spec.hidden))
+            yield Stage("rest", device, n, reads, writes)
+
+
+def _tiled_1d(at: _Layout) -> Iterator[Stage]:
+    """Heads, then neurons, by columns and rows of the weights; partial sums in between (Figure 5 b).
+
+    The norm stands between reduce-scatter and all-gather, on the rows of each device: as many bytes as the
+    all-reduce, and no norm is taken twice.
+    """
+    p, inner, tokens = at.partition, range(at.spec.inner), at.partition.tokens
+    headed = [d for d in p.participants if p.heads(d)]
+    for d in headed:
+        (attend,) = at.attend(d)
+        mixed = at.all_rows(f"mixed@{d}", inner)
+        yield Stage("attend_mix", d, tokens, attend.reads, mixed, width=attend.width)
+    yield from at.reduce(None, dict.fromkeys(headed, inner))
+    cut = [d for d in p.participants if p.columns(d)]
+    for f in range(at.n_forwards):
+        for d in cut:
+            reads, writes = at.all_rows(f"h.{f}", inner), at.all_rows(f"down.{f}@{d}", inner)
+            yield Stage("feed_forward", d, tokens, reads, writes, f, len(p.columns(d)))
+        yield from at.reduce(f, dict.fromkeys(cut, inner))
+
+
+def _tiled_2d(at: _Layout) -> Iterator[Stage]:
+    """Weights cut both ways, over a grid of devices (Figure 5 c; Pope et al. 2023, 3.2.2)."""
+    p = at.partition
+    assert p.grid is not None, p.mode
+    tiles = tiles_of(p, p.grid)
+    for d in p.participants:
+        yield from at.attend(d)
+    mixing = {d: t.outputs for d, t in tiles.items() if t.heads and t.outputs}
+    for d, outputs in mixing.items():
+        reads = at.all_rows("attended", at.attended(tiles[d].heads))
+        writes = at.all_rows(f"mixed@{d}", outputs)
+        yield Stage("mix", d, p.tokens, reads, writes, width=len(outputs))
+    yield from at.reduce(None, mixing)
+    cut = {d: t for d, t in tiles.items() if t.hidden and t.neurons}
+    for f in range(at.n_forwards):
+        for d, t in cut.items():
+            reads, writes = at.all_rows(f"h.{f}", t.hidden), at.all_rows(f"up.{f}@{d}", t.neurons)
+            yield Stage("up", d, p.tokens, reads, writes, f, len(t.neurons))
+        for d in p.participants:
+            own = p.columns(d)
+            terms = [d for d in tiles[d].column if d in cut]
+            if own:
+                reads = _joined(at.all_rows(f"up.{f}@{other}", own) for other in terms)
+                yield Stage("activate", d, p.tokens, reads, at.all_rows(f"act.{f}", own), f, len(own))
+        for d, t in cut.items():
+            reads = at.all_rows(f"act.{f}", t.neurons)
+            yield Stage("down", d, p.tokens, reads, at.all_rows(f"down.{f}@{d}", t.hidden), f, len(t.hidden))
+        yield from at.reduce(f, {d: t.hidden for d, t in cut.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One device's place in the grid: whom it shares with, and its blocks of the weights.
+
+    Of the output product: rows of all `heads` of the group, columns `outputs`. Of the feed forward: rows (up)
+    and columns (down) `hidden`, and all `neurons` of the column.
+    """
+
+    group: tuple[str, ...]
+    column: tuple[str, ...]
+    heads: range
+    outputs: range
+    hidden: range
+    neurons: range
+
+
+def tiles_of(partition: Partition, grid: Grid) -> dict[str, Tile]:
+    """The tile of every device of the grid."""
+    tiles = {}
+    for g, group in enumerate(grid.groups):
+        for c, device in enumerate(group):
+            column = grid.columns[c]
+            tiles[device] = Tile(
+                group=group,
+                column=column,
+                heads=range(partition.heads(group[0]).start, partition.heads(group[-1]).stop),
+                outputs=_block(grid.outputs, c),
+                hidden=_block(grid.hidden, g),
+                neurons=range(partition.columns(column[0]).start, partition.columns(column[-1]).stop),
+            )
+    return tiles
+
+
+def _block(counts: tuple[int, ...], i: int) -> range:
+    return range(sum(counts[:i]), sum(counts[: i + 1]))
+
+
+def _joined(parts: Iterable[tuple[Region, ...]]) -> tuple[Region, ...]:
+    return tuple(region for part in parts for region in part)
+
+
+def _region(tensor: str, rows: range, columns: range) -> tuple[Region, ...]:
+    """One region, or none when it is empty."""
+    part = part_of(rows, columns)
+    return () if part is None else (Region(tensor, part),)

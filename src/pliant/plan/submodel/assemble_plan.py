@@ -1,0 +1,277 @@
+"""Chosen bits -> a whole Plan: window, latest starts, predicted times, memory. Chooses no bits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.ir.cost import Budget, CostTable, Disk, Span, latency, simulate
+from pliant.ir.program import Run
+from pliant.plan.result import Grid, Plan, PlanMemory, run_bytes
+from pliant.plan.submodel.io_plan import Held, LayerLoad, count_reads, fidelity
+from pliant.plan.submodel.lower_plan import lower
+from pliant.plan.submodel.preload_set import held_bytes
+from pliant.plan.submodel.shape import StoreShape
+from pliant.plan.submodel.submodel import Cut
+from pliant.store.coding.shard_order import block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a planner has decided; everything else about a plan follows from it."""
+
+    name: str
+    layers: tuple[int, ...]
+    width: int
+    bits: Grid
+    held: Held
+    loads: tuple[LayerLoad, ...]
+    weights: Float[np.ndarray, "n m"]
+    slack_s: float
+    aib_start_s: tuple[float, ...]
+    aib_s: tuple[float, ...]
+    reasons: tuple[str, ...]
+    is_pipelined: bool = True
+    is_anytime: bool = False
+    cut: Cut = "none"
+
+
+def assemble(
+    draft: Draft,
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    *,
+    expected: CostTable | None = None,
+    errors: Sequence[float],
+    margin: float = 0.0,
+    patience: float = 0.5,
+    io_reserve: float = 1.0,
+    arena_bytes: int = 0,
+    preload_bytes: int | None = None,
+) -> Plan:
+    """The plan of `draft`: checked with `costs`, its spans predicted with `expected` (default: the same).
+
+    The window is the smallest of at least 2 layers that ends no later than an unlimited one. Of the
+    time between a layer's planned start and the last moment that keeps the target, the fraction
+    `patience` is spent on waiting for late refinements; the rest is kept for late base planes. No
+    refinement is begun when the base planes of later layers, read `io_reserve` times slower than
+    planned, would then be late.
+    """
+    load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
+    layer = costs.layer(draft.width)
+    layer_s = layer.busy_s if any(load_s) else layer.alone_s
+    start_by_s = _start_by(costs, budget, draft.loads, draft.width, margin)
+    read_by_s = _read_by(shape, costs, draft.loads, draft.width, start_by_s, io_reserve)
+    window = len(draft.layers)
+    if draft.is_pipelined:
+        base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
+        window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+    starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
+    bound_s = costs.tokenise_s + end_s + costs.head_s
+    latest: tuple[float | None, ...] = (None,) * len(load_s)
+    latest_refinement: tuple[tuple[float | None, ...], ...] = tuple(
+        (None,) * len(load.refinements) for load in draft.loads
+    )
+    if draft.is_anytime:
+        latest = tuple(
+            start + patience * max(0.0, by - start) for start, by in zip(starts_s, start_by_s, strict=True)
+        )
+        latest_refinement = tuple(
+            tuple(
+                None if by == float("inf") else max(0.0, by - _seconds(shape, costs, runs))
+                for runs in load.refinements
+            )
+            for load, by in zip(draft.loads, read_by_s, strict=True)
+        )
+    program = lower(
+        shape, draft.layers, draft.width, draft.loads, window, latest, latest_refinement,
+        is_pipelined=draft.is_pipelined,
+    )  # fmt: skip
+    table = expected or costs
+    spans = simulate(program, table, {"tokens": 1})
+    memory = PlanMemory(
+        preload_bytes=held_bytes(shape, draft.held) if preload_bytes is None else preload_bytes,
+        working_bytes=working_bytes(shape, draft.loads, window),
+        arena_bytes=arena_bytes,
+    )
+    return Plan(
+        name=draft.name,
+        budget=budget,
+        shape=shape,
+        layers=draft.layers,
+        width=draft.width,
+        bits=draft.bits,
+        held=tuple(tuple(row) for row in draft.held.tolist()),
+        loads=draft.loads,
+        is_pipelined=draft.is_pipelined,
+        is_anytime=draft.is_anytime,
+        window=window,
+        latest_start_s=latest,
+        latest_refinement_s=latest_refinement,
+        slack_s=draft.slack_s,
+        aib_start_s=draft.aib_start_s,
+        aib_s=draft.aib_s,
+        spans=spans,
+        latency_s=table.tokenise_s + latency(spans),
+        latency_p95_s=bound_s,
+        compute_s=sum((s.seconds for s in spans if s.lane == "cpu"), 0.0),
+        io_s=sum((s.seconds for s in spans if s.lane == "io"), 0.0),
+        wait_s=waiting(spans),
+        memory=memory,
+        fidelity=fidelity(draft.bits, draft.weights, errors),
+        meets_target=bound_s <= budget.latency_s * (1 - margin) + 1e-9,
+        reasons=draft.reasons,
+        cut=draft.cut,
+    )
+
+
+def pipeline(
+    load_s: Sequence[float], layer_s: float, lead_s: float, window: int, *, is_pipelined: bool = True
+) -> tuple[list[float], float, list[float]]:
+    """Start of each layer, end of the last, end of each load; a layer takes `layer_s`, its load `load_s[k]`.
+
+    What `simulate` finds when nothing slows anything; `lead_s` of compute comes before the first layer.
+    """
+    starts_s: list[float] = []
+    freed_s: list[float] = []
+    read_s: list[float] = []
+    io_s = 0.0
+    free_s = lead_s
+    if not is_pipelined:
+        free_s = max(lead_s, sum(load_s))
+        load_s = [0.0] * len(load_s)
+    for seconds in load_s:
+        arrived_s = 0.0
+        if seconds:
+            if len(freed_s) >= window:
+                io_s = max(io_s, freed_s[-window])
+            arrived_s = io_s = io_s + seconds
+        read_s.append(io_s)
+        starts_s.append(max(free_s, arrived_s))
+        free_s = starts_s[-1] + layer_s
+        if seconds:
+            freed_s.append(free_s)
+    return starts_s, free_s, read_s
+
+
+def needed_window(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    loads: Sequence[LayerLoad],
+    width: int,
+    *,
+    margin: float,
+    io_reserve: float,
+) -> int:
+    """How many layers' loads must be in memory at once, so that none has to wait for room."""
+    load_s = [_load_seconds(shape, costs, load) for load in loads]
+    base_s = [io_reserve * _seconds(shape, costs, load.base) for load in loads]
+    layer = costs.layer(width)
+    layer_s = layer.busy_s if any(load_s) else layer.alone_s
+    start_by_s = _start_by(costs, budget, loads, width, margin)
+    read_by_s = _read_by(shape, costs, loads, width, start_by_s, io_reserve)
+    return _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+
+
+def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) -> int:
+    """Memory for what `window` layers read, each read outward to whole blocks."""
+    layers = [sum(_block_bytes(shape, runs) for runs in (load.base, *load.refinements)) for load in loads]
+    return max(layers, default=0) * min(window, sum(1 for n in layers if n))
+
+
+def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
+    offsets = shape.offsets
+    return block_bytes(
+        (at, at + run_bytes(shape, run.part))
+        for run in runs
+        for at in offsets[run.part][run.first : run.first + run.count]
+    )
+
+
+def waiting(spans: Sequence[Span]) -> float:
+    """Seconds that lane cpu stood still between its first step and its last: the bubbles."""
+    cpu = [s for s in spans if s.lane == "cpu"]
+    return max(0.0, sum((b.start_s - a.end_s for a, b in pairwise(cpu)), 0.0))
+
+
+def granule_s(shape: StoreShape, disk: Disk, width: int) -> float:
+    """Seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
+    return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
+
+
+def _start_by(
+    costs: CostTable, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
+) -> list[float]:
+    """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
+    layer = costs.layer(width)
+    layer_s = layer.busy_s if any(load.runs for load in loads) else layer.alone_s
+    deadline_s = budget.latency_s * (1 - margin) - costs.tokenise_s - costs.head_s
+    return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
+
+
+def _read_by(
+    shape: StoreShape,
+    costs: CostTable,
+    loads: Sequence[LayerLoad],
+    width: int,
+    start_by_s: Sequence[float],
+    io_reserve: float,
+) -> list[float]:
+    """When refinements of each layer must have ended, so that all later base planes are in time."""
+    base_s = [_seconds(shape, costs, load.base) for load in loads]
+    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk.times(costs.io_slowdown), width)
+    by_s = [float("inf")] * len(base_s)
+    for k in range(len(base_s) - 2, -1, -1):
+        by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
+    return [by - spare_s for by in by_s]
+
+
+def _window(
+    load_s: Sequence[float],
+    base_s: Sequence[float],
+    layer_s: float,
+    lead_s: float,
+    read_by_s: Sequence[float],
+    start_by_s: Sequence[float],
+) -> int:
+    """The smallest window that ends no later than none would, and delays no refinement too far.
+
+    Nor may it delay the base planes (`base_s`, at their slowest) when layers start as late as they may.
+    """
+    n = max(2, len(load_s))
+    _, best_s, read_s = pipeline(load_s, layer_s, lead_s, n)
+    for window in range(2, n):
+        _, end_s, ends_s = pipeline(load_s, layer_s, lead_s, window)
+        in_time = all(
+            end <= max(free, by) + 1e-12 for end, free, by in zip(ends_s, read_s, read_by_s, strict=True)
+        )
+        if end_s <= best_s + 1e-12 and in_time and _holds_late(base_s, layer_s, start_by_s, window):
+            return window
+    return n
+
+
+def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[float], window: int) -> bool:
+    """True when base planes are in time although every layer starts as late as it may."""
+    freed_s: list[float] = []
+    io_s = 0.0
+    for seconds, by in zip(base_s, start_by_s, strict=True):
+        if seconds:
+            io_s = max(io_s, freed_s[-window]) if len(freed_s) >= window else io_s
+            io_s += seconds
+            freed_s.append(by + layer_s)
+        if io_s > by + 1e-12:
+            return False
+    return True
+
+
+def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float:
+    return sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
+
+
+def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
+    n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
+    return costs.disk.seconds(n_bytes, count_reads(shape, runs)) * costs.io_slowdown if runs else 0.0

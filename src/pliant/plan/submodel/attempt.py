@@ -1,0 +1,257 @@
+"""One submodel at a time: its preload set, whether it fits, and the bits its AIBs buy. Picks no submodel."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable
+from pliant.models.spec import picked_layers
+from pliant.plan.submodel.assemble_plan import granule_s, needed_window, working_bytes
+from pliant.plan.submodel.bit_rows import fill_rows
+from pliant.plan.submodel.io_plan import (
+    TOLERANCE_S,
+    Held,
+    Ledger,
+    fidelity,
+    fill_by_importance,
+    fill_floor,
+    fill_uniform,
+    weights_of,
+)
+from pliant.plan.submodel.plan_options import PlanOptions
+from pliant.plan.submodel.preload_set import hold_in_order, preload
+from pliant.plan.submodel.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.plan.submodel.submodel import Submodel
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A submodel with a preload set. `ledger` has every shard at the lowest bits and the slack granted.
+
+    `needs_s` is the usable time it takes so; `uniform_bits` and `uniform_fidelity` are the highest that
+    all its shards can have.
+    """
+
+    submodel: Submodel
+    layers: tuple[int, ...]
+    weights: Float[np.ndarray, "n m"]
+    held: Held
+    rule: str
+    ledger: Ledger
+    needs_s: float
+    uniform_bits: int = LOWEST_BITS
+    uniform_fidelity: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked of the planner, and the pieces of an answer for one submodel."""
+
+    shape: StoreShape
+    costs: CostTable
+    budget: Budget
+    importance: Float[np.ndarray, "N M"]
+    options: PlanOptions
+    held: Int[np.ndarray, "N M"] | None
+
+    def __post_init__(self) -> None:
+        expected = (self.shape.n_layers, self.shape.n_slices)
+        for name, array in (("importance", self.importance), ("held", self.held)):
+            if array is not None and array.shape != expected:
+                raise BudgetError(f"{name} has shape {array.shape}, but the store is {expected}.")
+
+    @property
+    def overhead_s(self) -> float:
+        return self.costs.tokenise_s + self.costs.embed_s + self.costs.head_s
+
+    @property
+    def usable_s(self) -> float:
+        """T without tokenising, embedding and head."""
+        return self.budget.latency_s * (1 - self.options.margin) - self.overhead_s
+
+    @property
+    def is_reserved(self) -> bool:
+        """True when base planes come before all else, as IO may slow down."""
+        return self.options.reserve > 1
+
+    def fits(self, a: Attempt) -> bool:
+        return a.needs_s <= self.usable_s + TOLERANCE_S and self.holds(a)
+
+    def holds(self, a: Attempt) -> bool:
+        """True when the working memory is enough for `a` at the lowest bits."""
+        limit = self.budget.working_bytes
+        return limit is None or self._working(a, a.ledger) <= limit
+
+    def may_read(self, c: Submodel) -> bool:
+        """False when `c` fits only as long as no IO slows its compute."""
+        return c.n * self.costs.layer(c.m).busy_s <= self.usable_s + TOLERANCE_S
+
+    def attempt(self, c: Submodel) -> Attempt | None:
+        """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
+        best: Attempt | None = None
+        if self.held is not None or self.options.preload == "first":
+            return next(filter(self.fits, self.attempts(c)), None)
+        fitting = [a for a in self.attempts(c) if self.fits(a)]
+        if len(fitting) == 1:
+            return fitting[0]
+        for a in fitting:
+            trial = a.ledger.copy()
+            bits = fill_uniform(trial, trial.below(FULL_BITS)) if self.may_read(c) else LOWEST_BITS
+            value = fidelity(trial.bits, a.weights, self.options.errors)
+            if best is None or value > best.uniform_fidelity + 1e-12:
+                best = replace(a, uniform_bits=bits, uniform_fidelity=value)
+        return best
+
+    def fidelity_bound(self, a: Attempt) -> float:
+        """A fidelity that no allocation for `a` exceeds.
+
+        All of the last AIB, and what the preload buffer is worth, buys single planes in order of gain,
+        without latencies; the sixth plane counts as full fidelity.
+        """
+        ledger, errors = a.ledger, self.options.errors
+        bonus_s = sum(map(ledger.held_seconds, range(ledger.n)))
+        if a.rule == "first":
+            bonus_s = max(bonus_s, self.budget.preload_bytes / self.shape.plane_bytes * ledger.plane_s)
+        room_s = ledger.spare_s[-1] + sum(ledger.load_s) + bonus_s
+        planes = max(0.0, room_s / ledger.plane_s - a.weights.size * LOWEST_BITS)
+        drop = -np.diff([*errors[LOWEST_BITS:PLANES], 0.0])
+        gains = np.sort((a.weights[:, :, None] * drop).ravel())[::-1]
+        bought = gains[: int(np.ceil(planes))].sum()
+        return float(1 - errors[LOWEST_BITS] + bought / a.weights.sum())
+
+    def attempts(self, c: Submodel) -> Iterator[Attempt]:
+        """`c` with each preload set that its rule allows."""
+        layers = picked_layers(self.shape.n_layers, c.n)
+        weights = weights_of(self.importance[list(layers), : c.m].astype(np.float64))
+        for held, rule in self._preload_sets(c, layers):
+            yield self._floor(c, layers, weights, held, rule)
+
+    def allocate(self, a: Attempt) -> tuple[Ledger, Held]:
+        """The bits that the AIBs of `a` buy, and the preload set that goes with them.
+
+        Of several preload sets in a fixed order (rule "first") the one whose bits are worth most: as the bits
+        for each never get worse with more time or memory, nor does the best of them.
+        """
+        among = [a]
+        if a.rule == "first" and self.fits(a):
+            among = [other for other in self.attempts(a.submodel) if self.fits(other)]
+        return max(
+            map(self._allocate, among), key=lambda x: fidelity(x[0].bits, a.weights, self.options.errors)
+        )
+
+    def _allocate(self, a: Attempt) -> tuple[Ledger, Held]:
+        if not (self.fits(a) and self.may_read(a.submodel) and a.ledger.is_valid):
+            return a.ledger, a.held
+        made = self._spend(a.ledger, a.weights)
+        limit = self.budget.working_bytes
+        if limit is None or self._working(a, made) <= limit:
+            return made, a.held
+        windows = sorted({min(w, len(a.layers)) for w in (2, 3, 4, len(a.layers))})
+        choices = [a.ledger, *(c for w in windows for c in self._within(a, w, limit))]
+        return max(choices, key=lambda x: fidelity(x.bits, a.weights, self.options.errors)), a.held
+
+    def _within(self, a: Attempt, window: int, limit: int) -> Iterator[Ledger]:
+        """What the AIBs buy when `window` layers share `limit` bytes of working memory, if anything does."""
+        layer_bytes = limit // window
+        for _ in range(3):
+            ledger = a.ledger.copy()
+            ledger.limit_bytes = layer_bytes
+            if not ledger.is_valid:
+                return
+            made = self._spend(ledger, a.weights)
+            over = self._working(a, made) - limit
+            if over <= 0:
+                yield made
+                return
+            layer_bytes -= -(-over // window)  # whole blocks, or a window of more layers, take more
+
+    def _working(self, a: Attempt, ledger: Ledger) -> int:
+        loads = [ledger.load(k, layer) for k, layer in enumerate(a.layers)]
+        options = self.options
+        window = needed_window(
+            self.shape, self.costs, self.budget, loads, a.submodel.m, margin=options.margin,
+            io_reserve=options.reserve,
+        )  # fmt: skip
+        return working_bytes(self.shape, loads, window)
+
+    def _preload_sets(self, c: Submodel, layers: tuple[int, ...]) -> Iterator[tuple[Held, str]]:
+        if self.held is not None:
+            yield self.held[list(layers), : c.m].astype(np.int64), "kept from earlier runs"
+            return
+        n_bytes, rule = self.budget.preload_bytes, self.options.preload
+        if rule == "first":
+            yield from ((held, rule) for held in self._first_sets(c))
+            return
+        seen = set()
+        for bits in BITS[1:]:
+            held = preload(self.shape, c.n, c.m, n_bytes, rule, bits)
+            if held.tobytes() not in seen:
+                seen.add(held.tobytes())
+                yield held, rule
+
+    def _first_sets(self, c: Submodel) -> Iterator[Held]:
+        """The lowest planes of all layers first; and the first layer ahead by what a layer's time reads."""
+        plane_s = self.shape.plane_bytes / self.costs.disk.bandwidth_Bps
+        seek = self.costs.disk.latency_s / plane_s
+        row_s = (c.m * plane_s + self.costs.disk.latency_s) * self.costs.io_slowdown
+        together, ahead = (
+            hold_in_order(self.shape, c.n, c.m, self.budget.preload_bytes, seek=seek, later=later)
+            for later in (0.0, self.costs.layer(c.m).busy_s / row_s)
+        )
+        yield together
+        if not np.array_equal(together, ahead):
+            yield ahead
+
+    def _ledger(self, c: Submodel, held: Held, limit_bytes: int | None = None) -> Ledger:
+        """AIBs of `c` without slack, nothing debited."""
+        layer_s = self.costs.layer(c.m).busy_s
+        lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
+        disk = self.costs.disk.times(self.costs.io_slowdown)
+        # A read that nobody waits for any more delays the next: keep each under a quarter layer.
+        quarter_s = 0.0 if self.is_reserved else layer_s / 4
+        chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
+        planes = max(1, int(quarter_s / disk.seconds(c.m * self.shape.plane_bytes)))
+        return Ledger(
+            self.shape, c.m, disk, [lead_s + k * layer_s for k in range(c.n)], held,
+            is_anytime=self.options.is_anytime, full_chunk=chunk, planes_per_load=planes,
+            limit_bytes=limit_bytes,
+        )  # fmt: skip
+
+    def _floor(
+        self, c: Submodel, layers: tuple[int, ...], weights: Float[np.ndarray, "n m"], held: Held, rule: str
+    ) -> Attempt:
+        ledger = self._ledger(c, held)
+        fill_floor(ledger)
+        stall_s = max(0.0, -min(ledger.spare_s))
+        if self.is_reserved:
+            slower_s = np.cumsum(ledger.load_s) * (self.options.reserve - 1)
+            stall_s = max(stall_s, float((slower_s - ledger.spare_s).max()))
+        busy_s = c.n * self.costs.layer(c.m).busy_s
+        self._grant(ledger, stall_s if self.options.slack == "none" else max(stall_s, self.usable_s - busy_s))
+        needs_s = busy_s + stall_s if any(ledger.load_s) else c.compute_s
+        return Attempt(c, layers, weights, held, rule, ledger, needs_s)
+
+    def _grant(self, ledger: Ledger, slack_s: float) -> None:
+        ledger.grant(slack_s)
+        if self.is_reserved:
+            disk = self.costs.disk.times(self.costs.io_slowdown)
+            ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
+
+    def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:
+        errors = self.options.errors
+        uniform = ledger.copy()
+        if self.options.allocate == "paper":
+            fill_uniform(uniform, ledger.unheld())
+            fill_by_importance(uniform, weights)
+            return uniform
+        if self.options.allocate == "exact":
+            from pliant.plan.submodel.exact_bits import (
+                fill_exact,  # the solver is loaded where it is asked for
+            )
+
+            fill_exact(uniform, weights, errors)
+            return uniform
+        return fill_rows(ledger, weights, errors)

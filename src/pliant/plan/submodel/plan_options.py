@@ -1,0 +1,75 @@
+"""How to plan: ours and the paper's way. Values only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pliant.errors import BudgetError
+from pliant.plan.submodel.io_plan import EQUAL_POPULATION_ERRORS, LLOYD_ERRORS
+from pliant.plan.submodel.preload_set import PreloadRule
+
+Choice = Literal["accuracy", "size"]
+Depths = Literal["trained", "any"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How to plan. The defaults are ours; `PAPER` is STI as published.
+
+    `choose`: "accuracy" takes the submodel of the highest expected accuracy where a grid of it was
+    measured, "size" (the paper) the one with most shards.
+    `depths`: "trained" runs n x m submodels that the model was trained for or whose accuracy was measured,
+    "any" (the paper) every depth: an ordinary model then answers with layers left out, however badly.
+    `similar`: numbers of shards within this fraction count as similar (STI 5.3).
+    `slack`: "all" lets loads use the time that compute leaves of the target, "none" (the paper) only
+    the compulsory stall of the first layer. `uses_lead`: loads may run while the input is embedded.
+    `preload`: what to keep (see `PreloadRule`). `allocate`: "paper" raises single shards
+    to the highest bits in order of importance, "rows" finds the least weighted error among a fixed set of
+    rows for each layer (see `rows.fill_rows`), "exact" among all bits (seconds, not milliseconds: a
+    yardstick). With "rows" and the preload rule "first" an anytime plan is never worse for a longer target, a
+    larger preload buffer, or more planes held in that buffer's order; a bound on the working memory may
+    still make it so.
+    `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
+    smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
+    `io_reserve`: base planes must be in time even when reads take this many times their 95th percentile;
+    None learns it from how reads spread (see `slowdown.io_reserve`). It counts for anytime plans only.
+    `errors`: weight error at 0..6 planes, relative to the weights' variance.
+    """
+
+    choose: Choice = "accuracy"
+    depths: Depths = "trained"
+    similar: float = 0.1
+    slack: Literal["all", "none"] = "all"
+    uses_lead: bool = True
+    preload: PreloadRule = "first"
+    allocate: Literal["paper", "rows", "exact"] = "rows"
+    is_anytime: bool = True
+    best_effort: bool = False
+    margin: float = 0.0
+    patience: float = 0.5
+    io_reserve: float | None = None
+    errors: tuple[float, ...] = LLOYD_ERRORS
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.similar < 1 and 0 <= self.margin < 1 and 0 <= self.patience <= 1):
+            raise BudgetError("similar and margin lie in [0, 1), patience in [0, 1]; got "
+                              f"{self.similar}, {self.margin}, {self.patience}.")  # fmt: skip
+        if self.io_reserve is not None and not 1 <= self.io_reserve < float("inf"):
+            raise BudgetError(f"an IO reserve is a factor of at least 1, not {self.io_reserve}.")
+
+    @property
+    def reserve(self) -> float:
+        """The IO reserve as a factor: 1 where plans are not anytime, or where none was learnt."""
+        return self.io_reserve if self.is_anytime and self.io_reserve is not None else 1.0
+
+
+OURS = PlanOptions()
+PAPER = PlanOptions(
+    choose="size",
+    depths="any",
+    slack="none",
+    uses_lead=False,
+    preload="shards",
+    allocate="paper",
+    is_anytime=False,
+    errors=EQUAL_POPULATION_ERRORS,
+)

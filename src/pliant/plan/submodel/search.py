@@ -1,0 +1,267 @@
+"""The planner (STI 5): submodel, preload set and bits under a latency target. Pure; receives values only."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable
+from pliant.plan.result import Plan
+from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
+from pliant.plan.submodel.assemble_plan import Draft, assemble
+from pliant.plan.submodel.attempt import Attempt, Problem
+from pliant.plan.submodel.io_plan import TOLERANCE_S, Held, Ledger, fidelity
+from pliant.plan.submodel.plan_options import OURS as OURS
+from pliant.plan.submodel.plan_options import PAPER as PAPER
+from pliant.plan.submodel.plan_options import PlanOptions as PlanOptions
+from pliant.plan.submodel.preload_set import held_bytes
+from pliant.plan.submodel.shape import FULL_BITS, LOWEST_BITS, StoreShape
+from pliant.plan.submodel.slowdown import io_reserve
+from pliant.plan.submodel.submodel import (
+    Cut,
+    Submodel,
+    allowed,
+    cut_of,
+    depths_advice,
+    fitting,
+    most_accurate,
+    or_less,
+    rank,
+    submodels,
+    untrained_reason,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A submodel with the bits that its AIBs buy and the preload set that goes with them.
+
+    `accuracy` is what is expected of it at those bits, None where nothing was measured.
+    """
+
+    attempt: Attempt
+    ledger: Ledger
+    held: Held
+    accuracy: float | None
+
+
+def plan(
+    shape: StoreShape,
+    costs: CostTable,
+    budget: Budget,
+    importance: Float[np.ndarray, "N M"],
+    options: PlanOptions = OURS,
+    *,
+    expected: CostTable | None = None,
+    held: Int[np.ndarray, "N M"] | None = None,
+    accuracy: AccuracyGrid | None = None,
+    arena_bytes: int = 0,
+) -> Plan:
+    """The submodel, preload set and bits that use `budget` best.
+
+    `costs` are what the target must hold at (95th percentile), `expected` what times are predicted
+    with (medians). `held` says which planes are in memory already: they are then the preload set, whatever
+    `budget.preload_bytes` says, and all of them count as memory. With `accuracy` (see `expected_grid`) the
+    submodel of the highest expected accuracy at the bits it can reach is taken instead of the largest,
+    unless `options.choose` is "size". A submodel that the model was not trained for, and whose accuracy was
+    not measured, is planned only where `options.depths` is "any".
+
+    Raises BudgetError naming the nearest feasible target, unless `options.best_effort`.
+    """
+    if options.io_reserve is None:
+        n_bytes = shape.n_slices * shape.plane_bytes
+        options = replace(options, io_reserve=io_reserve(costs, expected, n_bytes))
+    problem = Problem(shape, costs, budget, importance, options, held)
+    known = curves(accuracy or {}, options.errors)
+    every = submodels(shape.n_layers, shape.widths, costs)
+    every = allowed(every, shape, options.depths, known.places)
+    order = _order(problem, every)
+    if accuracy and options.choose == "accuracy":
+        chosen = _most_accurate(problem, order, known)
+    else:
+        first = next((a for a in map(problem.attempt, order) if a), None)
+        chosen = None if first is None else _allocated(problem, first, known)
+    if chosen is None:
+        chosen = _allocated(problem, _smallest(problem, every), known)
+        order = ()
+    reasons = tuple(_reasons(problem, chosen, order, known))
+    c = chosen.attempt.submodel
+    made = assemble(
+        _draft(problem, chosen, reasons, cut_of(shape, c.n, c.m, known.places)),
+        shape,
+        costs,
+        budget,
+        expected=expected,
+        errors=options.errors,
+        margin=options.margin,
+        patience=options.patience,
+        io_reserve=options.reserve,
+        arena_bytes=arena_bytes,
+        preload_bytes=None if held is None else held_bytes(shape, held),
+    )
+    return replace(made, expected_accuracy=chosen.accuracy)
+
+
+def _order(problem: Problem, every: Sequence[Submodel]) -> tuple[Submodel, ...]:
+    """Those that compute in time, in the order in which they are tried.
+
+    Which numbers of shards count as similar depends on the largest that is compared. The paper compares what
+    computes in time; ours compares all, so that no target changes the order of any two.
+    """
+    options = problem.options
+    if options.allocate == "paper":
+        return rank(fitting(every, problem.usable_s), options.similar)
+    return fitting(rank(every, options.similar), problem.usable_s)
+
+
+def _draft(problem: Problem, chosen: _Choice, reasons: tuple[str, ...], cut: Cut) -> Draft:
+    a, ledger = chosen.attempt, chosen.ledger
+    bonus_s = np.cumsum([ledger.held_seconds(k) for k in range(ledger.n)])
+    budgets_s = np.asarray(ledger.spare_s) + np.cumsum(ledger.load_s)
+    return Draft(
+        name="paper" if problem.options.allocate == "paper" else "ours",
+        layers=a.layers,
+        width=a.submodel.m,
+        bits=tuple(tuple(row) for row in ledger.bits),
+        held=chosen.held,
+        loads=tuple(ledger.load(k, layer) for k, layer in enumerate(a.layers)),
+        weights=a.weights,
+        slack_s=ledger.granted_s,
+        aib_start_s=tuple((budgets_s + bonus_s).tolist()),
+        aib_s=tuple(0.0 if abs(x) < TOLERANCE_S else x for x in ledger.spare_s),
+        reasons=reasons,
+        is_anytime=problem.options.is_anytime,
+        cut=cut,
+    )
+
+
+def _allocated(problem: Problem, a: Attempt, known: Curves) -> _Choice:
+    ledger, held = problem.allocate(a)
+    kept = fidelity(ledger.bits, a.weights, problem.options.errors)
+    return _Choice(a, ledger, held, known.at(a.submodel.n, a.submodel.m, kept))
+
+
+def _most_accurate(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+    """The submodel of the highest expected accuracy at the bits it can reach.
+
+    The whole model at full fidelity needs no comparison where none is expected to be more accurate. One
+    that could not win at full fidelity, or at more than its IO time can buy, is not looked at any closer.
+    Where none in reach was measured it is the first of `order`.
+    """
+    if (whole := _whole(problem, order, known)) is not None:
+        return whole
+
+    def choose(c: Submodel, to_beat: float) -> _Choice | None:
+        a = problem.attempt(c)
+        if a is None or or_less(known.at(c.n, c.m, problem.fidelity_bound(a))) <= to_beat:
+            return None
+        return _allocated(problem, a, known)
+
+    return most_accurate(order, known, choose)
+
+
+def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choice | None:
+    """The whole model, if every shard of it can run at full fidelity, and nothing else is more accurate."""
+    everything = (problem.shape.n_layers, problem.shape.n_slices)
+    best = max((or_less(known.at(c.n, c.m, 1.0)) for c in order), default=-1.0)
+    if or_less(known.at(*everything, 1.0)) < best:
+        return None
+    found = next((c for c in order if (c.n, c.m) == everything), None)
+    a = None if found is None else problem.attempt(found)
+    if a is None or problem.fidelity_bound(a) < 1.0 - 1e-9:
+        return None
+    choice = _allocated(problem, a, known)
+    is_full = all(bits == FULL_BITS for row in choice.ledger.bits for bits in row)
+    return choice if is_full else None
+
+
+def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
+    a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
+    c, T = a.submodel, problem.budget.latency_s
+    usable = f"{problem.usable_s * 1e3:.1f} ms of {T * 1e3:.1f} ms are left for layers"
+    yield f"{usable}: {c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
+    if cut_of(problem.shape, c.n, c.m, known.places) == "untrained":
+        yield untrained_reason(problem.shape, c)
+    if chosen.accuracy is not None:
+        yield from _why_accurate(problem, chosen, order, known)
+    if c in order and (chosen.accuracy is None or problem.options.choose == "size"):
+        yield from _why_not(problem, order[: order.index(c)])
+    if not problem.fits(a):
+        yield "the target cannot be met: this is the smallest submodel, at the lowest bits"
+    if held.any():
+        yield f"{int((held > 0).sum())} of {held.size} shards start from memory (rule: {a.rule})"
+    if not any(ledger.load_s):
+        yield "the preload buffer holds everything that runs: nothing is read at run time"
+    elif ledger.load_s[0] > problem.costs.embed_s:
+        wait_s = ledger.load_s[0] - problem.costs.embed_s
+        yield f"the first layer waits {wait_s * 1e3:.2f} ms for its own load"
+    if all(bits == FULL_BITS for row in ledger.bits for bits in row):
+        yield "every shard runs at full fidelity"
+    elif any(ledger.load_s):
+        tight = int(np.argmin(ledger.spare_s))
+        left = f"{ledger.spare_s[tight] * 1e3:.2f} ms"
+        yield f"layer {a.layers[tight]} leaves least IO time unspent: {left}"
+
+
+def _why_accurate(
+    problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves
+) -> Iterator[str]:
+    """What is expected of the chosen submodel, and at most of the largest that computes in time."""
+    c = chosen.attempt.submodel
+    expected = f"{c.n}x{c.m} at these bits is expected to be {100 * or_less(chosen.accuracy):.1f} % accurate"
+    if problem.options.choose == "size" or not order:
+        yield expected
+        return
+    most = order[0]
+    if most == c and all(bits == FULL_BITS for row in chosen.ledger.bits for bits in row):
+        yield expected
+        return
+    yield f"{expected}, more than any other in reach"
+    at_best = known.at(most.n, most.m, 1.0)
+    if most != c and at_best is not None:
+        yield f"most slices would be {most.n}x{most.m}: {100 * at_best:.1f} % at full fidelity"
+
+
+def _why_not(problem: Problem, skipped: Sequence[Submodel]) -> Iterator[str]:
+    """Why submodels that compute in time, and would be preferred, do not run."""
+    slowed = [s for s in skipped if not problem.may_read(s)]
+    starved = [s for s in skipped if problem.may_read(s)]
+    within = "" if problem.budget.working_bytes is None else " within the working memory"
+    for those, why in (
+        (slowed, "take too long to compute while IO runs"),
+        (starved, f"cannot read even {LOWEST_BITS}-bit shards in time{within}"),
+    ):
+        if those:
+            names = ", ".join(f"{s.n}x{s.m}" for s in those[:3]) + (" ..." if those[3:] else "")
+            yield f"larger {names} {why}"
+
+
+def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
+    """The submodel that needs the least time; raises BudgetError unless best effort is asked for."""
+    least_n = {m: min(c.n for c in candidates if c.m == m) for m in {c.m for c in candidates}}
+    shallow = [c for c in candidates if c.n == least_n[c.m]]
+    attempts = [a for c in shallow for a in problem.attempts(c) if problem.holds(a)]
+    if not attempts:
+        least = min(c.m for c in shallow) * LOWEST_BITS * problem.shape.plane_bytes
+        raise BudgetError(
+            f"a working buffer of {problem.budget.working_bytes} bytes does not hold the {LOWEST_BITS}-bit "
+            f"planes of one layer: give about {least} bytes, or a larger preload buffer."
+        )
+    best = min(attempts, key=lambda a: a.needs_s)
+    if problem.options.best_effort:
+        return best
+    raise BudgetError(_infeasible(problem, best))
+
+
+def _infeasible(problem: Problem, best: Attempt) -> str:
+    """The target, what the submodel that needs least takes, and what to do about it."""
+    c = best.submodel
+    nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
+    target = f"no submodel answers within {problem.budget.latency_s * 1e3:.1f} ms"
+    layers = "1 layer" if c.n == 1 else f"{c.n} layers"
+    needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
+    advice = "Raise the target to that, raise the preload buffer, or take --best-effort."
+    which = "smallest" if c.n < problem.shape.n_layers else "whole model"
+    return f"{target}: the {which} ({needs} {advice}{depths_advice(problem.shape, c)}"

@@ -1,0 +1,65 @@
+"""The sizes a planner needs to know of a store. Knows no file and no weight."""
+
+from dataclasses import dataclass
+
+from pliant.errors import BudgetError
+from pliant.models.slice_shapes import slice_geometry
+from pliant.models.spec import ModelSpec
+from pliant.store.coding.shard_order import file_offsets, file_places, file_tiers
+
+FULL_BITS = 32  # a shard in the checkpoint's own precision, whatever that is
+PLANES = 6
+BITS = (1, 2, 3, 4, 5, 6, FULL_BITS)
+LOWEST_BITS = 2  # below two bits a submodel answers at random (STI 5.4.3 starts at 2)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreShape:
+    """N layers x M slices, trained widths and depths, and the bytes of a slice's plane and full fidelity."""
+
+    n_layers: int
+    n_slices: int
+    widths: tuple[int, ...]
+    plane_bytes: int
+    full_bytes: int
+    depths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if min(self.n_layers, self.n_slices, self.plane_bytes, self.full_bytes) < 1:
+            raise BudgetError(f"a store has layers, slices and bytes, not {self}.")
+        if not self.widths or not all(1 <= w <= self.n_slices for w in self.widths):
+            raise BudgetError(f"widths {self.widths} must lie within 1..{self.n_slices}.")
+        if not self.depths or not all(1 <= n <= self.n_layers for n in self.depths):
+            raise BudgetError(f"depths {self.depths} must lie within 1..{self.n_layers}.")
+
+    def shard_bytes(self, bits: int) -> int:
+        """Bytes of one shard read whole at `bits`."""
+        return self.full_bytes if bits == FULL_BITS else bits * self.plane_bytes
+
+    @property
+    def places(self) -> tuple[tuple[int, ...], ...]:
+        """[part][slice]: its place in the order of a layer's file; neighbours are one read."""
+        return file_places(self.n_slices, self.widths)
+
+    @property
+    def tiers(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+        """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
+        return file_tiers(self.n_slices, self.widths)
+
+    @property
+    def offsets(self) -> tuple[tuple[int, ...], ...]:
+        """[part][slice]: where it begins in a layer's file, in bytes from the first tensor on."""
+        return file_offsets(self.n_slices, self.widths, self.plane_bytes, self.full_bytes)
+
+
+def store_shape(spec: ModelSpec) -> StoreShape:
+    """The shape of a store of `spec`."""
+    geometry = slice_geometry(spec)
+    return StoreShape(
+        n_layers=spec.n_layers,
+        n_slices=spec.n_heads,
+        widths=spec.widths,
+        plane_bytes=geometry.plane_bytes,
+        full_bytes=geometry.full_bytes(spec.precision),
+        depths=spec.trained_depths,
+    )

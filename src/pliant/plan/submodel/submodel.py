@@ -1,0 +1,125 @@
+"""Compute planning (STI 5.3): the submodels n x m that may run, in the order in which they are tried."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+from pliant.ir.cost import CostTable
+from pliant.plan.submodel.accuracy import Curves
+from pliant.plan.submodel.plan_options import Depths
+from pliant.plan.submodel.shape import StoreShape
+
+# Why a submodel may run: nothing is left out, it was trained for that, its accuracy was measured, or neither.
+Cut = Literal["none", "trained", "measured", "untrained"]
+Place = tuple[int, int]  # n x m
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A submodel with its bits and what accuracy is expected of it, None where nothing was measured."""
+
+    @property
+    def accuracy(self) -> float | None: ...
+
+
+Choice = TypeVar("Choice", bound=Judged)
+
+
+@dataclass(frozen=True, slots=True)
+class Submodel:
+    """n layers of m slices each; `compute_s` is what its layers take when nothing else runs."""
+
+    n: int
+    m: int
+    compute_s: float
+
+    @property
+    def n_shards(self) -> int:
+        return self.n * self.m
+
+
+def submodels(n_layers: int, widths: Iterable[int], costs: CostTable) -> tuple[Submodel, ...]:
+    """Every submodel of a model: depths 1..n_layers, trained widths only."""
+    return tuple(Submodel(n, m, n * costs.layer(m).alone_s) for m in widths for n in range(1, n_layers + 1))
+
+
+def allowed(
+    candidates: Sequence[Submodel], shape: StoreShape, depths: Depths, measured: Collection[Place]
+) -> tuple[Submodel, ...]:
+    """Those of a model's submodels that may run: by default those it was trained for or measured at."""
+    if depths == "any":
+        return tuple(candidates)
+    return tuple(c for c in candidates if cut_of(shape, c.n, c.m, measured) != "untrained")
+
+
+def cut_of(shape: StoreShape, n: int, m: int, measured: Collection[Place]) -> Cut:
+    """What n x m leaves out of the model, and on what ground."""
+    if (n, m) == (shape.n_layers, shape.n_slices):
+        return "none"
+    if n in shape.depths and m in shape.widths:
+        return "trained"
+    return "measured" if (n, m) in measured else "untrained"
+
+
+def untrained_reason(shape: StoreShape, c: Submodel) -> str:
+    """What a plan says of a submodel that runs because any depth was asked for."""
+    return (
+        f"{c.n} of {shape.n_layers} layers run (depths: any), though the model was not trained for that and "
+        "its accuracy was never measured"
+    )
+
+
+def depths_advice(shape: StoreShape, least: Submodel) -> str:
+    """What an infeasible target's error adds where the least that may run has all the model's layers."""
+    if least.n < shape.n_layers or shape.n_layers == 1:
+        return ""
+    return (
+        f" The model was not trained to run with fewer than its {shape.n_layers} layers: make it elastic "
+        "with `pliant stretch`, measure its depths with `pliant pack --accuracy`, or leave layers out at "
+        "whatever that costs in accuracy with --depths any."
+    )
+
+
+def fitting(candidates: Sequence[Submodel], usable_s: float) -> tuple[Submodel, ...]:
+    """Those whose compute alone fits into `usable_s`."""
+    return tuple(c for c in candidates if c.compute_s <= usable_s * (1 + 1e-12))
+
+
+def rank(candidates: Sequence[Submodel], similar: float = 0.1) -> tuple[Submodel, ...]:
+    """The order in which submodels are tried: most shards first; of similar numbers, the deeper (STI 5.3).
+
+    Numbers within the fraction `similar` of the largest left are similar; equal depth prefers width.
+    """
+    left = sorted(((c.n_shards, c.n, c.m, c) for c in candidates), reverse=True)
+    order = []
+    while left:
+        enough = (1 - similar) * left[0][0]
+        at = max(range(bisect_right(left, -enough, key=lambda c: -c[0])), key=lambda i: left[i][1:3])
+        order.append(left.pop(at)[3])
+    return tuple(order)
+
+
+def most_accurate(
+    order: Sequence[Submodel], known: Curves, choose: Callable[[Submodel, float], Choice | None]
+) -> Choice | None:
+    """Of the choices that `choose` makes for the submodels in `order`, the one expected to be most accurate.
+
+    `choose(submodel, to_beat)` gives None where the submodel cannot run or cannot be more accurate than
+    `to_beat`. A submodel that would not win at full fidelity is not looked at. What was not measured ranks
+    below all that was, and the first of equals wins.
+    """
+    best: Choice | None = None
+    least = -2.0
+    for c in sorted(order, key=lambda c: or_less(known.at(c.n, c.m, 1.0)), reverse=True):
+        if or_less(known.at(c.n, c.m, 1.0)) <= least:
+            break
+        choice = choose(c, least)
+        if choice is not None and or_less(choice.accuracy) > least:
+            best, least = choice, or_less(choice.accuracy)
+    return best
+
+
+def or_less(accuracy: float | None) -> float:
+    """What was not measured ranks below all that was."""
+    return -1.0 if accuracy is None else accuracy

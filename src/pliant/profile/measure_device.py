@@ -1,0 +1,345 @@
+"""Measure what a device does with layers of one shape (STI 5.2). Knows no cache, no plan and no kernel.
+
+Every repeat visits all that is measured once, so that a machine that drifts drifts for all alike.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Thread
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from pliant.errors import ProfileError
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
+from pliant.ir.program import FULL, Run
+from pliant.models.spec import ModelSpec
+from pliant.models.tokenizer import Encoded, Tokenizer, open_tokenizer
+from pliant.profile.line import fit_disks, timing
+from pliant.profile.machine import cpu_frequency, cpu_model
+from pliant.profile.system_memory import memory_bytes
+from pliant.store.read import Extent, Store, aligned_buffer
+
+LENGTHS = (16, 32, 64, 128, 256)
+FULL_BITS = 32
+_MIN_REPEATS, _MAX_REPEATS = 7, 60
+_CHAIN_S = 30e-3
+_WORDS = (
+    "the",
+    "film",
+    "is",
+    "a",
+    "charming",
+    "and",
+    "often",
+    "affecting",
+    "journey",
+    ",",
+    "but",
+    "never",
+    "dull",
+)
+
+Clock = Callable[[], float]
+
+
+@runtime_checkable
+class Subject(Protocol):
+    """What is measured: a model whose steps can be run one by one."""
+
+    @property
+    def store(self) -> Store: ...
+    @property
+    def spec(self) -> ModelSpec: ...
+    def reserve(self, tokens: int, /) -> None: ...
+    def hold(self, bits: np.ndarray, /) -> None: ...
+    def embed(self, ids: np.ndarray, types: np.ndarray, /) -> None: ...
+    def layer(self, layer: int, width: int, n_tokens: int, /) -> None: ...
+    def head(self, n_tokens: int, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileProgress:
+    """`done` of `total` equal shares of the measuring are finished."""
+
+    done: int
+    total: int
+
+
+def measure_device(
+    engine: Subject,
+    *,
+    n_threads: int,
+    compute: str = "fp32",
+    lengths: Sequence[int] | None = None,
+    widths: Sequence[int] | None = None,
+    seconds: float = 6.0,
+    clock: Clock = time.perf_counter,
+    on_progress: Callable[[ProfileProgress], None] = lambda _: None,
+) -> DeviceProfile:
+    """Reads, layers (alone and while a thread reads), tokenising, embedding and head: medians and p95.
+
+    `lengths` default to LENGTHS up to the model's limit, and that limit; `widths` to the trained ones.
+    Shards are held in their highest bitwidth below full fidelity, so layers decode as they go. Takes
+    about `seconds`, and at least a few repeats of everything. Raises ProfileError for lengths and
+    widths that the model does not have; StoreError when a read fails its check.
+    """
+    spec = engine.spec
+    lengths = _lengths(spec, lengths)
+    widths = _widths(spec, widths)
+    engine.reserve(max(lengths))
+    engine.hold(np.full((spec.n_layers, spec.n_heads), _planes(engine.store), np.int64))
+    bench = _Bench(engine, lengths, widths, clock)
+    bench.run(seconds, on_progress)
+    return _profile(engine, bench, lengths, widths, n_threads, subject_name(spec, compute))
+
+
+def subject_name(spec: ModelSpec, compute: str = "fp32") -> str:
+    """The model shape that a profile holds for: equal names run equally fast."""
+    widths = ",".join(map(str, spec.widths))
+    n_labels = len(spec.head.labels) if spec.head.labels else 0
+    return (
+        f"{spec.family} {spec.n_layers}x{spec.n_heads} d{spec.hidden} f{spec.ffn} e{spec.embedding} "
+        f"v{spec.vocab} t{spec.max_tokens} w{widths} c{n_labels} {spec.activation} {spec.precision} {compute}"
+    )
+
+
+def io_method(store: Store) -> str:
+    """How reads of `store` are kept cold, or that they are not."""
+    if store.is_direct:
+        return "O_DIRECT"
+    return "page cache dropped before each read (fadvise); a file system in memory is never cold"
+
+
+@dataclass(slots=True)
+class _Cell:
+    """One thing to time: `run(i)` is its i-th repeat. A sample is the mean of a chain of `chain` of them."""
+
+    run: Callable[[int], object]
+    longest_chain: int = 1
+    chain: int = 1
+    n_repeats: int = 0
+    samples_s: list[float] = field(default_factory=list)
+
+
+class _Bench:
+    """All cells of a profile and their samples."""
+
+    def __init__(self, engine: Subject, lengths: Sequence[int], widths: Sequence[int], clock: Clock) -> None:
+        self.clock = clock
+        self._store = engine.store
+        n_layers = engine.spec.n_layers
+        part_runs = _read_sizes(engine.store)
+        whole = _extents(engine.store, 0, max(part_runs.values(), key=lambda r: _bytes(engine.store, r)))
+        self._buffer = aligned_buffer(sum(e.n_bytes for e in whole) + 8 * 4096)
+        self.shards = {bits: _Cell(self._reading(runs)) for bits, runs in _shard_runs(engine.store).items()}
+        self.reads = {n: _Cell(self._reading(runs)) for n, runs in part_runs.items()}
+        self.load = _Cell(self._reading(part_runs[max(part_runs)]))
+        tokenizer = open_tokenizer(engine.store.path, engine.spec)
+        texts = {n: _text_of(tokenizer, n) for n in lengths}
+        self.tokenise = {n: _Cell(lambda i, t=texts[n]: tokenizer.encode(t)) for n in lengths}  # type: ignore[misc]
+        inputs = {n: _input(tokenizer, texts[n], n) for n in lengths}
+        self.embed = {n: _Cell(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
+        self.head = {n: _Cell(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
+
+        # One layer after the other, as in a run: each finds its weights as far from the core as then, and
+        # an interruption hits one of them, not each. Plans add the layers' times up, so a 95th percentile
+        # of single layers would count every interruption once a layer.
+        def cells() -> dict[tuple[int, int], _Cell]:
+            return {
+                (n, m): _Cell(
+                    lambda i, n=n, m=m: engine.layer(i % n_layers, m, n),  # type: ignore[misc]
+                    longest_chain=max(1, n_layers // 2),
+                )
+                for n in lengths
+                for m in widths
+            }
+
+        self.alone, self.with_io = cells(), cells()
+        self.reads_beside: list[float] = []
+
+    @property
+    def quiet(self) -> tuple[_Cell, ...]:
+        groups = (self.shards, self.reads, self.tokenise, self.embed, self.head, self.alone)
+        return (self.load, *(cell for group in groups for cell in group.values()))
+
+    def run(self, seconds: float, on_progress: Callable[[ProfileProgress], None]) -> None:
+        """Warm up, then repeat each cell in proportion to how short it is."""
+        cells = (*self.quiet, *self.with_io.values())
+        for cell in cells:
+            cell.run(0)
+            took_s = max(self._time(cell, 0), 1e-6)
+            cell.chain = max(1, min(cell.longest_chain, int(_CHAIN_S / took_s)))
+            wanted = int(seconds / len(cells) / (took_s * cell.chain))
+            cell.n_repeats = max(_MIN_REPEATS, min(_MAX_REPEATS, wanted))
+        for i in range(_MAX_REPEATS):
+            on_progress(ProfileProgress(i, _MAX_REPEATS))
+            self._repeat(i, self.quiet)
+            due = [cell for cell in self.with_io.values() if _is_due(cell, i)]
+            if due:
+                with self._reader():
+                    self._repeat(i, due)
+        on_progress(ProfileProgress(_MAX_REPEATS, _MAX_REPEATS))
+
+    def _repeat(self, i: int, cells: Sequence[_Cell]) -> None:
+        for cell in cells:
+            if _is_due(cell, i):
+                cell.samples_s.append(self._time(cell, i))
+
+    def _time(self, cell: _Cell, i: int) -> float:
+        start_s = self.clock()
+        for link in range(cell.chain):
+            cell.run(i * cell.chain + link)
+        return (self.clock() - start_s) / cell.chain
+
+    def _reading(self, runs: tuple[Run, ...]) -> Callable[[int], object]:
+        """Reads `runs` of the i-th layer, in turn, so that no read finds what the last one left."""
+        per_layer = [_extents(self._store, layer, runs) for layer in range(self._store.spec.n_layers)]
+        return lambda i: [self._store.read_extent(e, self._buffer) for e in per_layer[i % len(per_layer)]]
+
+    @contextmanager
+    def _reader(self) -> Iterator[None]:
+        """A thread that reads one layer after the other while the block runs; it began before the block."""
+        stop, began = Event(), Event()
+        errors: list[Exception] = []
+
+        def read() -> None:
+            i = 0
+            try:
+                while not stop.is_set():
+                    began.set()
+                    took_s = self._time(self.load, i)
+                    if not stop.is_set():
+                        self.reads_beside.append(took_s)
+                    i += 1
+            except Exception as error:  # noqa: BLE001 - raised again by the caller's thread
+                errors.append(error)
+                began.set()
+
+        thread = Thread(target=read, name="pliant-profile-io", daemon=True)
+        thread.start()
+        began.wait()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+
+
+def _is_due(cell: _Cell, i: int) -> bool:
+    """Spreads a cell's repeats evenly over all rounds."""
+    return (i + 1) * cell.n_repeats // _MAX_REPEATS > i * cell.n_repeats // _MAX_REPEATS
+
+
+def _profile(
+    engine: Subject,
+    bench: _Bench,
+    lengths: Sequence[int],
+    widths: Sequence[int],
+    n_threads: int,
+    subject: str,
+) -> DeviceProfile:
+    store, frequency = engine.store, cpu_frequency()
+    disk, disk_p95 = fit_disks({n: cell.samples_s for n, cell in bench.reads.items()})
+    shards = _shard_runs(store)
+    alone_s = max(float(np.median(bench.load.samples_s)), 1e-9)
+    beside_s = float(np.median(bench.reads_beside)) if bench.reads_beside else alone_s
+    return DeviceProfile(
+        cpu=cpu_model(),
+        n_threads=n_threads,
+        memory_bytes=memory_bytes(),
+        frequency_Hz=frequency.frequency_Hz,
+        frequency_reason=frequency.reason,
+        subject=subject,
+        io_method=io_method(store),
+        reads=tuple(
+            ShardRead(bits, _bytes(store, shards[bits]), timing(cell.samples_s))
+            for bits, cell in bench.shards.items()
+        ),
+        disk=disk,
+        disk_p95=disk_p95,
+        layers=tuple(
+            LayerTime(n, m, timing(bench.alone[n, m].samples_s), timing(bench.with_io[n, m].samples_s))
+            for n in lengths
+            for m in widths
+        ),
+        overheads=tuple(
+            Overhead(n, *(timing(group[n].samples_s) for group in (bench.tokenise, bench.embed, bench.head)))
+            for n in lengths
+        ),
+        io_slowdown=max(1.0, beside_s / alone_s),
+    )
+
+
+def _lengths(spec: ModelSpec, asked: Sequence[int] | None) -> tuple[int, ...]:
+    if asked is None:
+        return (*(n for n in LENGTHS if n < spec.max_tokens), spec.max_tokens)
+    wrong = [n for n in asked if not 1 <= n <= spec.max_tokens]
+    if wrong or not asked:
+        raise ProfileError(f"lengths {wrong} are not within 1..{spec.max_tokens}, what this model reads.")
+    return tuple(sorted(set(asked)))
+
+
+def _widths(spec: ModelSpec, asked: Sequence[int] | None) -> tuple[int, ...]:
+    wrong = [m for m in asked or () if not 1 <= m <= spec.n_heads]
+    if wrong:
+        raise ProfileError(f"widths {wrong} are not within 1..{spec.n_heads}, the slices of this model.")
+    return tuple(sorted(set(asked))) if asked else spec.widths
+
+
+def _planes(store: Store) -> int:
+    """Planes that the store holds."""
+    return max(b for b in store.manifest.bits if b < FULL_BITS)
+
+
+def _shard_runs(store: Store) -> dict[int, tuple[Run, ...]]:
+    """One shard in each bitwidth that the store can give, as runs of layer 0."""
+    shards = {k: tuple(Run(0, q, 0, 1) for q in range(k)) for k in range(1, _planes(store) + 1)}
+    if FULL_BITS in store.manifest.bits:
+        shards[FULL_BITS] = (Run(0, FULL, 0, 1),)
+    return shards
+
+
+def _read_sizes(store: Store) -> dict[int, tuple[Run, ...]]:
+    """Single reads of many sizes, {payload bytes: runs of layer 0}: slices of a plane, then planes."""
+    M, planes = store.spec.n_heads, _planes(store)
+    choices: list[tuple[Run, ...]] = [
+        (Run(0, 0, 0, count),) for count in sorted({1, 2, 3, M // 2, M}) if 1 <= count <= M
+    ]
+    choices += [tuple(Run(0, q, 0, M) for q in range(k)) for k in range(2, planes + 1)]
+    if FULL_BITS in store.manifest.bits:
+        choices += [(Run(0, FULL, 0, count),) for count in sorted({1, max(1, M // 3)})]
+    return {_bytes(store, runs): runs for runs in choices if len(_extents(store, 0, runs)) == 1}
+
+
+def _bytes(store: Store, runs: Sequence[Run]) -> int:
+    return sum(store.run_bytes(run) for run in runs)
+
+
+def _extents(store: Store, layer: int, runs: Sequence[Run]) -> tuple[Extent, ...]:
+    return store.plan_reads([Run(layer, run.part, run.first, run.count) for run in runs])
+
+
+def _text_of(tokenizer: Tokenizer, n_tokens: int) -> str:
+    """Words that make as nearly `n_tokens` tokens as whole words can, one word at least."""
+    words = [_WORDS[0]]
+    while len(words) < n_tokens:
+        longer = [*words, _WORDS[len(words) % len(_WORDS)]]
+        if len(tokenizer.inner.encode(" ".join(longer)).ids) > n_tokens:
+            break
+        words = longer
+    return " ".join(words)
+
+
+def _input(tokenizer: Tokenizer, text: str, n_tokens: int) -> Encoded:
+    """Exactly `n_tokens` ids: those of `text`, repeated or cut."""
+    try:
+        encoded = tokenizer.encode(text)
+        ids, types = encoded.ids, encoded.types
+    except Exception as error:
+        raise ProfileError(f"the store's tokenizer reads no plain English: {error}") from error
+    return Encoded(np.resize(ids, n_tokens), np.resize(types, n_tokens))

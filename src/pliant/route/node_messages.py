@@ -1,0 +1,167 @@
+"""What nodes say to each other, as text in headers and bodies, and Figure 7's bytes. Sends nothing.
+
+Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
+ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
+`Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's word
+and how long it spent on the request. Decoders ignore fields that they do not know, which later versions may
+add, and raise RouteError or PeerCurveError for anything else.
+"""
+
+import struct
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from pliant.errors import PeerCurveError, RouteError
+from pliant.ir.time_curve import MAX_POINTS, TimeCurve, validated
+from pliant.route.choose_endpoint import Objective
+from pliant.route.node_identity import PROTOCOL
+from pliant.route.node_word import NAME, Told, Trail
+
+ROUTE_HEADER = "Pliant-Route"
+CURVE_HEADER = "Pliant-Curve"
+LIMIT_BYTES = 8192
+"""The longest header or body; a curve of 64 points takes under 2,000."""
+_TELLS_WAITS = 2
+"""The first protocol that tells waits apart from curves."""
+_MAX_PATH = 64
+_MAX_THROUGH = 128
+
+Name = Annotated[str, msgspec.Meta(pattern=rf"\A(?:{NAME.pattern})\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+M = TypeVar("M")
+
+
+class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A request's trail; who sends it, and where that node listens for broadcasts, if it does.
+
+    `deadline_s` is what is left of the source's deadline, the way back taken off; with `best_effort` a late
+    answer is better than none. The sender waits for
+    `patience_s` and asks elsewhere then: whoever passes the request on waits for less.
+    """
+
+    path: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_PATH)] = ()
+    hops_left: Annotated[int, msgspec.Meta(ge=0, le=_MAX_PATH)] = 0
+    sender: Name | None = None
+    address: Annotated[str, msgspec.Meta(max_length=256)] | None = None
+    objective: tuple[Weight, Weight] | None = None
+    deadline_s: Weight | None = None
+    patience_s: Weight | None = None
+    accuracy_floor: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    best_effort: bool = False
+
+    @property
+    def trail(self) -> Trail:
+        return Trail(self.path, self.hops_left)
+
+    @property
+    def wanted(self) -> Objective | None:
+        return None if self.objective is None else Objective(*self.objective)
+
+
+class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node's word on the wire, with the times of the request that it answers, by the node's clock.
+
+    `spent_s` is all that the request spent there, apart from being read and written; `waited_s` is what of
+    that it waited for its turn, there or further up. `wait_s` is the queue (`Told`).
+    """
+
+    node: Name
+    points: msgspec.Raw
+    through: Annotated[tuple[Name, ...], msgspec.Meta(max_length=_MAX_THROUGH)]
+    stamp: tuple[Count, Count] = (0, 0)
+    wait_s: Weight | None = None
+    spent_s: Weight | None = None
+    waited_s: Weight | None = None
+
+
+def encode_route(message: RouteMessage) -> str:
+    """`Pliant-Route`'s value."""
+    return msgspec.json.encode(message).decode("ascii")
+
+
+def decode_route(text: str | bytes) -> RouteMessage:
+    """Raises RouteError if `text` is no route."""
+    message = _decode(text, _ROUTE, ROUTE_HEADER)
+    if len(set(message.path)) != len(message.path):
+        raise RouteError(f"{ROUTE_HEADER} names a node twice in {' -> '.join(message.path)}.")
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a request spent at a node, by that node's clock: `seconds` in all, `waited_s` of these queued."""
+
+    seconds: float
+    waited_s: float = 0.0
+
+
+def encode_told(told: Told, spent: Spent | None = None, protocol: int = PROTOCOL) -> str:
+    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits.
+
+    A node of `protocol` 1 refuses fields that it does not know: it is told a curve that includes the wait.
+    """
+    if protocol < _TELLS_WAITS:
+        told = replace(told, curve=told.curve.plus(told.wait_s), wait_s=0.0)
+        spent = None if spent is None else Spent(spent.seconds)
+    points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
+    message = CurveMessage(
+        told.node,
+        msgspec.Raw(msgspec.json.encode(points)),
+        tuple(sorted(told.through)),
+        told.stamp,
+        float(f"{told.wait_s:.7g}") or None,
+        None if spent is None else float(f"{spent.seconds:.9g}"),
+        None if spent is None else float(f"{spent.waited_s:.9g}") or None,
+    )
+    return msgspec.json.encode(message).decode("ascii")
+
+
+def decode_told(text: str | bytes) -> tuple[Told, Spent | None]:
+    """(the sender's word, what it spent on the request). Raises PeerCurveError if either cannot be."""
+    try:
+        message = _decode(text, _CURVE, CURVE_HEADER)
+        points = msgspec.json.decode(message.points)
+    except (RouteError, msgspec.DecodeError, UnicodeError) as error:
+        raise PeerCurveError(str(error)) from error
+    curve = validated(points, MAX_POINTS)
+    through = frozenset((*message.through, message.node))
+    seconds = message.spent_s
+    spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
+    return Told(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
+
+
+def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:
+    """Figure 7's response: the payload, 8 bytes of whole seconds and 4 of their fraction, 8 bytes a point."""
+    whole = int(received_s // 1)
+    head = struct.pack("!qf", whole, received_s - whole)
+    return payload + head + b"".join(struct.pack("!if", n, t) for n, t in curve.points)
+
+
+def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, TimeCurve]:
+    """(payload, time of reception, curve) of Figure 7. Raises PeerCurveError if the rest is not that."""
+    rest = packet[payload_bytes:]
+    if payload_bytes < 0 or len(packet) < payload_bytes + 12 or (len(rest) - 12) % 8:
+        raise PeerCurveError(
+            f"a response of {len(packet)} bytes is no payload of {payload_bytes}, 12 bytes of time and pairs "
+            "of 8."
+        )
+    whole, fraction = struct.unpack_from("!qf", rest)
+    points = [struct.unpack_from("!if", rest, at) for at in range(12, len(rest), 8)]
+    return packet[:payload_bytes], whole + fraction, validated(points, MAX_POINTS)
+
+
+_ROUTE = msgspec.json.Decoder(RouteMessage)
+_CURVE = msgspec.json.Decoder(CurveMessage)
+
+
+def _decode(text: str | bytes, decoder: "msgspec.json.Decoder[M]", what: str) -> M:
+    size = len(text)
+    if size > LIMIT_BYTES:
+        raise RouteError(f"{what} has {size} bytes; at most {LIMIT_BYTES} are read.")
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise RouteError(f"{what} cannot be read: {error}") from error

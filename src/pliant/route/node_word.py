@@ -1,0 +1,65 @@
+"""What a node tells about itself: its curve, on whom it depends, and when it said so. Knows no transport."""
+
+import re
+from dataclasses import dataclass
+
+from pliant.errors import RouteError
+from pliant.ir.time_curve import TimeCurve
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
+"""Names of nodes: they travel in headers, and are compared, never read."""
+HOP_LIMIT = 8
+
+
+def checked_name(name: str) -> str:
+    """`name`, if it may be a node's. Raises RouteError."""
+    if not NAME.fullmatch(name):
+        raise RouteError(
+            f"{name!r:.80} is no name of a node: use 1 to 64 letters, digits and . _ : - [ ], a letter or "
+            "digit first."
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A node's word: its curve, and `through`, the nodes that this curve depends on, itself among them.
+
+    `stamp` is (when this node started, how many times it has changed its mind since): of two words of one
+    start the later counts, and a word of another start replaces both. Only nodes of protocol 1 compare them:
+    later ones take words in the order in which they come from the node itself.
+
+    `curve` is what an input takes once its turn has come; `wait_s` is what it would wait until then, at
+    lengths as they came lately and averaged over the last seconds.
+    """
+
+    node: str
+    curve: TimeCurve
+    through: frozenset[str]
+    stamp: tuple[int, int] = (0, 0)
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """Where a request has been, the source first, and how many hops it may still make."""
+
+    path: tuple[str, ...] = ()
+    hops_left: int = HOP_LIMIT
+
+    def at(self, node: str) -> "Trail":
+        """The trail once `node` has the request. Raises RouteError if it had it before."""
+        if node in self.path:
+            raise RouteError(
+                f"a request came back to {node} by {' -> '.join(self.path)}: nodes call each other in a "
+                "circle. Remove one of these from the upstreams of another."
+            )
+        return Trail((*self.path, node), self.hops_left)
+
+    def sent(self) -> "Trail":
+        """The trail of the request on its way to the next node. Raises RouteError if it may make no hop."""
+        if self.hops_left < 1:
+            raise RouteError(
+                f"a request may make no further hop after {' -> '.join(self.path)}; it is answered here."
+            )
+        return Trail(self.path, self.hops_left - 1)

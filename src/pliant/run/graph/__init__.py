@@ -1,0 +1,1 @@
+"""Sessions on ONNX and recurrent models."""

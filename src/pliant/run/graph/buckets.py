@@ -1,0 +1,173 @@
+"""Feeds padded to the next of a few sizes, and answers cut back. Knows no session, and no model's meaning.
+
+Padding is right only for a model that takes no notice of it, such as one whose mask hides it. That is found
+out by comparing, not assumed: `cuts_of` learns from one padded and one exact answer which axes to cut back,
+and `differing` says which outputs padding changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.port import Port
+from pliant.run.graph.ports import Feeds, Shapes, symbols
+
+Cuts = Mapping[str, tuple[str | None, ...]]
+"""For each output, the dimension that each axis is cut back to, or None."""
+
+_ROUNDING, _ROUNDING_16 = 1e-4, 2e-2
+"""Of the largest number in an output, of floats of 32 and of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Sizes that are compiled for, by symbolic dimension; inputs are padded with zeros or their `pads`.
+
+    Raises InputError for sizes that are none.
+    """
+
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    pads: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, sizes in self.sizes.items():
+            whole = [n for n in sizes if isinstance(n, int) and not isinstance(n, bool) and n > 0]
+            if not sizes or len(whole) < len(sizes):
+                raise InputError(f"the buckets of {name!r} are {sizes!r}; give whole numbers above 0.")
+
+    def check(self, ports: Sequence[Port]) -> None:
+        """Raise InputError for a dimension that is fixed or not there, or a pad of no input."""
+        known = {s for port in ports for s in symbols(port) if s is not None}
+        unknown = sorted(set(self.sizes) - known)
+        if unknown:
+            raise InputError(f"the model has no open dimension {unknown[0]!r}; it has {sorted(known)}.")
+        strangers = sorted(set(self.pads) - {port.name for port in ports})
+        if strangers:
+            raise InputError(f"there is no input {strangers[0]!r} to pad; it has {[p.name for p in ports]}.")
+
+    def fit(self, ports: Sequence[Port], shapes: Shapes) -> "Fit":
+        """The sizes fed and those to run. Raises InputError naming a size beyond the largest bucket."""
+        fed: dict[str, int] = {}
+        run: dict[str, int] = {}
+        for port in ports:
+            for symbol, size in zip(symbols(port), shapes[port.name], strict=False):
+                if symbol is None or symbol not in self.sizes:
+                    continue
+                larger = [n for n in self.sizes[symbol] if n >= size]
+                if not larger:
+                    raise InputError(
+                        f"dimension {symbol!r} is {size} in input {port.name!r}, but its largest bucket is "
+                        f"{max(self.sizes[symbol])}: give a larger one, or feed less."
+                    )
+                fed[symbol], run[symbol] = size, min(larger)
+        return Fit(fed, run)
+
+    def padded(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit", into: dict[str, np.ndarray]) -> Feeds:
+        """The feeds as large as `fit` runs them; arrays of `into` are used again, new ones left there."""
+        found = dict(feeds)
+        for port in ports:
+            array = feeds[port.name]
+            shape = fit.shape(port, array.shape)
+            if shape != array.shape:
+                if port.name not in into or into[port.name].shape != shape:
+                    into[port.name] = np.empty(shape, array.dtype)
+                whole = found[port.name] = into[port.name]
+                whole[...] = self.pads.get(port.name, 0)
+                whole[tuple(map(slice, array.shape))] = array
+        return found
+
+    def would_tell(self, ports: Sequence[Port], feeds: Feeds, fit: "Fit") -> bool:
+        """Whether every input that is padded holds something else than its padding."""
+        padded = [port for port in ports if fit.shape(port, feeds[port.name].shape) != feeds[port.name].shape]
+        return all(bool((feeds[p.name] != self.pads.get(p.name, 0)).any()) for p in padded)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The sizes of bucketed dimensions, as `fed` and as `run`."""
+
+    fed: Mapping[str, int]
+    run: Mapping[str, int]
+
+    @property
+    def padded(self) -> tuple[str, ...]:
+        """The dimensions that are not of a bucket's size."""
+        return tuple(s for s in self.fed if self.fed[s] != self.run[s])
+
+    @property
+    def key(self) -> tuple[tuple[str, int, bool], ...]:
+        """What one comparison holds for: the buckets, and which of them are padded."""
+        return tuple((s, n, n != self.fed[s]) for s, n in self.run.items())
+
+    def only(self, symbol: str) -> "Fit":
+        """The same feeds where nothing but `symbol` is padded."""
+        return Fit(self.fed, {**self.fed, symbol: self.run[symbol]})
+
+    def shape(self, port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A feed's shape as it is run."""
+        if port.dims is None:
+            return shape
+        named = zip(symbols(port), shape, strict=True)
+        return tuple(n if symbol is None else self.run.get(symbol, n) for symbol, n in named)
+
+
+def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cuts:
+    """Which axes of the outputs grew with which dimension.
+
+    Raises InputError for one that grew otherwise, or with either of two dimensions.
+    """
+    found: dict[str, tuple[str | None, ...]] = {}
+    for port in ports:
+        was, became = exact[port.name].shape, padded[port.name].shape
+        names = symbols(port) or (None,) * len(was)
+        axes = [
+            None if n == m else _grown(port, named, (n, m), fit)
+            for named, n, m in zip(names, was, became, strict=True)
+        ]
+        found[port.name] = tuple(axes)
+    return found
+
+
+def cut(results: Feeds, cuts: Cuts, fit: Fit) -> dict[str, np.ndarray]:
+    """Views of the results as large as they would be without padding."""
+    return {y: results[y][tuple(slice(s and fit.fed[s]) for s in axes)] for y, axes in cuts.items()}
+
+
+def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:
+    """The outputs that are not the same up to rounding, and by what part of their largest number."""
+    parts = {y: _difference(a, answers[y]) for y, a in exact.items()}
+    return {y: part for y, part in parts.items() if part > _rounding(exact[y].dtype)}
+
+
+def _grown(port: Port, named: str | None, sizes: tuple[int, int], fit: Fit) -> str:
+    """The dimension that an output's axis, of `sizes` without and with padding, stands for."""
+    grown = [s for s in fit.padded if (fit.fed[s], fit.run[s]) == sizes]
+    if named in grown:
+        return str(named)
+    if len(grown) == 1:
+        return grown[0]
+    why = f"which {grown} both do: name its dimensions in the model" if grown else "which no bucket does"
+    raise InputError(
+        f"output {port.name!r} cannot be cut back: padding made an axis {sizes[1]} instead of {sizes[0]}, "
+        f"{why}; or leave the bucket out."
+    )
+
+
+def _rounding(dtype: np.dtype) -> float:
+    """What a float may differ by: sums may be made in another order, and other numbers are the same."""
+    if dtype.kind in "biu" or dtype.itemsize == 1:
+        return 0.0
+    return _ROUNDING if dtype.itemsize > 2 else _ROUNDING_16
+
+
+def _difference(a: np.ndarray, b: np.ndarray) -> float:
+    x, y = (z.astype(np.complex128 if z.dtype.kind == "c" else np.float64) for z in (a, b))
+    is_finite = np.isfinite(x)
+    if not np.array_equal(is_finite, np.isfinite(y)):
+        return np.inf
+    if not np.array_equal(x[~is_finite], y[~is_finite], equal_nan=True):
+        return np.inf
+    most = np.abs(x[is_finite] - y[is_finite]).max(initial=0.0)
+    return float(most / np.abs(x[is_finite]).max(initial=1e-30))

@@ -1,0 +1,309 @@
+"""A session on an ONNX model: feeds of any shape in, arrays out. Knows no operator and no file format.
+
+What is compiled has numbers for all dimensions; a model with symbolic ones is compiled anew for each
+combination of shapes it meets, and for each value of the inputs from which shapes follow.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Literal, final, get_args
+
+import numpy as np
+import psutil
+
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.passes.code_weights import code_weights
+from pliant.compiler.rewrite.coder import Coder
+from pliant.compiler.rules.rules import RULES
+from pliant.errors import GraphError, InputError, ShapeError, ValueNeeded
+from pliant.ir.graph import Graph
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.turns import Turns
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_file import OnnxModel
+from pliant.run.arena import Arena
+from pliant.run.graph.buckets import Buckets
+from pliant.run.graph.evictions import Evictions
+from pliant.run.graph.feeds import GivenFeeds, fed_arrays
+from pliant.run.graph.feeds_session import Answering
+from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.padding import Padding
+from pliant.run.graph.ports import (
+    Feeds,
+    Shapes,
+    fixed,
+    shapes_of,
+    shown,
+    symbols,
+)
+from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
+from pliant.run.graph.size_limit import size_limit
+from pliant.run.packed_weights import SharedWeights
+from pliant.store.coding.quantize import BITS
+
+if TYPE_CHECKING:
+    from pliant.run.graph.step_profile import Profile
+
+Weights = Literal["fp32"] | int
+"""`"fp32"`, or bits of the store's code, 1 to 6."""
+_Arrays = dict[str, np.ndarray]
+_Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
+
+    `schedule` says who chooses layouts and loops (run/graph/schedule_graph.py). `weights` are kept in as many
+    bits (compiler/passes/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are
+    padded, and images for all their sizes are kept.
+    """
+
+    dims: Mapping[str, int]
+    without: Collection[str] = ()
+    images: int = 8
+    schedule: ScheduleKind = "static"
+    weights: Weights = "fp32"
+    compute: Precise = "fp32"
+    buckets: Buckets = field(default_factory=Buckets)
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise InputError(f"at least one image has to be kept, not {self.images}.")
+        if self.schedule not in get_args(ScheduleKind):
+            raise InputError(
+                f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
+            )
+        is_known = type(self.weights) in (int, str) and self.weights in ("fp32", *range(1, BITS + 1))
+        if not is_known:
+            raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {BITS}.")
+        if self.compute not in get_args(Precise):
+            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
+        if self.compute == "int8" and self.weights == "fp32":
+            raise InputError(
+                f"int8 products take coded weights, not fp32; give weights=1 to {BITS} as well "
+                f"({BITS} is the most faithful)."
+            )
+
+
+@final
+class ModelSession(Answering):
+    """Answers feeds with a model's outputs; threads may share it, and take turns.
+
+    The pool may be shared with other sessions and is left open. A model whose shapes are all known is
+    compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
+    goes when there are more than `options.images`, and the first time that one has to be compiled again, a
+    UserWarning says so. Weights are held once for all of them, and one arena, as
+    large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
+    A forked child may use the session, on workers of its own.
+
+    With buckets, the first answer of each is compared with that of the exact shape (run/graph/padding.py),
+    whose image is not kept.
+    """
+
+    def __init__(
+        self, model: OnnxModel, pool: Pool, library: Library, options: ModelOptions, *, ahead: bool = True
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._library = library
+        self._options = options
+        self._turns = Turns()
+        self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
+        self._by_value: tuple[str, ...] = ()
+        self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
+        self.schedule: ScheduleReport | None = None
+        self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
+        self._size_limits: dict[str, int] = {}
+        self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
+        self._evictions = Evictions(self._most_images)
+        self._closed = False
+        _check_dims(model, options.dims)
+        self.inputs = tuple(fixed(port, options.dims) for port in model.inputs)
+        self.outputs = tuple(fixed(port, options.dims) for port in model.outputs)
+        self._padding = Padding(options.buckets, self.inputs, self.outputs)
+        if ahead and all(port.is_static for port in self.inputs):
+            self._compile_ahead()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
+        return shown(f"ModelSession of {self._model.source}", self.inputs, self.outputs, state)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What intermediate tensors take: as much as those of the largest image."""
+        return max((image.arena_bytes for image in self._images.values()), default=0)
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        arrays = self._as_run(feeds)
+        with self._turns.lock:
+            session = self._session(_shapes(arrays), arrays)
+            return session.profile({x: arrays[x] for x in session.program.inputs}, runs)
+
+    def graph(self, feeds: GivenFeeds) -> Graph:
+        """What would be compiled for these feeds, after all passes."""
+        arrays = self._as_run(feeds)
+        with self._turns.lock:
+            return self._bound(_shapes(arrays), arrays)
+
+    def image(self, feeds: GivenFeeds) -> Image:
+        """The calls and places that feeds of these shapes run."""
+        return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
+
+    def close(self) -> None:
+        """Let go of all memory; running afterwards is an error. The pool stays open."""
+        with self._turns.lock:
+            self._closed = True
+            self._images.clear()
+            self._padding.clear()
+            self._weights, self._arena = SharedWeights(), Arena()
+
+    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> _Arrays:
+        fit = self._padding.fit(shapes)
+        if not fit.padded:
+            return self._exact(feeds, out)
+        # Methods are handed over for the call: held, they would keep a dropped session alive.
+        return self._padding.answer(fit, feeds, out, self._again, self._once)
+
+    def _as_run(self, feeds: GivenFeeds) -> Feeds:
+        """The feeds as large as they are run."""
+        arrays = fed_arrays(self.inputs, feeds)
+        return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
+
+    def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
+        session = self._session(_shapes(feeds), feeds)
+        return session.answer({x: feeds[x] for x in session.program.inputs}, out)
+
+    def _again(self, feeds: Feeds, held: Feeds) -> _Arrays:
+        """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
+        return self._exact(feeds, None if self._by_value else held)
+
+    def _once(self, feeds: Feeds) -> _Arrays:
+        """The answer to feeds of their own shapes, from an image that is kept only if it was."""
+        known = self._images.get(self._key(_shapes(feeds), feeds))
+        session = known or self._compile(_shapes(feeds), feeds)
+        results = session.answer({x: feeds[x] for x in session.program.inputs}, None)
+        if known is None:
+            self._trim()
+        return results
+
+    def _session(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
+        """The image for these shapes, compiled now if they are new; raises InputError once closed."""
+        if self._closed:
+            raise InputError("this session is closed; compile the model again.")
+        known = self._images.get(self._key(shapes, feeds))
+        session = known or self._compile(shapes, feeds)
+        key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
+        self._images[key] = session
+        self._images.move_to_end(key)
+        if len(self._images) > self._most_images:
+            evicted, _ = self._images.popitem(last=False)
+            self._evictions.add(evicted)
+            self._trim()
+        if known is None:
+            self._evictions.warn(key, self._model.source)
+        return session
+
+    def _trim(self) -> None:
+        """Let go of what no image that is kept needs."""
+        self._arena.resize(self.arena_bytes)
+        self._weights.keep([kept.weights for kept in self._images.values()])
+
+    def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
+        return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
+
+    def _compile(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
+        self._model.check_same()
+        graph = self._bound(shapes, feeds)
+        image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
+        _check_memory(image, self._model.source)
+        at = addresses(kernels(image), self._library)
+        weights = self._weights.of(image, graph.constants)
+        return CompiledSession(encode(image), weights, at, self._pool, self._arena)
+
+    def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
+        """The graph for these shapes, after all passes."""
+        try:
+            bound = self._bind(shapes, feeds)
+        except ShapeError as error:
+            limit = size_limit(
+                self._model.inputs,
+                shapes,
+                partial(self._fits, feeds=feeds),
+                tuple(self._size_limits.values()),
+            )
+            if limit is None:
+                raise
+            self._size_limits[limit.name] = limit.limit
+            raise limit.error(error, self._options.buckets.sizes) from error
+        planned = self._planner.plan(bound, self._options.without)
+        self.schedule = planned.report
+        return planned.graph
+
+    def _fits(self, shapes: Shapes, feeds: Feeds) -> bool:
+        """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
+        try:
+            self._bind(shapes, {x: a for x, a in feeds.items() if a.shape == shapes[x]})
+        except (ShapeError, ValueNeeded):
+            return False
+        return True
+
+    def _bind(self, shapes: Shapes, feeds: Feeds) -> Graph:
+        """The model's graph for these shapes; inputs that shapes follow from are found on the way."""
+        memory = psutil.virtual_memory().total
+        while True:
+            values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
+            try:
+                return bind(self._model, {}, values, supported=RULES, shapes=shapes, max_bytes=memory)
+            except ValueNeeded as needed:
+                if needed.names <= set(self._by_value) or not needed.names <= set(feeds):
+                    raise
+                self._by_value = tuple(sorted({*self._by_value, *needed.names}))
+
+    def _compile_ahead(self) -> None:
+        shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
+        with suppress(ValueNeeded):  # known when it is fed
+            self._session(shapes, {})
+
+
+def _shapes(feeds: Feeds) -> Shapes:
+    return {x: tuple(array.shape) for x, array in feeds.items()}
+
+
+def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
+    known = {s for port in model.inputs for s in symbols(port) if s is not None}
+    for name, size in dims.items():
+        if name not in known:
+            raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
+        if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+            raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
+
+
+def _coding(options: ModelOptions, drop_pages: Callable[[], None]) -> Callable[[Graph], Graph]:
+    """What keeps weights in codes, each coded once for all shapes."""
+    if isinstance(options.weights, str):
+        return lambda graph: graph
+    coder = Coder(options.weights, drop_pages)
+    return partial(code_weights, coder=coder, is_int8=options.compute == "int8")
+
+
+def _check_memory(image: Image, source: str) -> None:
+    """Raises GraphError rather than ask the system for more than the machine has."""
+    outputs = sum(t.n_bytes for t in image.outputs.values())
+    wanted = image.arena_bytes + outputs + sum(p.n_bytes for p in image.packed.values())
+    there = psutil.virtual_memory().total
+    if wanted > there:
+        raise GraphError(
+            f"{source} needs {wanted / 1e9:.1f} GB for its tensors at these shapes; this machine has "
+            f"{there / 1e9:.1f} GB. Feed smaller shapes."
+        )

@@ -1,0 +1,90 @@
+"""Answers to padded feeds: run in a bucket, compared once, cut back. Knows no image and no program."""
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.graph.ports import Feeds, Shapes, writable
+
+_Arrays = dict[str, np.ndarray]
+Once = Callable[[Feeds], _Arrays]
+
+
+@final
+class Padding:
+    """The arrays that feeds are padded into, and what comparisons have shown.
+
+    One comparison holds for its buckets and for which of them are padded. A comparison on nothing but
+    what feeds are padded with, such as a warm-up on zeros, would find no difference: the next run makes
+    another. What only other values would show is not found. The owner lets callers take turns.
+    """
+
+    def __init__(self, buckets: Buckets, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+        buckets.check(inputs)
+        self._buckets, self._inputs, self._outputs = buckets, inputs, outputs
+        self._staged: dict[tuple[tuple[str, int], ...], tuple[_Arrays, _Arrays]] = {}
+        self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
+
+    def fit(self, shapes: Shapes) -> Fit:
+        """The sizes fed and those to run. Raises InputError naming a size beyond the largest bucket."""
+        return self._buckets.fit(self._inputs, shapes)
+
+    def padded(self, feeds: Feeds, fit: Fit) -> Feeds:
+        """The feeds as large as they are run."""
+        return self._buckets.padded(self._inputs, feeds, fit, {})
+
+    def answer(
+        self, fit: Fit, feeds: Feeds, out: Feeds | None, run: Callable[[Feeds, Feeds], _Arrays], once: Once
+    ) -> _Arrays:
+        """What the exact shape would answer, in fresh arrays or in `out`.
+
+        `run(feeds, out)` is for padded feeds, arrays that stay; `once(feeds)` for a comparison, and keeps
+        nothing of it. Raises InputError naming dimensions whose padding changes an answer, and the outputs.
+        """
+        inputs, results = self._staged.setdefault(tuple(fit.run.items()), ({}, {}))
+        results |= run(self._buckets.padded(self._inputs, feeds, fit, inputs), results)
+        cuts = self._cuts.get(fit.key)
+        if cuts is None:
+            cuts = self._compared(fit, feeds, results, once)
+            if self._buckets.would_tell(self._inputs, feeds, fit):
+                self._cuts[fit.key] = cuts
+        answers = cut(results, cuts, fit)
+        return {port.name: _given(port, answers[port.name], out) for port in self._outputs}
+
+    def clear(self) -> None:
+        """Let go of the arrays that stay."""
+        self._staged.clear()
+
+    def _compared(self, fit: Fit, feeds: Feeds, results: Feeds, once: Once) -> Cuts:
+        exact = once(feeds)
+        cuts = cuts_of(self._outputs, exact, results, fit)
+        changed = differing(exact, cut(results, cuts, fit))
+        if not changed:
+            return cuts
+        alone = fit.padded if len(fit.padded) > 1 else ()
+        guilty = [s for s in alone if self._changes(fit.only(s), feeds, exact, once)]
+        blamed = " or ".join(f"{s!r} from {fit.fed[s]} to {fit.run[s]}" for s in guilty or fit.padded)
+        raise InputError(
+            f"the answer changes when {blamed} is padded: outputs {list(changed)} differ by up to "
+            f"{max(changed.values()):.2g} of their largest number. The model takes padding for data; feed it "
+            "a mask that hides it, give `pads`, or leave the bucket out."
+        )
+
+    def _changes(self, fit: Fit, feeds: Feeds, exact: Feeds, once: Once) -> bool:
+        results = once(self.padded(feeds, fit))
+        return bool(differing(exact, cut(results, cuts_of(self._outputs, exact, results, fit), fit)))
+
+
+def _given(port: Port, answer: np.ndarray, out: Feeds | None) -> np.ndarray:
+    """The answer, copied out of the arrays that stay."""
+    given = None if out is None else out.get(port.name)
+    if given is None:
+        return answer.copy()
+    into = writable(port.name, given, TensorType(port.dtype, answer.shape))
+    into[...] = answer
+    return into

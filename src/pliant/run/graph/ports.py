@@ -1,0 +1,101 @@
+"""What users see of a session: inputs and outputs, shapes checked, onnxruntime's call."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+from pliant.run.graph.feeds import GivenFeeds
+
+Feeds = Mapping[str, np.ndarray]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def shapes_of(ports: Sequence[Port], feeds: Feeds) -> Shapes:
+    """Every input's shape. Raises InputError for shapes the ports do not take."""
+    sizes: dict[str, tuple[int, str]] = {}
+    return {port.name: _shape(port, feeds[port.name], sizes) for port in ports}
+
+
+def symbols(port: Port) -> tuple[str | None, ...]:
+    """The name of each open dimension; one that the model gives none is called "input.axis"."""
+    named = (f"{port.name}.{i}" if d is None else d for i, d in enumerate(port.dims or ()))
+    return tuple(None if isinstance(d, int) else d for d in named)
+
+
+def fixed(port: Port, dims: Mapping[str, int]) -> Port:
+    """The port with the dimensions of `dims` as numbers."""
+    if port.dims is None:
+        return port
+    named = zip(symbols(port), port.dims, strict=True)
+    return Port(port.name, port.dtype, tuple(d if s is None else dims.get(s, d) for s, d in named))
+
+
+def writable(name: str, array: Any, type_: TensorType) -> np.ndarray:
+    """`array` if an output can be written straight into it. Raises InputError otherwise."""
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"{name!r} must be a numpy array, not {type(array).__name__}.")
+    if array.dtype != type_.numpy or array.shape != type_.shape:
+        raise InputError(f"{name!r} is {array.dtype}{list(array.shape)}, but must be {type_}.")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise InputError(f"the array given for output {name!r} must be C-contiguous and writable.")
+    return array
+
+
+def by_name(
+    feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None, outputs: Sequence[Port]
+) -> tuple[GivenFeeds, Feeds | None, list[str] | None]:
+    """`run(feeds, out)` or onnxruntime's `run(names or None, feeds)` as feeds, out, and the list asked for.
+
+    Raises InputError for a call of neither form, or an output that is not there.
+    """
+    if isinstance(feeds, Mapping):
+        if out is not None:
+            _check_known(out, outputs)
+        return feeds, out, None
+    if not isinstance(out, Mapping):
+        raise InputError("run takes feeds by name: run({name: array}), or run([output, ...], {name: array}).")
+    names = list(feeds or [port.name for port in outputs])
+    _check_known(names, outputs)
+    return out, None, names
+
+
+def shown(session: str, inputs: Sequence[Port], outputs: Sequence[Port], more: str) -> str:
+    """A session in one line."""
+    ports = [", ".join(f"{p.name}: {p}" for p in side) for side in (inputs, outputs)]
+    return f"<{session} ({ports[0]}) -> ({ports[1]}), {more}>"
+
+
+def _shape(port: Port, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> tuple[int, ...]:
+    """A feed's shape; `sizes` collects what each symbol was bound to, and by which input."""
+    shape = tuple(array.shape)
+    if port.dims is None:
+        return shape
+    if len(shape) != len(port.dims):
+        raise InputError(f"input {port.name!r} is {_given(array)}, but must be {port}.")
+    for axis, (dim, size) in enumerate(zip(port.dims, shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            must = f"must be {port} (axis {axis} is {size})"
+            raise InputError(f"input {port.name!r} is {_given(array)}, but {must}.")
+        if isinstance(dim, str):
+            bound, by = sizes.setdefault(dim, (size, port.name))
+            if bound != size:
+                raise InputError(
+                    f"dimension {dim!r} is {bound} in input {by!r}, but {size} in {port.name!r} "
+                    f"({_given(array)})."
+                )
+    return shape
+
+
+def _given(array: np.ndarray) -> TensorType:
+    return TensorType(str(array.dtype), tuple(array.shape))
+
+
+def _check_known(names: Collection[str], outputs: Sequence[Port]) -> None:
+    known = [port.name for port in outputs]
+    unknown = [x for x in names if x not in known]
+    if unknown:
+        raise InputError(f"there are no outputs {unknown}; the outputs are {known}.")

@@ -1,0 +1,275 @@
+"""Schedule a graph: enumerate forms, measure those never met before, choose, apply. Knows no operator.
+
+Choosing and applying are pure; what is measured runs here, through the kernels that will run later.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Literal, final
+
+import numpy as np
+
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.executable.kernel_addresses import addresses, lowering_version
+from pliant.compiler.layout.apply import apply
+from pliant.compiler.layout.choose_layouts import Kind, Schedule, choose
+from pliant.compiler.layout.gaps import part_rows
+from pliant.compiler.layout.layout_forms import Keys, candidates, keys, priced
+from pliant.compiler.layout.layout_problem import Problem
+from pliant.compiler.layout.window_forms import LOOPS
+from pliant.compiler.passes.fold_weights import FoldedWeights, fold_weights
+from pliant.compiler.passes.passes import FUSING, simplify
+from pliant.compiler.rewrite.execution_order import lower_peak
+from pliant.compiler.rewrite.origin import with_origins
+from pliant.ir.graph import Graph
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.version import generator_version
+from pliant.profile.form_costs import CostFile, Run, cost_file, measure
+from pliant.profile.machine import cpu_model
+from pliant.run.graph.graph_session import CompiledSession, open_image
+
+ScheduleKind = Literal["static", "none", "paper", "exact"]
+"""`static` puts channels last around convolutions and gaps between rows that would share a cache's sets, and
+measures nothing; the others are choose.Kind. `paper` and `exact` add such gaps where they chose none.
+"""
+
+_INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
+_OWN_LAYOUTS = ("channels_last",)
+_IMPORTED_S = time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleReport:
+    """What a schedule chose from and what it promises.
+
+    `edges` are tensors between operators, `candidates` their layouts together, `choosable` those edges
+    that have at least three; `reorders` were inserted, `transposes` are left of the model's and these.
+    Seconds are sums of measured forms: of this schedule, and of default layouts; 0 for `none`.
+    """
+
+    kind: ScheduleKind
+    edges: int
+    candidates: int
+    choosable: int
+    sequences: int
+    conflicts: int
+    turned: int
+    reorders: int
+    transposes: int
+    predicted_s: float
+    default_s: float
+    planning_s: float
+    measured: int
+
+    @property
+    def gain(self) -> float:
+        """The fraction of the default layouts' time that the schedule promises to save."""
+        return 1.0 - self.predicted_s / self.default_s if self.default_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A graph to compile, and the report of its schedule unless it went by rule."""
+
+    graph: Graph
+    report: ScheduleReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """Processor seconds of all `n` operators `op`: default layouts, chosen ones, and plain loops.
+
+    `loops_s` is of loops i-j-k, `reordered_s` of the faster order of plain loops; an operator that has no
+    loops to choose among counts with its default. `has_loops`: at least one of them has.
+    """
+
+    op: str
+    n: int
+    default_s: float
+    chosen_s: float
+    loops_s: float
+    reordered_s: float
+    has_loops: bool
+
+
+@final
+class Planner:
+    """Schedules graphs for the threads of a pool; times are kept in `costs` (see `cost_file_of`).
+
+    `code` is done to each graph between simplifying and scheduling.
+    """
+
+    def __init__(
+        self,
+        kind: ScheduleKind,
+        pool: Pool,
+        library: Library,
+        costs: CostFile | None = None,
+        seed: int = 0,
+        code: Callable[[Graph], Graph] = lambda graph: graph,
+    ) -> None:
+        self.kind, self._code, self._folded = kind, code, FoldedWeights()
+        self._pool, self._library, self._seed = pool, library, seed
+        self._costs = costs or cost_file_of(library, pool.n_threads)
+
+    def plan(self, graph: Graph, without: Collection[str] = ()) -> Planned:
+        """`graph` simplified but for passes `without`, and scheduled."""
+        if self.kind == "static":
+            done = part_rows(self._code(simplify(fold_weights(graph, self._folded), without)))
+            return Planned(with_origins(lower_peak(done), graph))
+        started, source = time.perf_counter(), graph
+        graph = self._code(simplify(fold_weights(graph, self._folded), {*without, *_OWN_LAYOUTS}))
+        problem = candidates(graph)
+        measured = 0
+        if self.kind != "none":
+            wanted = keys(graph, problem)
+            table, measured = self._table(problem, wanted)
+            problem = priced(problem, wanted, table)
+        schedule = choose(problem, self.kind, self._seed)
+        applied = apply(graph, schedule.layouts, schedule.forms)
+        done = simplify(applied.graph, {*without, *(name for name in FUSING if name != "maps")})
+        done = lower_peak(done if self.kind == "none" else part_rows(done))
+        report = _report(
+            self.kind, schedule, problem, done, applied.n_reorders, started, measured, self._pool.n_threads
+        )
+        return Planned(with_origins(done, source), report)
+
+    def problem(self, graph: Graph) -> Problem:
+        """The choice for a graph that is simplified already, every time measured."""
+        problem = candidates(graph)
+        wanted = keys(graph, problem)
+        return priced(problem, wanted, self._table(problem, wanted)[0])
+
+    def operators(self, graph: Graph) -> list[OperatorTime]:
+        """Where the time of a simplified graph goes, by operator: plain loops, default and chosen layouts."""
+        problem = candidates(graph)
+        wanted = keys(graph, problem, all_loops=True)
+        table, _ = self._table(problem, wanted)
+        ready = priced(problem, wanted, table)
+        schedule = choose(ready, "exact", self._seed)
+        found: dict[str, OperatorTime] = {}
+        for node, every, operator, form in zip(
+            graph.nodes, problem.operators, ready.operators, schedule.forms, strict=True
+        ):
+            default_s = table[wanted.forms[operator.name, 0]]
+            plain = {
+                form.variant: table[wanted.forms[operator.name, i]]
+                for i, form in enumerate(every.forms)
+                if form.variant in LOOPS
+            }
+            row = found.get(node.op, OperatorTime(node.op, 0, 0.0, 0.0, 0.0, 0.0, False))
+            found[node.op] = OperatorTime(
+                node.op,
+                row.n + 1,
+                row.default_s + default_s,
+                row.chosen_s + ready.form_s(operator, form, schedule.layouts),
+                row.loops_s + plain.get("ijk", default_s),
+                row.reordered_s + min(plain.values(), default=default_s),
+                row.has_loops or bool(plain),
+            )
+        return list(found.values())
+
+    def _table(self, problem: Problem, wanted: Keys) -> tuple[dict[str, float], int]:
+        """Every time asked for: those kept, and those measured now, operator by operator.
+
+        Times are processor seconds of one thread that does all units, cut as for all threads: on a busy
+        machine nothing else is stable enough to choose by.
+        """
+        table = self._costs.load()
+        groups: list[list[str]] = [
+            [wanted.forms[o.name, i] for i in range(len(o.forms)) if (o.name, i) in wanted.forms]
+            for o in problem.operators
+        ]
+        groups += [[key] for key in wanted.reorders.values()]
+        missing = [key for key in wanted.samples if key not in table]
+        if not missing:
+            return table, 0
+        images = {key: make_image(wanted.samples[key], self._target) for key in missing}
+        addresses({name: k for image in images.values() for name, k in kernels(image).items()}, self._library)
+        with Pool(1, self._library) as pool:
+            for group in groups:
+                # All forms of an operator are measured beside each other, or their ratios would drift.
+                if any(key not in table for key in group):
+                    runs = {
+                        key: self._opened(wanted.samples[key], images.get(key), pool)
+                        for key in dict.fromkeys(group)
+                    }
+                    table |= measure(runs, time.thread_time, group[0])
+        self._costs.add({key: table[key] for key in wanted.samples})
+        return table, len(missing)
+
+    @property
+    def _target(self) -> Target:
+        return Target(self._library.isa, self._pool.n_threads)
+
+    def _opened(self, sample: Graph, image: Image | None, pool: Pool) -> Run:
+        image = image or make_image(sample, self._target)
+        if not image.calls:
+            return _nothing
+        session = open_image(image, pool, self._library)
+        rng = np.random.default_rng(0)
+        # Divisors must not be 0, and indices must not be 1 in a dimension of length 1.
+        indices = {node.inputs[1] for node in sample.nodes if node.op in _INDEXING}
+        feeds = {
+            x: (
+                rng.standard_normal(t.shape)
+                if t.numpy.kind == "f"
+                else np.full(t.shape, 0 if x in indices else 1)
+            ).astype(t.numpy)
+            for x, t in session.program.inputs.items()
+        }
+        return partial(_again, session, feeds, session.run(feeds))
+
+
+def _again(session: CompiledSession, *held: object) -> None:
+    session.repeat()
+
+
+def _nothing() -> None:
+    """A form that is other tensors' bytes takes no time."""
+
+
+def _report(
+    kind: Kind,
+    schedule: Schedule,
+    problem: Problem,
+    done: Graph,
+    n_reorders: int,
+    started: float,
+    measured: int,
+    n_threads: int,
+) -> ScheduleReport:
+    default = problem.default
+    return ScheduleReport(
+        kind=kind,
+        edges=schedule.n_edges,
+        candidates=schedule.n_candidates,
+        choosable=schedule.n_choosable,
+        sequences=schedule.n_sequences,
+        conflicts=schedule.n_conflicts,
+        turned=sum(schedule.layouts[e] != default[e] for e in problem.edges),
+        reorders=n_reorders,
+        transposes=sum(node.op == "Transpose" for node in done.nodes),
+        predicted_s=schedule.seconds / n_threads,
+        default_s=schedule.default_s / n_threads,
+        planning_s=time.perf_counter() - started,
+        measured=measured,
+    )
+
+
+@cache
+def cost_file_of(library: Library, n_threads: int) -> CostFile:
+    """Where the times of these kernels on this CPU are kept: another compiler, or other sources, start anew.
+
+    A time is looked up by the whole text of what ran, so that other changes ask for other times.
+    """
+    versions = (library.isa, library.compiler, generator_version(), lowering_version())
+    version = "\n".join(map(str, versions))
+    if None in versions:
+        version += f"\n{_IMPORTED_S}"  # source that changes while it runs: for this process only
+    return cost_file(library.cache, cpu_model(), n_threads, version)

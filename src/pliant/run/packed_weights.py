@@ -1,0 +1,64 @@
+"""Constants in the form kernels want, made once and shared by all images of a model. Knows no kernel."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.executable.image import Image
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+
+_DROP_EVERY_BYTES = 1 << 22
+_SMALL_BYTES = 1 << 14
+"""A constant up to this is copied: one that is mapped takes the 64 KB around it that the system maps too."""
+
+
+@final
+class SharedWeights:
+    """Weights of several images, each held once.
+
+    A packed constant's name says its form, its source array whose values it holds: where both are equal,
+    so are the bytes. `drop_pages` tells the system that mapped sources need not stay in memory.
+    """
+
+    def __init__(self, drop_pages: Callable[[], None] = lambda: None) -> None:
+        self._drop_pages = drop_pages
+        # Sources are kept alive, so that an id stays the array's own.
+        self._packed: dict[tuple[str, int, int], tuple[np.ndarray, np.ndarray | None]] = {}
+
+    def keep(self, used: Sequence[Mapping[str, np.ndarray]]) -> None:
+        """Let go of packed forms that are in none of `used`."""
+        held = {id(array) for weights in used for array in weights.values()}
+        self._packed = {key: form for key, form in self._packed.items() if id(form[0]) in held}
+
+    def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
+        weights = {x: self._constant(x, a) for x, a in image.constants.items()}
+        since = 0
+        for name, packed in image.packed.items():
+            source = sources.get(packed.source)
+            key = (name, packed.n_bytes, id(source) if source is not None else id(packed))
+            if source is None or key not in self._packed:
+                memory = aligned_bytes(packed.n_bytes)
+                packed.fill(memory)
+                since += packed.n_bytes
+                if source is None:
+                    weights[name] = memory
+                    continue
+                self._packed[key] = (memory, source)
+            weights[name] = self._packed[key][0]
+            if since >= _DROP_EVERY_BYTES:
+                self._drop_pages()
+                since = 0
+        self._drop_pages()
+        return weights
+
+    def _constant(self, name: str, array: np.ndarray) -> np.ndarray:
+        if array.nbytes > _SMALL_BYTES:
+            return np.ascontiguousarray(array)
+        key = (name, array.nbytes, id(array))
+        if key not in self._packed:
+            copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+            copy[...] = array
+            self._packed[key] = (copy, array)
+        return self._packed[key][0]

@@ -1,0 +1,143 @@
+"""How much slower than profiled a session computes and reads lately, by its own answers. Plans nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+from pliant.ir.bounds import AdaptiveBound
+from pliant.ir.cost import CostTable, DeviceProfile, Span, SpanState, cost_table
+from pliant.ir.program import Compute, Load, Program, Step
+from pliant.plan.submodel.slowdown import Slowdown, coarse
+
+_SHORT = 0.1
+_KEPT = 0.96
+"""What plans aim for, so that of any 100 answers 95 are in time, and not on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """Seconds of one answer: on the compute lane all but its waits for loads, on the IO lane all loads."""
+
+    compute_s: float
+    reads_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a target leaves room for: `target_s` for plans, of which the smallest submodel takes `least_s`.
+
+    Both by the profile's 95th percentiles.
+    """
+
+    target_s: float
+    least_s: float
+
+    @property
+    def most(self) -> float:
+        """The greatest slowdown under which any plan keeps the target."""
+        return max(1.0, self.target_s / self.least_s)
+
+
+@final
+class DeviceDrift:
+    """How much slower than its device profile one session is lately.
+
+    The same for all input lengths: another job slows short and long inputs alike, and every answer tells of
+    all of them. Base planes that make an answer late count as slow compute does.
+    """
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self.bound = AdaptiveBound(_KEPT)
+        self.compute, self.reads = AdaptiveBound(), AdaptiveBound()
+        self._steps = Slowdown()
+        self._profile = profile
+        self._costs: dict[int, CostTable] = {}
+
+    def observe(
+        self,
+        program: Program,
+        spans: Sequence[Span],
+        n_tokens: int,
+        seconds: float,
+        room: Room,
+        bound_s: float,
+    ) -> None:
+        """`program`, bounded by `bound_s` by the profile, answered an input of `n_tokens` in `seconds`."""
+        steps, done = program.steps, _finished(program.steps, spans)
+        took = lane_times(steps, spans, seconds)
+        bound = _predicted(steps, done, self._costs_of(n_tokens))
+        late_s = took.compute_s - bound.compute_s
+        if late_s < 0:  # all that a plan takes is scaled, also what waits for reads
+            late_s *= bound_s / bound.compute_s
+        if seconds > room.target_s:  # whatever made it late, reads too
+            late_s = max(late_s, seconds - bound_s)
+        self.bound.observe(bound_s, bound_s, max(0.0, bound_s + late_s), room.target_s, room.most)
+        _observe(self.compute, bound.compute_s, took.compute_s, room)
+        _observe(self.reads, bound.reads_s, took.reads_s, room)
+        self._steps = Slowdown(
+            coarse(self.bound.factor(room.most), self._steps.factor),
+            coarse(self.reads.pace / self.compute.pace, self._steps.reads),
+        )
+
+    def slowdown(self, room: Room) -> Slowdown:
+        """What a plan must allow for, in coarse steps."""
+        return Slowdown(min(self._steps.factor, room.most), self._steps.reads)
+
+    def is_lost(self, room: Room) -> bool:
+        """Whether more than 5 % of the answers are interrupted for longer than any plan could allow for."""
+        return self.bound.factor() > room.most
+
+    def _costs_of(self, n_tokens: int) -> CostTable:
+        n = min(n_tokens, self._profile.lengths[-1])
+        if n not in self._costs:
+            self._costs[n] = cost_table(self._profile, n, "p95")
+        return self._costs[n]
+
+
+def _observe(lane: AdaptiveBound, bound_s: float, took_s: float, room: Room) -> None:
+    # Wake-ups alone make short work slow: it is weighed as if there were a tenth of the target more of it.
+    some_s = _SHORT * room.target_s
+    lane.observe(some_s + bound_s, some_s + bound_s, some_s + took_s)
+
+
+def lane_times(steps: Sequence[Step], spans: Sequence[Span], seconds: float) -> LaneTimes:
+    """How the `seconds` of one answer were spent, by its measured spans.
+
+    A layer could have started when its base planes were there and either its refinements were or its latest
+    start had come; waits until then are left out. All else counts as compute: what passes between steps, a
+    thread that wakes up late, and base planes that arrive after the latest start. A load takes from when its
+    lane and its buffer were free: one that began late was slow.
+    """
+    end_s = [span.end_s for span in spans]
+    waits_s = 0.0
+    cpu = [(steps[i], span) for i, span in enumerate(spans) if span.lane == "cpu"]
+    for (_, before), (step, span) in pairwise(cpu):
+        ready_s = max((end_s[j] for j in (*step.after, *step.prefer)), default=0.0)
+        if step.latest_start_s is not None:
+            ready_s = min(ready_s, step.latest_start_s)
+        waits_s += max(0.0, min(ready_s, span.start_s) - before.end_s)
+    reads_s, free_s = 0.0, 0.0
+    for i in _finished(steps, spans):
+        if isinstance(steps[i].work, Load):
+            ready_s = max((end_s[j] for j in steps[i].after), default=0.0)
+            reads_s += max(0.0, end_s[i] - max(free_s, ready_s))
+            free_s = end_s[i]
+    return LaneTimes(max(0.0, seconds - waits_s), reads_s)
+
+
+def _finished(steps: Sequence[Step], spans: Sequence[Span]) -> tuple[int, ...]:
+    """The numbers of the steps that ran to their end."""
+    return tuple(i for i in range(len(steps)) if spans[i].state is SpanState.RAN)
+
+
+def _predicted(steps: Sequence[Step], done: Sequence[int], costs: CostTable) -> LaneTimes:
+    """What the steps that ran should have taken by `costs`, as the planner counts them."""
+    loads = [work for i in done if isinstance(work := steps[i].work, Load)]
+    compute_s = costs.tokenise_s
+    for i in done:
+        work = steps[i].work
+        if isinstance(work, Compute):
+            busy = ("io",) if loads else ()
+            compute_s += costs.seconds(work) * costs.slowdown(work, busy)
+    return LaneTimes(compute_s, sum((costs.seconds(load) * costs.io_slowdown for load in loads), 0.0))

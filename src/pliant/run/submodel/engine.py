@@ -1,0 +1,117 @@
+"""A store's model on this machine's kernels: embedding, layers and head, one call each.
+
+Knows where weights held whole lie (`hold`); what streams in while layers run is the pipeline's business.
+"""
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.ir.program import FULL, Run
+from pliant.kernels.emit.isa import Isa, host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.models.tokenizer import Encoded
+from pliant.run.submodel.preload_buffer import PreloadBuffer
+from pliant.settings import thread_count
+from pliant.store.read import Store
+
+FULL_BITS = 32
+
+
+class Engine:
+    """Kernels, threads and arena for one store; a context manager. One run at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        n_threads: int | None = None,
+        cache: Path | None = None,
+        tokens: int = 128,
+        compute: Precise = "fp32",
+        isa: Isa | None = None,
+    ) -> None:
+        self.store = store
+        self.spec = store.spec
+        library = Library(isa or host_isa(), cache)
+        self.pool = Pool(thread_count(n_threads), library)
+        resident = [store.resident(i) for i in range(store.spec.n_layers)]
+        self.encoder = Encoder(
+            store.spec, resident, store.embeddings, store.head, library, self.pool,
+            tokens=min(tokens, store.spec.max_tokens), compute=compute,
+        )  # fmt: skip
+        self._held = PreloadBuffer()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the threads; the store stays open."""
+        self.pool.close()
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.encoder.arena_bytes
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for inputs of `tokens` tokens; a no-op when there is."""
+        if tokens > self.encoder.tokens:
+            self.encoder.reserve(tokens)
+
+    def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
+        """Fill `encoder.hidden` with the first layer's input; ids and types are int32 [T]."""
+        self.reserve(len(ids))
+        self.encoder.embed(ids, types)
+
+    def layer(self, layer: int, width: int, n_tokens: int) -> None:
+        """Run one layer with whatever weights and bits it was given."""
+        self.encoder.run(layer, width, n_tokens)
+
+    def set_bits(self, layer: int, bits: np.ndarray) -> None:
+        """Run the leading slices of `layer` with `bits`, none more than is held."""
+        self.encoder.set_bits(layer, bits)
+
+    def head(self, n_tokens: int) -> np.ndarray:
+        """Logits, float32 [labels], or the embedding vector, float32 [hidden]."""
+        return self.encoder.head(n_tokens)
+
+    def hold(self, bits: np.ndarray) -> None:
+        """Read weights into memory and run with them: `bits` int [n_layers, n_heads], 0 where not needed.
+
+        Raises StoreError when a shard is damaged.
+        """
+        self._held.fill(self.store, runs_of(bits))
+        for run in self._held.runs:
+            self.encoder.place(run.layer, run.part, run.first, run.count, self._held.address(run))
+        for layer, row in enumerate(bits):
+            self.encoder.set_bits(layer, row)
+
+    def answer(self, encoded: Encoded, layers: tuple[int, ...], width: int) -> np.ndarray:
+        """Run a submodel whose weights are held: `layers` in order, each with its leading `width` slices."""
+        n = len(encoded.ids)
+        self.embed(encoded.ids, encoded.types)
+        for layer in layers:
+            self.encoder.run(layer, width, n)
+        return self.head(n)
+
+
+def runs_of(bits: np.ndarray) -> tuple[Run, ...]:
+    """The parts that `bits`, int [n_layers, n_heads], need: neighbouring slices of one part are one run."""
+    runs = []
+    for layer, row in enumerate(np.asarray(bits)):
+        for part in range(FULL + 1):
+            wanted = row == FULL_BITS if part == FULL else (row > part) & (row != FULL_BITS)
+            edges = np.flatnonzero(np.diff(np.concatenate([[0], wanted.astype(int), [0]])))
+            runs += [
+                Run(layer, part, int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)
+            ]
+    return tuple(runs)

@@ -1,0 +1,155 @@
+"""One plan at work: where its loads land, what has arrived, and with which bits each layer runs.
+
+Knows stores, encoders and programs; tokens, answers and targets are the session's business.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.ir.cost import Span
+from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
+from pliant.plan.result import Plan
+from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.run.execute import Do, Lanes, execute
+from pliant.store.read import Extent, Store, aligned_buffer
+
+FULL_BITS = 32
+
+
+def _leading(mask: int) -> int:
+    """Planes 0, 1, ... that are there without a gap."""
+    return (~mask & (mask + 1)).bit_length() - 1
+
+
+# What a mask of arrived parts (bit p: plane p, bit 6: full fidelity) lets a slice run with.
+_BITS = np.array([FULL_BITS if mask >> FULL & 1 else _leading(mask) for mask in range(128)])
+
+Keep = Callable[[Run, np.ndarray], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run of a pipeline: measured spans, the bits every shard really ran with, the bytes read in time."""
+
+    spans: tuple[Span, ...]
+    bits: tuple[tuple[int, ...], ...]
+    read_bytes: int
+
+
+@final
+class Ring:
+    """The working buffer: one block for the layers in flight, shared by the plans of a session."""
+
+    def __init__(self) -> None:
+        self.buffer = aligned_buffer(0)
+
+    @property
+    def n_bytes(self) -> int:
+        return int(self.buffer.nbytes)
+
+    def fit(self, n_bytes: int) -> None:
+        """Be at least this large; no load may be under way."""
+        if n_bytes > self.buffer.nbytes:
+            self.buffer = aligned_buffer(n_bytes)
+
+
+@final
+class Pipeline:
+    """A plan bound to an encoder, a store and a ring. `held` int [N, M] says which planes need no load.
+
+    `io_slowdown()` dilates reads: the lane sleeps after each one. `keep` is shown every run that was read.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        encoder: Encoder,
+        ring: Ring,
+        held: np.ndarray,
+        *,
+        io_slowdown: Callable[[], float] = lambda: 1.0,
+        keep: Keep | None = None,
+    ) -> None:
+        self.plan = plan
+        self.program = lower_plan(plan)
+        self._bound: dict[int, Program] = {}
+        self._store, self._encoder, self._ring = store, encoder, ring
+        self._io_slowdown, self._keep = io_slowdown, keep
+        self._position = {layer: k for k, layer in enumerate(plan.layers)}
+        rows = held[list(plan.layers), : plan.width]
+        self._held = np.where(rows == FULL_BITS, 1 << FULL, (1 << np.minimum(rows, FULL)) - 1)
+        self._reads = _layout(self.program, plan, store)
+        self.ring_bytes = max(
+            (at + extent.n_bytes for reads in self._reads.values() for extent, at in reads), default=0
+        )
+
+    def run(
+        self, lanes: Lanes, n_tokens: int, embed: Callable[[], None], head: Callable[[], None]
+    ) -> Outcome:
+        """Run once over `n_tokens` rows. `embed` fills `encoder.hidden`, `head` reads it.
+
+        Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
+        """
+        self._ring.fit(self.ring_bytes)
+        buffer = self._ring.buffer
+        arrived = self._held.copy()
+        bits: list[tuple[int, ...]] = [()] * self.plan.n
+        n_read = 0
+
+        def compute(step: int, work: Compute) -> None:
+            if work.layer is None or work.width is None:
+                (embed if work.kernel == "embed" else head)()
+                return
+            k = self._position[work.layer]
+            row = _BITS[arrived[k]]
+            self._encoder.set_bits(work.layer, row)
+            self._encoder.run(work.layer, work.width, n_tokens)
+            bits[k] = tuple(row.tolist())
+
+        def load(step: int, work: Load) -> None:
+            nonlocal n_read
+            k = self._position[work.layer]
+            for extent, place in self._reads[work]:
+                start = time.perf_counter()
+                starts = self._store.read_extent(extent, buffer, place)
+                slower = self._io_slowdown()
+                if slower > 1:
+                    time.sleep((slower - 1) * (time.perf_counter() - start))
+                for run, at in zip(extent.runs, starts, strict=True):
+                    self._encoder.place(run.layer, run.part, run.first, run.count, buffer.ctypes.data + at)
+                    arrived[k, run.first : run.first + run.count] |= 1 << run.part
+                    n_bytes = self._store.run_bytes(run)
+                    n_read += n_bytes
+                    if self._keep is not None:
+                        self._keep(run, buffer[at : at + n_bytes])
+
+        program = self._bound.get(n_tokens)
+        if program is None:
+            program = self._bound[n_tokens] = bind(self.program, {"tokens": n_tokens})
+        spans = execute(program, Do(compute, load), lanes)
+        return Outcome(spans, tuple(bits), n_read)
+
+
+def _layout(program: Program, plan: Plan, store: Store) -> dict[Load, tuple[tuple[Extent, int], ...]]:
+    """Each load's reads and where they land: layers take turns in the slots of a ring of `window`."""
+    loads = [step.work for step in program.steps if isinstance(step.work, Load)]
+    layers = list(dict.fromkeys(load.layer for load in loads))
+    reads = {load: store.plan_reads(load.runs) for load in loads}
+    sizes = {layer: sum(e.n_bytes for w in loads if w.layer == layer for e in reads[w]) for layer in layers}
+    slot = max(sizes.values(), default=0)
+    n_slots = min(plan.window, len(layers)) if plan.is_pipelined else len(layers)
+    free = {layer: (i % max(1, n_slots)) * slot for i, layer in enumerate(layers)}
+    placed = {}
+    for load in loads:
+        spots = []
+        for extent in reads[load]:
+            spots.append((extent, free[load.layer]))
+            free[load.layer] += extent.n_bytes
+        placed[load] = tuple(spots)
+    return placed

@@ -1,0 +1,187 @@
+"""What a session is asked for, and the plan that a store and a device give for it. Reads and runs nothing."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pliant.arrays import Float, Int
+from pliant.errors import InputError
+from pliant.ir.cost import Budget, cost_table
+from pliant.ir.device import DeviceProfile
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.result import Grid, Plan
+from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
+from pliant.plan.submodel.io_plan import fidelity, weights_of
+from pliant.plan.submodel.plan_options import OURS, PlanOptions
+from pliant.plan.submodel.preload_set import hold_in_order
+from pliant.plan.submodel.search import plan as make_plan
+from pliant.plan.submodel.shape import StoreShape, store_shape
+from pliant.plan.submodel.slowdown import Slowdown, slowed
+from pliant.settings import thread_count
+from pliant.store.manifest import Manifest
+
+_WIDER = 1.0
+"""Planes by which slices beyond the narrowest width wait for room in the buffer, as not all run them."""
+
+_LEAST_S = 1e-6
+"""A target that only the smallest submodel is ever planned for."""
+
+
+MARGIN = 0.05
+"""The part of a target that is kept, by default, for what is on no lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
+
+    `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
+    place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into.
+    `yields` lets go of half the preload buffer whenever the system reports that memory is short. `adapts`
+    plans for compute and reads as they were observed lately, not as they were profiled.
+    """
+
+    latency_s: float
+    preload_bytes: int = 0
+    length: int = 64
+    n_threads: int = field(default_factory=thread_count)
+    is_anytime: bool = True
+    best_effort: bool = False
+    compute: Precise = "fp32"
+    yields: bool = True
+    adapts: bool = True
+    plan: PlanOptions = OURS
+    margin: float = MARGIN
+    working_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.n_threads < 1:
+            raise InputError(
+                f"a session needs a length and a number of threads of at least 1, not {self.length} and "
+                f"{self.n_threads}."
+            )
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.latency_s, self.preload_bytes, self.working_bytes)
+
+    @property
+    def planning(self) -> PlanOptions:
+        """How such a session plans."""
+        return replace(
+            self.plan,
+            is_anytime=self.is_anytime,
+            best_effort=self.best_effort or self.plan.best_effort,
+            margin=self.margin,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """All that planning needs of one store on one device.
+
+    Without measured importance all shards are alike; without measured accuracy the largest submodel wins.
+    """
+
+    shape: StoreShape
+    profile: DeviceProfile
+    importance: Float[np.ndarray, "N M"]
+    accuracy: ExpectedAccuracy | None
+
+    def bucket(self, n_tokens: int) -> int:
+        """The profiled length that inputs of `n_tokens` are planned with."""
+        lengths = self.profile.lengths
+        return next((n for n in lengths if n >= n_tokens), lengths[-1])
+
+    def plan(
+        self,
+        options: SessionOptions,
+        n_tokens: int,
+        *,
+        held: Int[np.ndarray, "N M"] | None = None,
+        arena_bytes: int = 0,
+        slowdown: Slowdown = Slowdown(),  # noqa: B008 - frozen
+        is_promised: bool = False,
+    ) -> Plan:
+        """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
+
+        It keeps the target even when the device is slower than profiled by `slowdown`. With `held`, where no
+        plan keeps the target, it is the smallest submodel, unless `is_promised`.
+
+        Raises BudgetError naming the nearest feasible target.
+        """
+        length, how = self.bucket(n_tokens), options.planning
+        best_effort = how.best_effort or (held is not None and not is_promised)
+        made = make_plan(
+            self.shape,
+            slowed(cost_table(self.profile, length, "p95"), slowdown),
+            options.budget,
+            self.importance,
+            replace(how, best_effort=best_effort),
+            expected=slowed(cost_table(self.profile, length, "median"), slowdown),
+            held=held,
+            accuracy=None if self.accuracy is None else self.accuracy.grid,
+            arena_bytes=arena_bytes,
+        )
+        made = replace(made, accuracy_interval=self.interval(made.expected_accuracy))
+        if slowdown == Slowdown():
+            return made
+        return replace(made, reasons=(slowdown.reason, *made.reasons), slowdown=slowdown)
+
+    def least_s(self, options: SessionOptions, n_tokens: int, held: Int[np.ndarray, "N M"]) -> float:
+        """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
+        hurried = replace(options, latency_s=_LEAST_S, best_effort=True)
+        return self.plan(hurried, n_tokens, held=held).latency_p95_s
+
+    def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
+        """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""
+        if bits == plan.bits or self.accuracy is None:
+            return plan.expected_accuracy
+        weights = weights_of(self.importance[list(plan.layers), : plan.width])
+        known = curves(self.accuracy.grid, errors)
+        return known.at(plan.n, plan.width, fidelity(bits, weights, errors))
+
+    def interval(self, accuracy: float | None) -> AccuracyInterval | None:
+        """The 95 % interval of an expected accuracy; None where nothing was measured."""
+        return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
+
+    def resident(
+        self, options: SessionOptions, *, arena_bytes: int = 0
+    ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
+        """The plan for inputs of `options.length`, and what is kept in memory for inputs of every length.
+
+        That is planes of every shard, 32 for full fidelity, in an order that depends on the store and its
+        disk alone, not on target or length (`hold_in_order`). So of two sessions on one device, the one with
+        more time and as much memory, or the other way round, expects no worse an answer at any length that
+        both have in reach. Another preload rule than "first", such as the paper's, holds what its plan wants.
+
+        Raises BudgetError naming the nearest feasible target.
+        """
+        if options.planning.preload == "first":
+            held = self._held(options.preload_bytes)
+            # Only the length that is planned for is promised; longer inputs run as well as they can.
+            return self.plan(
+                options, options.length, held=held, arena_bytes=arena_bytes, is_promised=True
+            ), held
+        plan = self.plan(options, options.length, arena_bytes=arena_bytes)
+        held = np.zeros(self.importance.shape, np.int64)
+        held[list(plan.layers), : plan.width] = plan.held
+        return plan, held
+
+    def _held(self, n_bytes: int) -> Int[np.ndarray, "N M"]:
+        """What a buffer of `n_bytes` holds of the whole model."""
+        shape, disk = self.shape, self.profile.disk_p95
+        seek = disk.latency_s * disk.bandwidth_Bps / shape.plane_bytes
+        return hold_in_order(shape, shape.n_layers, shape.n_slices, n_bytes, seek=seek, wider=_WIDER)
+
+
+def planner_of(manifest: Manifest, profile: DeviceProfile) -> Planner:
+    """The planner for a store of `manifest` on the device of `profile`."""
+    spec = manifest.spec
+    table = manifest.importance
+    return Planner(
+        shape=store_shape(spec),
+        profile=profile,
+        importance=np.asarray(table or np.ones((spec.n_layers, spec.n_heads)), np.float64),
+        accuracy=None if manifest.accuracy is None else expected_accuracy(manifest.accuracy),
+    )

@@ -1,0 +1,62 @@
+"""Compressed shards that stay between runs: the preload buffer (STI 3.1). Knows runs and bytes, not plans."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from pliant.ir.program import FULL, Run
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.plan.submodel.shape import FULL_BITS
+from pliant.store.read import Store
+
+
+class PreloadBuffer:
+    """One block of memory for each run held. Must not change while a run is under way."""
+
+    def __init__(self) -> None:
+        self._held: dict[Run, np.ndarray] = {}
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(self._held)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of weights held."""
+        return sum(block.nbytes for block in self._held.values())
+
+    def planes(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Planes held of every shard without a gap, 32 for full fidelity: int64 [N, M] of `shape`."""
+        parts = np.zeros((*shape, FULL + 1), bool)
+        for run in self._held:
+            parts[run.layer, run.first : run.first + run.count, run.part] = True
+        planes = np.cumprod(parts[..., :FULL], axis=-1).sum(axis=-1)
+        return np.where(parts[..., FULL], FULL_BITS, planes).astype(np.int64)
+
+    def address(self, run: Run) -> int:
+        """Where the first slice of a run that is held lies."""
+        return int(self._held[run].ctypes.data)
+
+    def fill(self, store: Store, wanted: Iterable[Run]) -> None:
+        """Hold exactly `wanted`: read what is missing, then let go of the rest.
+
+        Raises StoreError on damage and then holds what it held, since kernels may still point there.
+        """
+        held = {run: self._held[run] if run in self._held else _read(store, run) for run in wanted}
+        self._held = held
+
+    def keep(self, run: Run, payload: np.ndarray) -> None:
+        """Hold a copy of what was read of `run`, on a cache line of its own."""
+        self._held[run] = _copy(payload)
+
+
+def _read(store: Store, run: Run) -> np.ndarray:
+    block = aligned_bytes(store.run_bytes(run))
+    store.read(run, block)
+    return block
+
+
+def _copy(payload: np.ndarray) -> np.ndarray:
+    block = aligned_bytes(payload.nbytes)
+    block[:] = payload
+    return block

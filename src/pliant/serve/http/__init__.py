@@ -1,0 +1,1 @@
+"""HTTP: connections, limits, paths, who may ask."""

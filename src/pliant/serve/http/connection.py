@@ -1,0 +1,239 @@
+"""An HTTP/1.1 connection that waits for no slow client. Knows bytes and time, no path and no token."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from pliant.serve.http.client_budget import ByteBudget
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.places import Places
+
+_HEALTH = b"/v2/health/"
+OnRefused = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the connections of a server share: limits, places, bytes of answers that nobody has read yet.
+
+    `on_refused` hears the status of each request that is refused before it reaches the application.
+    """
+
+    limits: Limits
+    places: Places
+    answers: ByteBudget
+    on_refused: OnRefused
+
+
+def guarded(limits: Limits, on_refused: OnRefused = lambda status: None) -> Callable[..., asyncio.Protocol]:
+    """uvicorn's protocol within `limits`: what makes one for each connection."""
+    answers = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
+    return partial(_Guarded, Shared(limits, Places(limits), answers, on_refused))
+
+
+class _Guarded(HttpToolsProtocol):
+    """Bounds the head's size and number of lines, the time it may take to come, and that to read an answer.
+
+    uvicorn itself waits for a head for ever, and keeps all of it (a "slowloris" needs no more). Where there
+    are more connections than places, those that have brought no request are closed for newer ones.
+    """
+
+    def __init__(self, shared: Shared, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.limits, self._shared = shared.limits, shared
+        self.address = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._head_since_s = self._heard_s = 0.0
+        self._is_in_head = True
+        self._is_leaving = False
+        self._has_place = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self._has_place = self._shared.places.enter(self, self.address)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._shared.places.leave(self)
+        self._shared.answers.release(self)
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset the connection
+        super().connection_lost(exc)
+
+    def evict(self) -> None:
+        """Another needs its place, or its answer's room: close it, telling who has begun a request."""
+        is_reading = self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        elif self._head_bytes or is_reading:
+            why = "this request came slowly, and others needed its place; try again."
+            self._refuse(503, why, ("retry-after: 1",))
+        else:
+            self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+                self._expect_head()
+            self._head_bytes += len(data)
+            self._heard_s = self.loop.time()
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > self.limits.head_bytes:
+            self._refuse(431, f"headers are longer than {self.limits.head_bytes} bytes.")
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        if len(self.headers) > self.limits.n_headers:
+            self._refuse(431, f"there are more than {self.limits.n_headers} headers.")
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head, self._head_bytes = False, 0
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self.limits.head_bytes:
+            self._refuse(431, f"{size} bytes of headers are more than {self.limits.head_bytes}.")
+            return
+        if not self._has_place and not self.url.startswith(_HEALTH):
+            self._refuse(503, "too many connections; try again.", ("retry-after: 1",))
+            return
+        super().on_headers_complete()
+        if (self._is_leaving or not self._has_place) and self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing() and self.cycle is not None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        if not self.transport.is_closing() and self.cycle is not None:
+            if not self.cycle.response_complete:
+                self._shared.places.works(self)
+            super().on_message_complete()
+            if self.cycle.response_complete:
+                self._expect_head()
+
+    def on_response_complete(self) -> None:
+        is_last = not self.pipeline
+        super().on_response_complete()
+        self._bound_unread()
+        if not is_last or self.transport.is_closing():
+            return
+        self._shared.places.waits(self)
+        if self.cycle.more_body:  # answered without it, but the next head comes behind it
+            self._timer = self.loop.call_later(self.limits.body_s, self.transport.close)
+        elif self._head_bytes:
+            self._expect_head()
+
+    def shutdown(self) -> None:
+        """A request whose head is on its way, or that the connection was made for, is still answered."""
+        self._is_leaving = True
+        if self.cycle is not None and not self._head_bytes:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    def _expect_head(self) -> None:
+        self._head_since_s = self._heard_s = self.loop.time()
+        self._wait_for_head()
+
+    def _wait_for_head(self) -> None:
+        self._stop_timer()
+        wait_s = min(self._head_due_s - self.loop.time(), self.limits.stall_s)
+        self._timer = self.loop.call_later(wait_s, self._check_head)
+
+    @property
+    def _head_due_s(self) -> float:
+        """When the head is late: as a whole, or since the last of its bytes."""
+        due_s = self._head_since_s + self.limits.head_s
+        return min(due_s, self._heard_s + self.limits.stall_s) if self._head_bytes else due_s
+
+    def _check_head(self) -> None:
+        if self.loop.time() < self._head_due_s:
+            self._wait_for_head()
+        elif self._head_bytes:
+            self._refuse(
+                408,
+                f"the request's head took longer than {self.limits.head_s:g} s, or stood still for "
+                f"{self.limits.stall_s:g} s.",
+            )
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        """Begin the next request, once the client has read the answers to those before it.
+
+        The answer to each would else lie in memory, for a client that sends requests and reads nothing.
+        """
+        if cycle.more_body:
+            self._shared.places.reads(self)
+        else:
+            self._shared.places.works(self)
+        super()._start_asgi_task(cycle, partial(self._when_read, cycle, app))
+
+    async def _when_read(self, cycle: Any, app: Any, *asgi: Any) -> None:
+        await self.flow.drain()
+        if self.transport.is_closing():
+            cycle.disconnected = True
+        else:
+            await app(*asgi)
+
+    def _bound_unread(self) -> None:
+        """What the client has not read yet takes room among the answers, and is given up after `write_s`."""
+        self._shared.answers.release(self)
+        if self._unread is not None:
+            self._unread.cancel()
+        n_unread = self.transport.get_write_buffer_size()
+        if not n_unread:
+            return
+        if self._shared.answers.take(self, n_unread):
+            self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
+        else:
+            self.transport.abort()
+
+    def _abort_unread(self) -> None:
+        if self.transport is not None and self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+    def _refuse(self, status: int, why: str, more: tuple[str, ...] = ()) -> None:
+        """Answer by hand and hang up: there is no request to hand on."""
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        self._shared.on_refused(status)
+        body = msgspec.json.encode({"error": why})
+        lines = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}",
+            "content-type: application/json",
+            f"content-length: {len(body)}",
+            "connection: close",
+            *more,
+        )
+        self.transport.write("\r\n".join((*lines, "\r\n")).encode() + body)
+        self.transport.close()
+        self._bound_unread()  # closing waits until all of it is sent

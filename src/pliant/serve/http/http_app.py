@@ -1,0 +1,300 @@
+"""A node's paths over HTTP: who may ask, how a body is read, what an error looks like. Knows no route."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.route.node_identity import NODE_HEADER, mismatch, read_identity
+from pliant.route.node_messages import (
+    CURVE_HEADER,
+    LIMIT_BYTES,
+    ROUTE_HEADER,
+    RouteMessage,
+    Spent,
+    decode_route,
+    encode_told,
+)
+from pliant.route.predecessors import Listener
+from pliant.serve.http.bodies import Bodies
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.openapi import document
+from pliant.serve.http.security import Tokens
+from pliant.serve.node.metrics import TEXT
+from pliant.serve.node.serving_node import Call, Node
+from pliant.serve.protocol.inference import BINARY, HEADER_LENGTH, JSON, Body, header_bytes, shown_shape
+from pliant.serve.protocol.oip_tensors import DATATYPES
+from pliant.serve.upstream.ask import EXPLAIN_PATH
+from pliant.serve.upstream.callback import Callbacks
+from pliant.serve.upstream.upstreams import CURVE_PATH, MISMATCH, REQUEST_HEADER, TELL_PATH
+
+EXTENSIONS = ("binary_tensor_data", "pliant_route")
+_HEALTH = "/v2/health/"
+_OF_NODES = (CURVE_PATH, TELL_PATH)
+_ROUTE = ROUTE_HEADER.lower().encode()
+_LONGEST_ID = 64
+_Answer = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(
+    node: Node,
+    tokens: Tokens,
+    version: str,
+    callbacks: Callbacks = Callbacks(),  # noqa: B008 - frozen
+) -> ASGIApp:
+    """The ASGI application of `node`; everything but its health asks for a token, where there are any.
+
+    What nodes say to each other asks for a peer's. `callbacks` say where these may be told of changes.
+    """
+    paths = _Paths(node, version, tokens, callbacks)
+    name = node.served.signature.name
+    routes = [
+        Route("/v2/health/live", paths.live, methods=["GET"]),
+        Route("/v2/health/ready", paths.ready, methods=["GET"]),
+        Route("/v2", paths.server, methods=["GET"]),
+        Route("/metrics", paths.metrics, methods=["GET"]),
+        Route("/openapi.json", paths.openapi, methods=["GET"]),
+        Route(CURVE_PATH, paths.curve, methods=["GET"]),
+        Route(TELL_PATH, paths.tell, methods=["POST"]),
+        Route(EXPLAIN_PATH, paths.explain, methods=["GET"]),
+    ]
+    for base in (f"/v2/models/{name}", f"/v2/models/{name}/versions/1"):
+        routes += [
+            Route(base, paths.model, methods=["GET"]),
+            Route(f"{base}/ready", paths.model_ready, methods=["GET"]),
+            Route(f"{base}/infer", paths.infer, methods=["POST"]),
+        ]
+    handlers: Any = {
+        PliantError: _failed,
+        HTTPException: _http,
+        ClientDisconnect: _gone,
+        Exception: _broken,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return _Guard(app, node, tokens, frozenset(route.path for route in routes))
+
+
+class _Guard:
+    """Before everything else: a token, and a `Connection: close` from a node that is about to leave.
+
+    Every answer is counted by its status; those to other nodes, errors too, carry this node's identity.
+    """
+
+    def __init__(self, app: ASGIApp, node: Node, tokens: Tokens, paths: frozenset[str]) -> None:
+        self._app, self._node, self._tokens, self._paths = app, node, tokens, paths
+        self._identity = [(n.lower().encode(), v.encode()) for n, v in node.identity.headers().items()]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_node = scope["path"] in _OF_NODES or any(name == _ROUTE for name, _ in scope["headers"])
+        no = self._refusal(scope, is_node)
+        identity = self._identity if is_node and no is None else ()
+        await (no or self._app)(scope, receive, self._sending(scope["path"], send, identity))
+
+    def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
+        """What a request is told that may not be made; None for one that may."""
+        if not self._tokens or scope["path"].startswith(_HEALTH):
+            return None
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"]
+        shown = given[0] if len(given) == 1 else None
+        if not self._tokens.admit(shown):
+            why = "a bearer token is asked for: `Authorization: Bearer TOKEN`."
+            return _error(401, why, {"www-authenticate": "Bearer", "connection": "close"})
+        if is_node and not self._tokens.is_peer(shown):
+            why = f"{scope['path']} and {ROUTE_HEADER} are for nodes: show a token of --peer-token-file."
+            return _error(403, why, {"connection": "close"})
+        return None
+
+    def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
+        """`send`, with what every answer carries; its status is counted."""
+        label = path if path in self._paths else "other"
+
+        async def sending(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self._node.metrics.responses.labels(label, message["status"]).inc()
+                close = [(b"connection", b"close")] if self._node.is_draining else []
+                message = {**message, "headers": [*message["headers"], *identity, *close]}
+            await send(message)
+
+        return sending
+
+
+class _Paths:
+    """One method a path."""
+
+    def __init__(self, node: Node, version: str, tokens: Tokens, callbacks: Callbacks) -> None:
+        self._node, self._version, self._tokens, self._callbacks = node, version, tokens, callbacks
+        self._bodies = Bodies(node.limits)
+        node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
+        served = node.served
+        about = document(served.signature, served.max_length, served.endpoint.best, version, bool(tokens))
+        self._openapi = _json(about).body
+
+    async def live(self, request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        is_ready = not self._node.is_draining
+        return _json({"ready": is_ready}, 200 if is_ready else 503)
+
+    async def model_ready(self, request: Request) -> Response:
+        is_ready = not self._node.is_draining
+        about = {"name": self._node.served.signature.name, "ready": is_ready}
+        return _json(about, 200 if is_ready else 503)
+
+    async def server(self, request: Request) -> Response:
+        return _json({"name": self._node.name, "version": self._version, "extensions": EXTENSIONS})
+
+    async def model(self, request: Request) -> Response:
+        model = self._node.served.signature
+        sides = [
+            [{"name": p.name, "datatype": DATATYPES[p.dtype], "shape": shown_shape(p)} for p in side]
+            for side in (model.inputs, model.outputs)
+        ]
+        about = {"name": model.name, "versions": ["1"], "platform": model.platform}
+        return _json({**about, "inputs": sides[0], "outputs": sides[1]})
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._node.metrics.text(), headers={"content-type": TEXT})
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(self._openapi, media_type=JSON)
+
+    async def infer(self, request: Request) -> Response:
+        node, start_s = self._node, self._node.clock()
+        route = self._route(request)
+        spent: Spent | None = None
+        async with self._bodies.read(request, node.limits.body_bytes) as content:
+            call = _call(request, content, route)
+            try:
+                answer = await node.infer(call)
+                _check_size(answer.body, node.limits)
+            except PliantError as error:
+                response, answering = await _failed(request, error), node.name
+            else:
+                response, answering = _answered(answer.body), answer.node
+                here_s = node.clock() - start_s  # what was kept was answered before
+                spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
+        response.headers[NODE_HEADER] = answering
+        if route is not None:
+            protocol = read_identity(request.headers).protocol
+            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent, protocol)
+        return response
+
+    async def curve(self, request: Request) -> Response:
+        """A ping: small, and answered at once."""
+        start_s = self._node.clock()
+        asked, name = request.query_params.get("model"), self._node.served.signature.name
+        if asked not in (None, name):
+            raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
+        route = self._route(request)
+        told = self._node.tell(None if route is None else route.sender)
+        protocol = read_identity(request.headers).protocol
+        return Response(encode_told(told, Spent(self._node.clock() - start_s), protocol), media_type=JSON)
+
+    async def tell(self, request: Request) -> Response:
+        if self._node.upstreams is None:
+            raise NodeError("this node has no upstreams.", status=404)
+        async with self._bodies.read(request, LIMIT_BYTES) as body:
+            self._node.upstreams.told(body)
+        return _json({})
+
+    async def explain(self, request: Request) -> Response:
+        text, most = request.query_params.get("length", ""), self._node.served.max_length
+        is_number = text.isascii() and text.isdigit() and len(text) < 12
+        if len(request.query_params.multi_items()) > 1 or not is_number or int(text) > most:
+            raise InputError(f"a length of {text[:40]!r} is none up to {most}; ask {EXPLAIN_PATH}?length=40.")
+        return _json(self._node.explain(int(text)))
+
+    def _route(self, request: Request) -> RouteMessage | None:
+        """What another node says about itself; it is one that may be told of changes from then on."""
+        text = request.headers.get(ROUTE_HEADER)
+        if text is None:
+            return None
+        route = decode_route(text)
+        reason = mismatch(self._node.identity, read_identity(request.headers))
+        if reason is not None:
+            raise NodeError(
+                f"{route.sender or 'the sender'} does not fit {self._node.name}: {reason}.", status=MISMATCH
+            )
+        address, listener = None, None
+        if route.address is not None and request.client is not None:
+            address = self._callbacks.url(route.address, request.client.host)
+        if address is not None:
+            listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
+        self._node.heard_of(route, listener)
+        return route
+
+
+def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
+    """Raises InputError for headers that cannot be."""
+    id = request.headers.get(REQUEST_HEADER)
+    if id is not None and not (0 < len(id) <= _LONGEST_ID and id.isascii() and id.isprintable()):
+        raise InputError(
+            f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} of "
+            "ASCII."
+        )
+    return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id)
+
+
+def _check_size(answer: Body, limits: Limits) -> None:
+    """Raise NodeError (422) for an answer that does not fit what is kept for one client."""
+    if len(answer.content) > limits.client_buffer_bytes:
+        raise NodeError(
+            f"the answer has {len(answer.content)} bytes; at most {limits.client_buffer_bytes} are kept for "
+            "one client. Ask for fewer outputs, or for a smaller batch.",
+            status=422,
+        )
+
+
+def _answered(answer: Body) -> Response:
+    if answer.header_bytes is None:
+        return Response(answer.content, media_type=JSON)
+    headers = {HEADER_LENGTH: str(answer.header_bytes)}
+    return Response(answer.content, media_type=BINARY, headers=headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    status, headers = 500, {}
+    if isinstance(error, InputError | RouteError):
+        status = 400
+    if isinstance(error, NodeError):
+        status = error.status
+        if error.retry_after_s is not None:
+            headers["retry-after"] = str(error.retry_after_s)
+        if status in (408, 413):
+            headers["connection"] = "close"  # the rest of the body is not waited for
+    return _error(status, str(error), headers)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    why = {404: "there is nothing here.", 405: f"{request.method} is not answered here."}
+    return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody hears it; it is counted, and no traceback is logged, with which a flood would fill a disk."""
+    return Response(status_code=499)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return _error(500, "the node failed; its log says how.", {})
+
+
+def _error(status: int, why: str, headers: dict[str, str]) -> Response:
+    return Response(msgspec.json.encode({"error": why}), status, headers, JSON)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type=JSON)

@@ -1,0 +1,268 @@
+"""The OpenAPI document of a node and its model. Knows how requests look, not how they are answered."""
+
+from typing import Any
+
+from pliant.ir.port import Port
+from pliant.serve.protocol.inference import Signature, shown_shape
+from pliant.serve.protocol.oip_tensors import DATATYPES
+
+_Json = dict[str, Any]
+_NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"}
+_SECONDS = {"type": "number", "minimum": 0, "maximum": 1000000}
+_ERROR = {
+    "description": "No, and why.",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+
+
+def document(model: Signature, max_length: int, best: float | None, version: str, has_tokens: bool) -> _Json:
+    """OpenAPI 3.1, of what this node answers to; of a request's body, its JSON form.
+
+    `best` is the accuracy that answers can have, None where it was never measured.
+    """
+    base = f"/v2/models/{model.name}"
+    paths: _Json = {
+        "/v2/health/live": _get("Whether the node runs.", _json("Live"), is_open=True),
+        "/v2/health/ready": _get("Whether the node takes requests.", _states("Ready"), is_open=True),
+        "/v2": _get("The node and its extensions.", _json("Server")),
+        base: _get("The model's inputs and outputs.", _json("Model")),
+        f"{base}/ready": _get("Whether the model takes requests.", _states("ModelReady")),
+        f"{base}/infer": {"post": _infer()},
+        "/v2/pliant/curve": _get("How long this node takes, by length.", _json("Any")),
+        "/v2/pliant/route": {"get": _explain(max_length)},
+        "/v2/pliant/tell": {"post": _tell()},
+        "/metrics": _get(
+            "Counters for Prometheus.",
+            {"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+        ),
+    }
+    components: _Json = {"schemas": _schemas(model, best or 0.0)}
+    about: _Json = {
+        "openapi": "3.1.0",
+        "info": {"title": f"pliant node: {model.name}", "version": version},
+        "paths": paths,
+        "components": components,
+    }
+    if has_tokens:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        about["security"] = [{"token": []}]
+        for path in paths.values():
+            for operation in path.values():
+                if "security" not in operation:
+                    operation["responses"] |= {"401": _ERROR, "403": _ERROR}
+    return about
+
+
+def _get(summary: str, responses: _Json, is_open: bool = False) -> _Json:
+    operation: _Json = {"summary": summary, "responses": responses}
+    return {"get": {**operation, "security": []} if is_open else operation}
+
+
+def _json(schema: str) -> _Json:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"200": {"description": "As it is.", "content": content}}
+
+
+def _states(schema: str) -> _Json:
+    """200 where it is ready, 503 where it is not or no longer, with the same form of body."""
+    ready = _json(schema)
+    return {**ready, "503": {**ready["200"], "description": "It does not, or no longer."}}
+
+
+def _explain(max_length: int) -> _Json:
+    schema = {"type": "integer", "minimum": 0, "maximum": max_length}
+    length = {"name": "length", "in": "query", "required": True, "schema": schema}
+    responses = {**_json("Any"), "400": _ERROR}
+    return {
+        "summary": "What this node would choose, and why.",
+        "parameters": [length],
+        "responses": responses,
+    }
+
+
+def _tell() -> _Json:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Word"}}}
+    no = {str(status): _ERROR for status in (400, 404, 408, 413, 415)}
+    return {
+        "summary": "Another node's curve has changed.",
+        "requestBody": {"required": True, "content": body},
+        "responses": {**_json("Any"), **no},
+    }
+
+
+def _infer() -> _Json:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}
+    no = {str(status): _ERROR for status in (400, 408, 409, 413, 415, 422, 431, 500, 503, 508)}
+    yes = _json("InferResponse")
+    yes["200"]["content"]["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        "summary": "An answer to one input.",
+        "requestBody": {"required": True, "content": body},
+        "responses": {**yes, **no},
+    }
+
+
+def _schemas(model: Signature, best: float) -> _Json:
+    inputs = {port.name: _input(port) for port in model.inputs}
+    ways = [[inputs[name] for name in sorted(way)] for way in model.alternatives]
+    return {
+        "Any": {"type": "object"},
+        "Error": _object({"error": {"type": "string"}}),
+        "Live": _object({"live": {"type": "boolean"}}),
+        "Ready": _object({"ready": {"type": "boolean"}}),
+        "ModelReady": _object({"name": {"const": model.name}, "ready": {"type": "boolean"}}),
+        "Server": _object(
+            {
+                "name": {"type": "string"},
+                "version": {"type": "string"},
+                "extensions": {"type": "array", "items": {"type": "string"}},
+            }
+        ),
+        "Model": _object(
+            {
+                "name": {"const": model.name},
+                "platform": {"type": "string"},
+                "inputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
+                "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Port"}},
+            }
+        ),
+        "Port": _object(
+            {
+                "name": {"type": "string"},
+                "datatype": {"enum": sorted(DATATYPES.values())},
+                "shape": {"type": "array", "items": {"type": "integer", "minimum": -1}},
+            }
+        ),
+        "InferRequest": {
+            "type": "object",
+            "required": ["inputs"],
+            "properties": {
+                "id": {"type": "string"},
+                "parameters": _terms(best),
+                "inputs": {"oneOf": [_sequence(way) for way in ways]},
+                "outputs": {
+                    "type": "array",
+                    "maxItems": 1,
+                    "items": {
+                        "type": "object",
+                        "required": ["name"],
+                        "properties": {"name": {"enum": [port.name for port in model.outputs]}},
+                    },
+                },
+            },
+        },
+        "Word": {
+            "type": "object",
+            "required": ["node", "points", "through"],
+            "properties": {
+                "node": _NAME,
+                "points": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": 1,
+                    "items": {
+                        "type": "array",
+                        "prefixItems": [{"enum": [0, 1, 40]}, _SECONDS],
+                        "items": False,
+                        "minItems": 2,
+                        "maxItems": 2,
+                    },
+                },
+                "through": {"type": "array", "items": _NAME, "maxItems": 128},
+                "spent_s": _SECONDS,
+            },
+        },
+        "InferResponse": {
+            "type": "object",
+            "required": ["model_name", "outputs"],
+            "properties": {
+                "model_name": {"const": model.name},
+                "id": {"type": "string"},
+                "parameters": _said(),
+                "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/Tensor"}},
+            },
+        },
+        "Tensor": {
+            "type": "object",
+            "required": ["name", "datatype", "shape", "data"],
+            "properties": {
+                "name": {"enum": [port.name for port in model.outputs]},
+                "datatype": {"enum": sorted(DATATYPES.values())},
+                "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+                "data": {"type": "array"},
+            },
+        },
+    }
+
+
+def _terms(best: float) -> _Json:
+    """Of a request: how soon, how accurate at least."""
+    deadline = {"type": "number", "exclusiveMinimum": 0, "maximum": 1000000}
+    floor = {"type": "number", "minimum": 0, "maximum": best}
+    return {
+        "type": "object",
+        "properties": {
+            "binary_data_output": {"type": "boolean"},
+            "deadline_s": {
+                **deadline,
+                "description": "Seconds, in which to answer as well as can be; 503 where none is in time.",
+            },
+            "best_effort": {
+                "type": "boolean",
+                "description": "Rather a late answer, the soonest there is, than none.",
+            },
+            "accuracy_floor": {**floor, "description": "The least accuracy of the answer, a fraction."},
+        },
+    }
+
+
+def _said() -> _Json:
+    """Of an answer: its expected accuracy, why layers may be left out, and whether it came in time."""
+    return {
+        "type": "object",
+        "properties": {
+            "accuracy": {"type": "number", "minimum": 0, "maximum": 1},
+            "cut": {"enum": ["none", "trained", "measured", "untrained"]},
+            "met": {"type": "boolean"},
+        },
+    }
+
+
+def _sequence(items: list[_Json]) -> _Json:
+    n = len(items)
+    return {"type": "array", "prefixItems": items, "items": False, "minItems": n, "maxItems": n}
+
+
+def _input(port: Port) -> _Json:
+    """An input as JSON; where dimensions are open, one of the shapes it may have."""
+    shape = [1 if d < 0 else d for d in shown_shape(port)]
+    n = 1
+    for d in shape:
+        n *= d
+    return {
+        "type": "object",
+        "required": ["name", "shape", "datatype", "data"],
+        "properties": {
+            "name": {"const": port.name},
+            "shape": {"const": shape},
+            "datatype": {"const": DATATYPES[port.dtype]},
+            "data": {"type": "array", "items": _element(port.dtype), "minItems": n, "maxItems": n},
+        },
+    }
+
+
+def _element(dtype: str) -> _Json:
+    if dtype == "bytes":
+        return {"type": "string"}
+    if dtype == "bool":
+        return {"type": "boolean"}
+    if dtype.startswith(("int", "uint")):
+        bits = int(dtype.lstrip("uint"))
+        low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        return {"type": "integer", "minimum": low, "maximum": high}
+    most = 60000.0
+    return {"type": "number", "minimum": -most, "maximum": most}
+
+
+def _object(properties: _Json) -> _Json:
+    return {"type": "object", "required": list(properties), "properties": properties}

@@ -1,0 +1,127 @@
+"""Which connections a node keeps where there are more than it has places for."""
+
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+from pliant.serve.http.limits import Limits
+
+
+class Evictable(Protocol):
+    """A connection that can be closed for another's sake; it hears of it once, and has left by then."""
+
+    def evict(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Client:
+    """One address: how many connections it has, and those that may be closed, in order of age.
+
+    `new` have not brought a whole head yet, `idle` wait for another request, `reading` send a body.
+    """
+
+    n: int = 0
+    new: dict[Evictable, None] = field(default_factory=dict)
+    idle: dict[Evictable, None] = field(default_factory=dict)
+    reading: dict[Evictable, None] = field(default_factory=dict)
+
+    @property
+    def oldest(self) -> Evictable | None:
+        """The connection to close first: one that has brought no request, as half-sent heads do."""
+        return next(iter(self.new or self.idle or self.reading), None)
+
+    def forget(self, connection: Evictable) -> None:
+        """It is none of those that may be closed."""
+        for those in (self.new, self.idle, self.reading):
+            those.pop(connection, None)
+
+
+@final
+class Places:
+    """Places of connections, bounded in all and for each client's address.
+
+    A connection may be closed for another's sake until a whole request has come. Where there is no
+    place for a new one, the oldest of those is closed: of the same address where that has as many as it
+    may, else of the address with most. So half-sent requests, however many, only push each other out.
+    Where all connections work, a new one gets one of `n_reserved_connections` places, and may ask for
+    the node's health only.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._clients: dict[str, _Client] = {}
+        self._addresses: dict[Evictable, str] = {}
+        self._reserved: dict[Evictable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._addresses) + len(self._reserved)
+
+    def enter(self, connection: Evictable, address: str) -> bool:
+        """A new connection; another may have been evicted for it.
+
+        False where it may only ask for the node's health.
+        """
+        if not self._make_room(address):
+            self._reserve(connection)
+            return False
+        client = self._clients.setdefault(address, _Client())
+        client.n += 1
+        client.new[connection] = None
+        self._addresses[connection] = address
+        return True
+
+    def reads(self, connection: Evictable) -> None:
+        """The head of a request is complete."""
+        client = self._client(connection)
+        if client is not None:
+            client.forget(connection)
+            client.reading[connection] = None
+
+    def works(self, connection: Evictable) -> None:
+        """A request is complete: the connection is not closed before that is answered."""
+        client = self._client(connection)
+        if client is not None:
+            client.forget(connection)
+
+    def waits(self, connection: Evictable) -> None:
+        """Its requests are answered: it waits for another."""
+        client = self._client(connection)
+        if client is not None:
+            client.forget(connection)
+            client.idle[connection] = None
+
+    def leave(self, connection: Evictable) -> None:
+        """It is closed; safe to say twice."""
+        self._reserved.pop(connection, None)
+        client, address = self._client(connection), self._addresses.pop(connection, None)
+        if client is None or address is None:
+            return
+        client.n -= 1
+        client.forget(connection)
+        if not client.n:
+            del self._clients[address]
+
+    def _client(self, connection: Evictable) -> _Client | None:
+        address = self._addresses.get(connection)
+        return None if address is None else self._clients[address]
+
+    def _make_room(self, address: str) -> bool:
+        own = self._clients.get(address)
+        if own is not None and own.n >= self._limits.n_client_connections:
+            return self._evict(own.oldest)
+        if len(self._addresses) < self._limits.n_connections:
+            return True
+        waiting = [client for client in self._clients.values() if client.oldest is not None]
+        return self._evict(max(waiting, key=lambda client: client.n).oldest if waiting else None)
+
+    def _reserve(self, connection: Evictable) -> None:
+        """A place for a question about health: these are answered at once, so the oldest brings none."""
+        if len(self._reserved) >= self._limits.n_reserved_connections:
+            self._evict(next(iter(self._reserved)))
+        self._reserved[connection] = None
+
+    def _evict(self, connection: Evictable | None) -> bool:
+        if connection is None:
+            return False
+        self.leave(connection)
+        connection.evict()
+        return True

@@ -1,0 +1,1 @@
+"""A node: its models, its upstreams, its metrics."""

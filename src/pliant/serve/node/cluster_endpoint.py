@@ -1,0 +1,110 @@
+"""A cluster as a model of a node: its answers, and what they will take by prediction. Knows no route."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, final
+
+import numpy as np
+
+from pliant.api.open_cluster import Cluster
+from pliant.errors import InputError
+from pliant.ir.endpoint import Request
+from pliant.ir.port import Port
+from pliant.ir.time_curve import TimeCurve
+from pliant.serve.node.whole_endpoint import Whole
+from pliant.serve.protocol.content_hash import content_identity
+from pliant.serve.protocol.inference import Signature, model_name
+from pliant.serve.protocol.text_tensors import Tensors, as_bytes, text_of
+
+PATIENCE_S = 120.0
+"""For workers, before the node serves."""
+LENGTHS = (8, 32, 128, 512)
+"""Whose plans are predicted; times lie on lines between."""
+
+
+def open_cluster_text(
+    model: str,
+    listen: str,
+    *,
+    key: Path | None,
+    n_workers: int,
+    threads: int | None,
+    dilation: float,
+    on_event: Callable[[str], None],
+) -> "ClusterText":
+    """`model` over the workers that join at `listen`, HOST:PORT, once there are `n_workers`.
+
+    Raises ClusterError, ModelError, InputError.
+    """
+    cluster = Cluster(listen, key=key, threads=threads, dilation=dilation, on_event=on_event)
+    try:
+        cluster.open(model)  # nobody waits for workers to learn that it cannot be read
+        cluster.wait(n_workers, PATIENCE_S)
+        return ClusterText(model_name(model), content_identity(model), cluster, model)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+@final
+class ClusterText:
+    """A text encoder split over a cluster, which belongs to it from then on: `text` BYTES [1], or `ids`
+    INT64 [1, n].
+
+    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1], any other `answer` FP32. The curve
+    begins with what the plans for some lengths are predicted to take, again whenever other workers can be
+    used, and follows what answers took from then on.
+    """
+
+    degree: Literal[1, 2] = 2
+
+    def __init__(self, name: str, identity: str, cluster: Cluster, model: str) -> None:
+        self.identity = identity
+        self._cluster, self._model = cluster, model
+        encoder = self._encoder = cluster.open(model)
+        if "ids" not in encoder.sample(1):
+            raise InputError(f"{name} reads no text; ask it by `pliant cluster run`, or serve another model.")
+        self.max_length = encoder.spec.max_rows
+        labels = encoder.labels
+        outputs = (
+            (Port("answer", "float32", None),)
+            if labels is None
+            else (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
+        )
+        text = () if encoder.tokenizer is None else (Port("text", "bytes", (1,)),)
+        inputs = (*text, Port("ids", "int64", (1, None)))
+        ways = tuple(frozenset({port.name}) for port in inputs)
+        self.signature = Signature(name, "pliant_cluster", inputs, outputs, ways)
+        self._workers = self._usable()
+        self.endpoint = Whole(name, self._answer, self.max_length, self.degree, prior=self._predicted())
+
+    def read(self, tensors: Tensors) -> Request:
+        ids = tensors.get("ids")
+        feeds = self._encoder.read(text_of(tensors, self.max_length)) if ids is None else {"ids": ids[0]}
+        return Request(len(feeds["ids"]), tensors=feeds)
+
+    def sample(self, length: int) -> Tensors:
+        return {"ids": np.asarray(self._encoder.sample(max(1, length))["ids"], np.int64)[None]}
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def _answer(self, request: Request) -> Tensors:
+        usable = self._usable()
+        if usable != self._workers:
+            self._workers = usable
+            self.endpoint.expect(self._predicted())
+        reply = self._cluster.run(self._model, request.tensors)
+        answer = reply.answer.astype(np.float32)[None]
+        if self._encoder.labels is None:
+            return {"answer": answer}
+        label = reply.label
+        assert label is not None
+        return {"logits": answer, "label": as_bytes(label)}
+
+    def _predicted(self) -> TimeCurve:
+        lengths = [n for n in LENGTHS if n < self.max_length] + [self.max_length]
+        return TimeCurve(tuple((n, self._cluster.plan(self._model, n).predicted_s) for n in lengths))
+
+    def _usable(self) -> tuple[str, ...]:
+        return tuple(member.name for member in self._cluster.status() if member.is_usable)

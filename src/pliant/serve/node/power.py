@@ -1,0 +1,98 @@
+"""What a node's user says of its battery, and what its counters say: models of power. Decides nothing."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from itertools import cycle, islice
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from pliant.errors import NodeError, RouteError
+from pliant.ir.endpoint import Request
+from pliant.profile.energy_meter import Meter, find_meters
+from pliant.route.choose_endpoint import ENERGY, Objective
+from pliant.route.energy import LTE, PowerModel, RadioModel
+from pliant.serve.node.served import Served
+
+MEASURE = "measure"
+_RADIOS = {LTE.name: LTE}
+_MEASURE_S = 1.0
+_SAMPLES = (8, 64)
+"""Lengths of the inputs that are answered while the counters run; power is the same at every length."""
+
+
+def read_objective(per_joule: float) -> Objective:
+    """Seconds plus `per_joule` times joules; infinity for joules alone. Raises RouteError."""
+    return ENERGY if per_joule == inf else Objective(1.0, per_joule)
+
+
+def read_power(text: str, served: Served) -> PowerModel:
+    """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
+    if text == MEASURE:
+        samples = [served.read(served.sample(min(n, served.max_length))) for n in _SAMPLES]
+        return measured_power(find_meters(), served.endpoint.run, samples)
+    try:
+        return PowerModel("this device", 0.0, float(text), "given")
+    except (ValueError, RouteError) as error:
+        raise NodeError(
+            f"a power of {text!r} is no number of watts >= 0; give one, or {MEASURE!r} where the machine "
+            "counts its joules (RAPL, hwmon)."
+        ) from error
+
+
+def read_radio(text: str) -> RadioModel:
+    """A radio by its name, or from a JSON file with the fields of `RadioModel`. Raises NodeError."""
+    if text in _RADIOS:
+        return _RADIOS[text]
+    try:
+        said = msgspec.json.decode(Path(text).read_bytes(), type=dict[str, str | float])
+        model = msgspec.convert(said, RadioModel)
+    except (OSError, msgspec.MsgspecError, RouteError) as error:
+        raise NodeError(
+            f"{text!r} is no radio by name ({', '.join(_RADIOS)}), and no file with a model of one: "
+            f"{str(error).removesuffix('.')}."
+        ) from error
+    known = [field.name for field in fields(RadioModel)]
+    if more := said.keys() - set(known):
+        raise NodeError(
+            f"{text} has fields that no radio has: {', '.join(sorted(more))}. A radio has {', '.join(known)}."
+        )
+    return model
+
+
+def measured_power(
+    meters: Sequence[Meter],
+    work: Callable[[Request], object],
+    samples: Sequence[Request],
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PowerModel:
+    """Watts of all `meters` while nothing is done for a second, and how many more while samples are answered.
+
+    Raises NodeError if there is no meter.
+    """
+    if not meters:
+        raise NodeError(
+            "this machine has no counter of joules that may be read (RAPL below /sys/class/powercap, often "
+            "for root alone; hwmon); give its watts as a number."
+        )
+
+    def work_on() -> None:
+        start_s, turns = clock(), cycle(samples)
+        while clock() - start_s < _MEASURE_S:
+            for sample in islice(turns, len(samples)):
+                work(sample)
+
+    def watts(act: Callable[[], None]) -> float:
+        before, start_s = [m.read_uj() for m in meters], clock()
+        act()
+        took_s = clock() - start_s
+        spent_j = sum(m.joules(uj, m.read_uj()) for m, uj in zip(meters, before, strict=True))
+        return spent_j / took_s
+
+    idle_w = watts(lambda: sleep(_MEASURE_S))
+    return PowerModel(
+        "this device", idle_w, max(watts(work_on) - idle_w, 0.0), ", ".join(m.name for m in meters)
+    )

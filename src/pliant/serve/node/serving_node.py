@@ -1,0 +1,411 @@
+"""One node: each request to where it is answered soonest, here or above. Knows no server and no timer."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from math import ceil, inf
+from typing import final
+
+from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
+from pliant.ir.endpoint import Reply, Request
+from pliant.route.choose_endpoint import LOCAL, TIME, Choice, Objective
+from pliant.route.node_identity import Identity
+from pliant.route.node_messages import RouteMessage, Spent
+from pliant.route.node_word import Told, Trail
+from pliant.route.predecessors import Listener
+from pliant.route.router import Router
+from pliant.serve.http.limits import Limits
+from pliant.serve.node.admission import Admission, Done
+from pliant.serve.node.explain_choice import Explanation, explain
+from pliant.serve.node.metrics import HERE, Metrics, State
+from pliant.serve.node.served import Served
+from pliant.serve.protocol.idempotency import Once
+from pliant.serve.protocol.inference import (
+    Body,
+    InferRequest,
+    check_reply,
+    read_request,
+    with_parameter,
+    write_reply,
+)
+from pliant.serve.protocol.terms import Terms, Wish
+from pliant.serve.upstream.upstreams import BLAMES_INPUT, UpstreamAnswer, Upstreams
+
+_LOG = logging.getLogger("pliant.serve")
+_MOST_FAILURES = 2
+"""Upstreams that may fail a request before it is answered here: each of them costs it time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request as it came; `route` and `id` where a node passed it on, or a client wants it run once."""
+
+    body: bytes
+    header_bytes: int | None = None
+    route: RouteMessage | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, whose it is (an upstream's, or HERE), and what was spent on it.
+
+    `node` is the name of the node that made it, however many hops away. What was spent is the wait and the
+    work, or the time away; not what reading the request took, which whoever asks counts as the way.
+    """
+
+    body: Body
+    target: str
+    node: str
+    spent: Spent
+
+
+@final
+class Node:
+    """Call on one event loop. Without `upstreams`, set once there is a loop, all is answered here.
+
+    `terms` and `objective` hold for requests that start here and say nothing else. Routes are chosen among
+    whole answers; where none of these is in time, the device's own endpoint answers with less accuracy, or
+    sooner.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        router: Router,
+        admission: Admission,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        terms: Terms = Terms(),  # noqa: B008 - frozen
+        objective: Objective = TIME,
+        version: str | None = None,
+    ) -> None:
+        self.identity = Identity(served.identity, version)
+        self.terms, self.objective = terms, objective
+        self.served, self.router, self.limits, self.clock = served, router, limits, clock
+        self.upstreams: Upstreams | None = None
+        self.is_draining = False
+        self.n_open = 0
+        self.metrics = Metrics(lambda: admission.n_waiting, self._states)
+        self._admission = admission
+        self._once: Once[Answer] = Once(clock, lambda answer: len(answer.body.content))
+        self._probing: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.router.name
+
+    async def infer(self, call: Call) -> Answer:
+        """The answer, made here or above; a request that came before under its id is not run again.
+
+        Raises InputError for what the model does not take, NodeError for a circle (508), where nobody has
+        room (503), for an accuracy that the model does not have (422), and for a model that fails (500).
+        """
+        start_s = self.clock()
+        request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
+        given = self.served.read(request.tensors)
+        n = given.length
+        if n > self.served.max_length:
+            raise InputError(f"the input has length {n}; at most {self.served.max_length} is read.")
+        trail, wish = self._trail(call), self._wish(call, request, given, start_s)
+        target, outcome = HERE, "failed"
+        self.n_open += 1
+        try:
+            if call.id is None:
+                answer = await self._answer(call, request, wish, trail)
+            else:  # the same id with another body is another request
+                key = f"{call.id} {len(call.body)} {hash(call.body)}"
+                answer = await self._once(key, lambda: self._answer(call, request, wish, trail))
+            target, outcome = answer.target, "ok"
+        except NodeError as error:
+            outcome = "refused" if error.status == 503 else "failed"
+            raise
+        finally:
+            self.n_open -= 1
+            self.metrics.requests.labels(target, outcome).inc()
+            self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
+        return answer
+
+    def tell(self, predecessor: str | None) -> Told:
+        """This node's word, for the node that asks."""
+        self.router.waits(self._admission.backlog_s, self.clock())
+        return self.router.tell(self.clock(), predecessor)
+
+    def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
+        """A request or ping came from another node, which hears of changes by `listener`."""
+        if route.sender is not None and route.sender != self.name:
+            self.router.heard_of(route.sender, listener, self.clock())
+
+    def explain(self, n: int) -> Explanation:
+        """What would be chosen now for an input of length n on the terms of this node, and why."""
+        now_s, backlog_s = self.clock(), self._admission.backlog_s
+        self.router.waits(backlog_s, now_s)
+        due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
+        wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor, bool(self.terms.best_effort))
+
+        def is_asked(choice: Choice) -> bool:
+            return self._patience_s(choice, wish) > 0.0
+
+        refusal = None
+        try:
+            self._check_in_time(wish, backlog_s)
+        except NodeError as late:
+            refusal = str(late)
+        return explain(self.router, n, self.objective, backlog_s, now_s, is_asked, refusal)
+
+    def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
+        """Answer samples of `lengths` before anybody asks: a first curve.
+
+        Takes about `most_s` at most, but two lengths in any case: one alone says nothing of longer inputs.
+        A length that the model cannot take is left out.
+        """
+        start_s = self.clock()
+        samples = [self.served.read(self.served.sample(n)) for n in lengths if n <= self.served.max_length]
+        n_learned = 0
+        for i, sample in enumerate(samples * 3):
+            with suppress(PliantError):
+                if i < len(samples):
+                    self._compute(Wish(sample))  # what only a first run pays is nobody's time
+                done = self._admission.run_now(partial(self._compute, Wish(sample)))
+                self._answered_here(sample.length, done)
+                n_learned += 1
+            if n_learned > 1 and self.clock() - start_s > most_s:
+                return
+
+    def probe(self, n: int) -> None:
+        """Answer a sample of length n here, unless the model is busy: then its requests say as much."""
+        if self._admission.backlog_s == 0.0 and not self.is_draining:
+            self._probing = asyncio.get_running_loop().create_task(self._probe(n))
+
+    def drain(self) -> None:
+        """Say from now on that the node is not ready; it answers what comes nevertheless."""
+        self.is_draining = True
+
+    def close(self) -> None:
+        """Once all that was let in is answered."""
+        self._admission.close()
+        self.served.close()
+
+    async def _answer(self, call: Call, request: InferRequest, wish: Wish, trail: Trail) -> Answer:
+        """From where it is chosen; where that fails, from the next best, and at last from here."""
+        id = call.id or secrets.token_hex(8)
+        is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
+        asked = call.route.wanted if call.route is not None else None
+        objective = asked or self.objective if is_source else TIME
+        failed: tuple[str, ...] = ()
+        blaming: list[str] = []
+        start_s = self.clock()
+        while len(failed) < _MOST_FAILURES:
+            choice = self._choose(wish.length, objective, failed, trail)
+            if choice is None or choice.target == LOCAL:
+                break
+            patience_s = self._patience_s(choice, wish)
+            if patience_s <= 0.0:
+                break
+            try:
+                answer = await self._there(choice, call, request, wish, trail, id, patience_s)
+                self._disprove(blaming)
+                spent = Spent(self.clock() - start_s, answer.waited_s)
+                return Answer(answer.body, choice.target, answer.node, spent)
+            except NodeError as error:
+                _LOG.info("%s: %s", id, error)
+                failed = (*failed, choice.target)
+                if error.status in BLAMES_INPUT:
+                    blaming.append(choice.target)
+                self.metrics.fallbacks.labels(choice.target).inc()
+        tried_s = self.clock() - start_s
+        body, done = await self._here(request, wish, id)
+        self._disprove(blaming)
+        spent = Spent(tried_s + done.waited_s + done.spent_s, done.waited_s)
+        return Answer(body, HERE, self.name, spent)
+
+    def _disprove(self, blaming: Iterable[str]) -> None:
+        """There is an answer: upstreams that said there can be none have failed."""
+        for upstream in blaming:
+            assert self.upstreams is not None
+            self.upstreams.failed(upstream, "blamed an input that others answer")
+
+    def _choose(self, n: int, objective: Objective, failed: tuple[str, ...], trail: Trail) -> Choice | None:
+        """None where nobody is left: the queue here is full, and nobody above answers."""
+        now_s = self.clock()
+        self.router.waits(self._admission.backlog_s, now_s)
+        full = self.upstreams.slots.full if self.upstreams is not None else ()
+        exclude = (*failed, *full, LOCAL) if self._admission.is_full else (*failed, *full)
+        with suppress(RouteError):
+            return self.router.choose(n, now_s, objective, exclude, trail)
+        return None
+
+    def _patience_s(self, choice: Choice, wish: Wish) -> float:
+        """How long an answer from above is waited for; 0 where one from here is better.
+
+        Such a one has to be in time where the whole answer is not, or, by best effort, sooner where neither
+        is; or only a floor was asked for. An answer that is on its way in time is given up when the device's
+        fastest could just make it; but not before it is half as late again as it was expected.
+        """
+        endpoint, now_s = self.served.endpoint, self.clock()
+        if wish.is_free or self._admission.is_full:
+            return inf
+        wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
+        if wish.due_s is None or choice.seconds > left_s:
+            asked = wish.at(now_s + wait_s)
+            here_s = wait_s + endpoint.estimate(asked).seconds
+            if here_s <= left_s:
+                return 0.0
+            if not wish.best_effort:  # the node above may have a less accurate answer in time
+                return max(left_s, 0.0)
+            return 0.0 if here_s < choice.seconds else inf
+        fastest_s = wait_s + endpoint.curve(wish.floor or 0.0).at(wish.length)
+        return max(left_s - fastest_s, 1.5 * choice.seconds)
+
+    def _way_s(self, choice: Choice, n: int, now_s: float) -> float:
+        """What of `choice` is spent on the way, neither waiting there nor answering."""
+        peer = self.router.state(choice.target, now_s)
+        return 0.0 if peer.curve is None else max(0.0, choice.seconds - peer.wait_s - peer.curve.at(n))
+
+    async def _there(
+        self,
+        choice: Choice,
+        call: Call,
+        request: InferRequest,
+        wish: Wish,
+        trail: Trail,
+        id: str,
+        patience_s: float,
+    ) -> UpstreamAnswer:
+        assert self.upstreams is not None
+        _LOG.info("%s: length %d, to %s, %.6f s expected", id, wish.length, choice.target, choice.seconds)
+        n, target = wish.length, choice.target
+        if call.route is not None and call.route.patience_s is not None:
+            patience_s = min(patience_s, call.route.patience_s / 2.0)  # the rest is for another try
+        way_s = 0.0 if wish.is_free else self._way_s(choice, n, self.clock())
+        async with self.upstreams.slots.take(target, n, patience_s) as slot:
+            terms = Terms() if wish.is_free else wish.passed_on(self.clock(), way_s)
+            left_s = patience_s - slot.waited_s
+            answer = await self.upstreams.ask(
+                target, n, choice.seconds, trail, id, Body(call.body, call.header_bytes), slot, terms, left_s
+            )
+        try:
+            check_reply(answer.body, request, self.served.signature)
+        except InputError as error:
+            self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
+            raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
+        body = answer.body
+        if wish.due_s is not None:
+            body = with_parameter(answer.body, "met", self.clock() <= wish.due_s)
+        return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
+
+    async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
+        expected_s = self._check_in_time(wish, self._admission.backlog_s)
+        done = await self._admission.run(partial(self._compute, wish), expected_s)
+        self.metrics.waiting_seconds.observe(done.waited_s)
+        self.metrics.compute_seconds.observe(done.spent_s)
+        self._answered_here(wish.length, done)
+        _LOG.info("%s: length %d, answered here in %.6f s", id, wish.length, done.spent_s)
+        said: dict[str, object] = {}
+        if done.result.accuracy is not None:
+            said["accuracy"] = done.result.accuracy
+        if done.result.cut is not None:
+            said["cut"] = done.result.cut
+        if wish.due_s is not None:
+            said["met"] = self.clock() <= wish.due_s
+        return write_reply(request, done.result.outputs, self.served.signature, said), done
+
+    def _check_in_time(self, wish: Wish, wait_s: float) -> float:
+        """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
+
+        Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
+        """
+        starts_s = self.clock() + wait_s
+        found = self.served.endpoint.estimate(wish.at(starts_s))
+        if wish.best_effort or found.seconds <= wish.left_s(starts_s):
+            return found.seconds
+        left_s, late_s = max(wish.left_s(self.clock()), 0.0), wait_s + found.seconds
+        accuracy = "" if found.accuracy is None else f" with an accuracy of {found.accuracy:.4g}"
+        raise NodeError(
+            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline, and the soonest here "
+            f"takes {late_s * 1e3:.4g} ms{accuracy}, {wait_s * 1e3:.4g} of them waiting. Give a longer "
+            "`deadline_s`, or `best_effort`: true for that answer.",
+            status=503,
+            retry_after_s=max(1, ceil(wait_s)) if wait_s else None,
+        )
+
+    def _answered_here(self, n: int, done: Done[Reply]) -> None:
+        """The router is told what a whole answer takes, by what this one took."""
+        before, reply = self.router.local_curve, done.result
+        share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
+        self.router.answered_here(n, done.spent_s * share, self.clock())
+        if self.router.local_curve is not before:
+            self.metrics.refits.inc()
+            if self.upstreams is not None:
+                self.upstreams.changed()
+
+    async def _probe(self, n: int) -> None:
+        with suppress(PliantError):
+            sample = self.served.read(self.served.sample(n))
+            done = await self._admission.run(partial(self._compute, Wish(sample)), 0.0)
+            self._answered_here(sample.length, done)
+
+    def _compute(self, wish: Wish) -> Reply:
+        """On the worker thread, where it is known what is left of the time.
+
+        A model's own mistake is this request's end, not the connection's.
+        """
+        try:
+            self._check_in_time(wish, 0.0)
+            return self.served.endpoint.run(wish.at(self.clock()))
+        except PliantError:
+            raise
+        except Exception as error:
+            _LOG.exception("%s failed", self.served.signature.name)
+            raise NodeError("the model failed on this input; the node's log says how.", status=500) from error
+
+    def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
+        """The request with its terms: its source's, where another node passed it on.
+
+        Raises NodeError for an accuracy that this device has not: those above it hold the same model.
+        """
+        is_passed_on = call.route is not None and bool(call.route.path)
+        terms = request.terms.over(self.terms)
+        if is_passed_on and call.route is not None:
+            terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor, call.route.best_effort)
+        due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
+        wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
+        try:
+            self.served.endpoint.estimate(wish.at(start_s))
+        except BudgetError as error:
+            raise NodeError(str(error), status=422) from error
+        return wish
+
+    def _trail(self, call: Call) -> Trail:
+        """Where the request has been, this node included. Raises NodeError where that is a circle."""
+        given = Trail() if call.route is None or not call.route.path else call.route.trail
+        try:
+            return Trail(given.path, min(given.hops_left, self.limits.hops)).at(self.name)
+        except RouteError as error:
+            raise NodeError(str(error), status=508) from error
+
+    def _states(self) -> Iterator[State]:
+        """What Prometheus reads of the router."""
+        now_s = self.clock()
+        for n, seconds in self.router.curve(now_s).points:
+            yield State("pliant_curve_seconds", "What predecessors are told.", "length", str(n), seconds)
+        for peer in self.router.states(now_s):
+            rows = [
+                ("pliant_upstream_rtt_seconds", "Round trip.", peer.rtt_s),
+                ("pliant_upstream_bandwidth_bytes", "Bytes a second.", peer.bandwidth_Bps),
+                ("pliant_upstream_ready", "Whether requests may go there.", float(peer.state == "ready")),
+                ("pliant_upstream_wait_seconds", "What a request would wait there.", peer.wait_s),
+                ("pliant_upstream_in_flight", "Requests of this node there.", float(peer.n_in_flight)),
+                ("pliant_upstream_limit", "Requests that may be there at once.", float(peer.limit)),
+                ("pliant_upstream_waiting", "Requests here that wait for a turn.", float(peer.n_waiting)),
+            ]
+            for name, about, number in rows:
+                yield State(name, about, "upstream", peer.name, number)
+        yield State(
+            "pliant_predecessors", "Nodes that are told.", "node", self.name, len(self.router.predecessors)
+        )

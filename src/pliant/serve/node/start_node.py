@@ -1,0 +1,166 @@
+"""A node from its options: opened, served, drained. Knows how the parts fit, and none of what they do."""
+
+import asyncio
+import logging
+import platform
+import re
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pliant.errors import BudgetError, NodeError
+
+try:
+    from pliant.serve.http.http_app import make_app
+    from pliant.serve.http.server import NodeServer, bind
+    from pliant.serve.node.serving_node import Node
+    from pliant.serve.upstream.ask import ask_explanation as ask_explanation
+    from pliant.serve.upstream.client import Client, checked_url
+    from pliant.serve.upstream.upstreams import Upstreams
+except ImportError as error:  # pragma: no cover - the tests need them
+    raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.choose_endpoint import TIME, Objective
+from pliant.route.energy import PowerModel, RadioModel
+from pliant.route.router import Router
+from pliant.route.router_settings import RouterSettings
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import Address, Tls, Tokens, check_exposure
+from pliant.serve.node.admission import Admission
+from pliant.serve.node.served import Served
+from pliant.serve.protocol.terms import Terms
+from pliant.serve.upstream.callback import Callbacks
+
+LENGTHS = (1, 64, 8, 512, 32, 4, 128, 16, 256)
+"""Of the samples that a node learns its first curve from; where time is short, of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What a node is told.
+
+    `address` is where other nodes call it, unless that is where it listens. `settle_s` is how long it still
+    accepts requests after SIGTERM, saying that it is not ready, `learn_s` how long it may time samples
+    before it starts; `prior` is what is known of this device without that. `tokens` are clients',
+    `peer_tokens` other nodes', of which the first is shown upstream; `callbacks` say where nodes below may
+    be told of changes. `terms` are of requests that start here and bring none.
+    `objective` says where requests that start here go; joules count by `power` and `radio` (eq. 8 and 9).
+    """
+
+    listen: Address
+    version: str
+    name: str | None = None
+    upstreams: tuple[str, ...] = ()
+    address: str | None = None
+    tokens: tuple[str, ...] = ()
+    peer_tokens: tuple[str, ...] = ()
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    tls: Tls = field(default_factory=Tls)
+    is_insecure: bool = False
+    queue: int = 64
+    settle_s: float = 5.0
+    limits: Limits = field(default_factory=Limits)
+    learn_s: float = 0.0
+    prior: TimeCurve | None = None
+    routing: RouterSettings | None = None
+    terms: Terms = field(default_factory=Terms)
+    objective: Objective = TIME
+    power: PowerModel | None = None
+    radio: RadioModel | None = None
+
+    def __post_init__(self) -> None:
+        for url in self.upstreams if self.address is None else (*self.upstreams, self.address):
+            checked_url(url)
+
+
+class OnStart(Protocol):
+    """Told once the node answers: where, and how it is stopped from this event loop."""
+
+    def __call__(self, url: str, node: Node, stop: Callable[[], None]) -> None: ...
+
+
+async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None:
+    """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
+    try:
+        tokens = Tokens(options.tokens, options.peer_tokens)
+        _check_floor(options, served)
+        check_exposure(options.listen, tokens, options.is_insecure)
+        tls = options.tls.server()
+        sock = bind(options.listen)
+    except BaseException:
+        served.close()
+        raise
+    listen = Address(options.listen.host, sock.getsockname()[1])
+    url = f"{'http' if tls is None else 'https'}://{listen}"
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as open_:
+        open_.callback(sock.close)
+        node = _node(options, served, listen)
+        open_.callback(node.close)
+        client = await open_.enter_async_context(Client(options.tls.client(), options.limits))
+        node.upstreams = Upstreams(
+            node.router,
+            client,
+            options.upstreams,
+            served.signature.name,
+            options.address or url,
+            options.peer_tokens[0] if options.peer_tokens else None,
+            node.probe,
+            node.metrics,
+            options.limits,
+            options.queue,
+            identity=node.identity,
+        )
+        if options.learn_s:
+            node.learn(LENGTHS, options.learn_s)
+        app = make_app(node, tokens, options.version, options.callbacks)
+        server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
+        tasks = [
+            loop.create_task(_when_started(server, lambda: on_start(url, node, server.stop))),
+            loop.create_task(node.upstreams.run()),
+        ]
+        for task in tasks:
+            open_.callback(task.cancel)
+        await server.serve([sock])
+
+
+def _check_floor(options: NodeOptions, served: Served) -> None:
+    """Raise NodeError for a floor of the node's own for which it would refuse every request."""
+    floor = options.terms.accuracy_floor
+    if not floor:
+        return
+    try:
+        served.endpoint.curve(floor)
+    except BudgetError as error:
+        raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
+
+
+def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
+    name = (
+        options.name
+        or re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]
+        + f":{listen.port}"
+    )
+    settings = options.routing or RouterSettings(
+        served.max_length, degree=served.degree, power=options.power, radio=options.radio
+    )
+    router = Router(name, settings, options.prior, started=time.time_ns() // 10**6)
+    admission = Admission(options.queue)
+    return Node(
+        served,
+        router,
+        admission,
+        options.limits,
+        terms=options.terms,
+        objective=options.objective,
+        version=options.version,
+    )
+
+
+async def _when_started(server: NodeServer, then: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    then()

@@ -1,0 +1,309 @@
+"""The Open Inference Protocol's request and answer, with the binary tensor extension. Knows no HTTP server.
+
+https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from pliant.errors import InputError
+from pliant.ir.port import Port
+from pliant.serve.http.limits import Limits
+from pliant.serve.protocol.oip_tensors import (
+    DATATYPES,
+    DTYPES,
+    read_bytes,
+    read_json,
+    write_bytes,
+    write_json,
+)
+from pliant.serve.protocol.terms import Terms, read_terms
+
+HEADER_LENGTH = "inference-header-content-length"
+"""Of HTTP: how many bytes of a body are JSON, where bytes of tensors follow."""
+JSON, BINARY = "application/json", "application/octet-stream"
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+_NOTHING = msgspec.Raw(b"")
+_UNSUPPORTED = ("shared_memory_region", "classification")
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a model takes and gives. A request brings the inputs of one of `alternatives`, no others."""
+
+    name: str
+    platform: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    alternatives: tuple[frozenset[str], ...]
+
+
+def model_name(source: str) -> str:
+    """What a model opened as `source` is called in paths: its file or folder, without what paths have not."""
+    path = Path(source)
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
+
+
+def signature(name: str, platform: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Signature:
+    """Of a model that takes all its inputs."""
+    return Signature(
+        name, platform, tuple(inputs), tuple(outputs), (frozenset(port.name for port in inputs),)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An output that was asked for, and how."""
+
+    port: Port
+    is_binary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """A request that fits its model."""
+
+    id: str
+    tensors: Mapping[str, np.ndarray]
+    outputs: tuple[Wanted, ...]
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An answer's bytes, of which the first `header_bytes` are JSON where tensors follow."""
+
+    content: bytes
+    header_bytes: int | None
+
+
+class _Input(msgspec.Struct, frozen=True):
+    name: str
+    shape: list[_Size]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: msgspec.Raw = _NOTHING
+
+
+class _Output(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Request(msgspec.Struct, frozen=True):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[_Output] = []
+
+
+class _Answered(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: dict[str, Any] = {}
+    data: Any = msgspec.UNSET
+
+
+class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    model_name: str
+    outputs: list[_Answered]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+
+
+_REQUEST = msgspec.json.Decoder(_Request)
+_REPLY = msgspec.json.Decoder(_Reply)
+_ENCODER = msgspec.json.Encoder()
+
+
+def header_bytes(text: str | None) -> int | None:
+    """What HEADER_LENGTH says, None without it. Raises InputError."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 12):
+        raise InputError(f"{HEADER_LENGTH} is {text[:40]!r}; give the number of bytes of the JSON part.")
+    return int(text)
+
+
+def read_request(
+    body: bytes,
+    n_json: int | None,
+    model: Signature,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> InferRequest:
+    """What `body`, its first `n_json` bytes or all of it JSON, asks of `model`.
+
+    Raises InputError for anything that the model does not take.
+    """
+    head, tail = _divided(body, n_json)
+    try:
+        request = _REQUEST.decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the request is no inference request in JSON: {error}.") from error
+    _check_names(request.inputs, model, limits)
+    ports = {port.name: port for port in model.inputs}
+    tensors: dict[str, np.ndarray] = {}
+    for given in request.inputs:
+        payload, tail = _payload(given, tail)
+        tensors[given.name] = _tensor(ports[given.name], given, payload, limits)
+    if len(tail):
+        raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
+    return InferRequest(request.id, tensors, _wanted(request, model), read_terms(request.parameters))
+
+
+def write_reply(
+    request: InferRequest,
+    answers: Mapping[str, np.ndarray],
+    model: Signature,
+    parameters: Mapping[str, Any] = MappingProxyType({}),
+) -> Body:
+    """The answer to `request`, its tensors as they were asked for, and what is said of it besides.
+
+    Raises InputError for text that is none.
+    """
+    outputs, tail = [], []
+    for wanted in request.outputs:
+        port, array = wanted.port, answers[wanted.port.name]
+        about = (port.name, DATATYPES[port.dtype], list(array.shape))
+        if wanted.is_binary:
+            tail.append(write_bytes(array, port.dtype))
+            outputs.append(_Answered(*about, {"binary_data_size": len(tail[-1])}))
+        else:
+            outputs.append(_Answered(*about, data=write_json(array, port.dtype)))
+    head = _ENCODER.encode(_Reply(model.name, outputs, request.id, dict(parameters)))
+    return Body(b"".join((head, *tail)), len(head)) if tail else Body(head, None)
+
+
+def with_parameter(body: Body, name: str, value: object) -> Body:
+    """`body`, an answer that was checked, with another parameter."""
+    head, tail = _divided(body.content, body.header_bytes)
+    reply = _REPLY.decode(head)
+    head = _ENCODER.encode(structs.replace(reply, parameters={**reply.parameters, name: value}))
+    return Body(head + bytes(tail), None if body.header_bytes is None else len(head))
+
+
+def check_reply(body: Body, request: InferRequest, model: Signature) -> None:
+    """Raises InputError unless `body`, which another node sent, is an answer to `request`."""
+    head, tail = _divided(body.content, body.header_bytes)
+    try:
+        reply = _REPLY.decode(head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"the answer is none in JSON: {error}.") from error
+    asked = {wanted.port.name: wanted for wanted in request.outputs}
+    if (
+        reply.model_name != model.name
+        or reply.id != request.id
+        or {output.name for output in reply.outputs} != asked.keys()
+    ):
+        raise InputError(
+            f"the answer is not to this request: {reply.id!r}, {[o.name for o in reply.outputs]}."
+        )
+    n_bytes = 0
+    for output in reply.outputs:
+        wanted, size = asked[output.name], output.parameters.get("binary_data_size")
+        if output.datatype != DATATYPES[wanted.port.dtype] or wanted.is_binary != isinstance(size, int):
+            raise InputError(f"{output.name!r} was answered in another form than asked for.")
+        n_bytes += size or 0
+        if size is None:
+            data = output.data
+            if "float" in wanted.port.dtype and isinstance(data, list):
+                data = [0.0 if number is None else number for number in data]  # NaN and infinities
+            read_json(wanted.port.dtype, tuple(output.shape), msgspec.Raw(_ENCODER.encode(data)))
+    if n_bytes != len(tail):
+        raise InputError(f"the answer's tensors are {len(tail)} bytes, not {n_bytes}.")
+
+
+def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
+    if n_bytes is None:
+        return body, memoryview(b"")
+    if not 0 < n_bytes <= len(body):
+        raise InputError(f"{HEADER_LENGTH} is {n_bytes}, but the body has {len(body)} bytes.")
+    return body[:n_bytes], memoryview(body)[n_bytes:]
+
+
+def _check_names(given: list[_Input], model: Signature, limits: Limits) -> None:
+    if len(given) > limits.n_tensors:
+        raise InputError(f"{len(given)} inputs are more than the {limits.n_tensors} that are read.")
+    names = [tensor.name for tensor in given]
+    if len(set(names)) == len(names) and frozenset(names) in model.alternatives:
+        return
+    ways = " or ".join(", ".join(sorted(way)) for way in model.alternatives)
+    raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.")
+
+
+def _payload(given: _Input, tail: memoryview) -> tuple[memoryview | None, memoryview]:
+    """The tensor's bytes, where it has any, and what is left for those behind it."""
+    unsupported = [name for name in _UNSUPPORTED if name in given.parameters]
+    if unsupported:
+        raise InputError(f"{unsupported[0]} is not supported; send {given.name!r} in the request.")
+    size = given.parameters.get("binary_data_size")
+    if size is None:
+        if not bytes(given.data):
+            raise InputError(f"{given.name!r} has neither `data` nor a `binary_data_size`.")
+        return None, tail
+    if type(size) is not int or not 0 <= size <= len(tail):
+        raise InputError(f"binary_data_size of {given.name!r} is {size}, but {len(tail)} bytes are left.")
+    if bytes(given.data):
+        raise InputError(f"{given.name!r} has both `data` and a `binary_data_size`.")
+    return tail[:size], tail[size:]
+
+
+def _tensor(port: Port, given: _Input, payload: memoryview | None, limits: Limits) -> np.ndarray:
+    shape = tuple(given.shape)
+    if given.datatype not in DTYPES:
+        raise InputError(
+            f"{port.name!r} is of no datatype {given.datatype!r}; there are {', '.join(DTYPES)}."
+        )
+    if DTYPES[given.datatype] != port.dtype or len(shape) > limits.n_dims or not _fits(shape, port):
+        raise InputError(
+            f"{port.name!r} is {given.datatype}{list(shape)}, but must be {DATATYPES[port.dtype]}"
+            f"{list(shown_shape(port))}."
+        )
+    try:
+        if payload is None:
+            return read_json(port.dtype, shape, given.data)
+        return read_bytes(port.dtype, shape, payload)
+    except InputError as error:
+        raise InputError(f"{port.name!r}: {error}") from error
+
+
+def shown_shape(port: Port) -> tuple[int, ...]:
+    """As the protocol shows it: -1 for a dimension that is open, [-1] where even their number is."""
+    return (-1,) if port.dims is None else tuple(d if isinstance(d, int) else -1 for d in port.dims)
+
+
+def _fits(shape: tuple[int, ...], port: Port) -> bool:
+    if port.dims is None:
+        return True
+    is_near = len(shape) == len(port.dims)
+    return is_near and all(not isinstance(d, int) or d == n for d, n in zip(port.dims, shape, strict=True))
+
+
+def _wanted(request: _Request, model: Signature) -> tuple[Wanted, ...]:
+    is_binary = request.parameters.get("binary_data_output", False)
+    if type(is_binary) is not bool:
+        raise InputError(f"binary_data_output is {is_binary!r}; give true or false.")
+    if not request.outputs:
+        return tuple(Wanted(port, is_binary) for port in model.outputs)
+    ports = {port.name: port for port in model.outputs}
+    found: dict[str, Wanted] = {}
+    for asked in request.outputs:
+        unsupported = [name for name in _UNSUPPORTED if name in asked.parameters]
+        own = asked.parameters.get("binary_data", is_binary)
+        if asked.name not in ports or asked.name in found:
+            raise InputError(
+                f"there is no output {asked.name!r}, or twice; {model.name} gives {list(ports)}."
+            )
+        if unsupported or type(own) is not bool:
+            raise InputError(f"{asked.name!r} cannot be given so: {asked.parameters}.")
+        found[asked.name] = Wanted(ports[asked.name], own)
+    return tuple(found.values())

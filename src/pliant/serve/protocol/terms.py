@@ -1,0 +1,89 @@
+"""What a request asks of time and accuracy, from its parameters on. Knows no model and no route."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf, isfinite
+from typing import Any
+
+from pliant.errors import InputError
+from pliant.ir.endpoint import Request
+
+_LEAST_S = 1e-6
+_LONGEST_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`deadline_s` from arrival to answer, and the least accuracy (a fraction); None where it is open.
+
+    Where no answer is expected by the deadline, none is given, unless with `best_effort` (None: open).
+    """
+
+    deadline_s: float | None = None
+    accuracy_floor: float | None = None
+    best_effort: bool | None = None
+
+    def __post_init__(self) -> None:
+        deadline_s, floor = self.deadline_s, self.accuracy_floor
+        if deadline_s is not None and not (0 < deadline_s <= _LONGEST_S and isfinite(deadline_s)):
+            raise InputError(f"deadline_s is {deadline_s}; give seconds above 0, up to {_LONGEST_S:g}.")
+        if floor is not None and not 0 <= floor <= 1:
+            raise InputError(f"accuracy_floor is {floor}; give a fraction, 0 to 1.")
+
+    def over(self, usual: "Terms") -> "Terms":
+        """These, and `usual` for what they leave open."""
+        return Terms(
+            usual.deadline_s if self.deadline_s is None else self.deadline_s,
+            usual.accuracy_floor if self.accuracy_floor is None else self.accuracy_floor,
+            usual.best_effort if self.best_effort is None else self.best_effort,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least."""
+
+    request: Request
+    due_s: float | None = None
+    floor: float | None = None
+    best_effort: bool = False
+
+    @property
+    def length(self) -> int:
+        return self.request.length
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is asked: the best answer there is, when it comes."""
+        return self.due_s is None and self.floor is None
+
+    def left_s(self, now_s: float) -> float:
+        """Until it is due; infinity where it never is."""
+        return inf if self.due_s is None else self.due_s - now_s
+
+    def at(self, now_s: float) -> Request:
+        """As an endpoint is asked at `now_s`."""
+        left_s = None if self.due_s is None else max(self.left_s(now_s), _LEAST_S)
+        return replace(self.request, deadline_s=left_s, accuracy_floor=self.floor)
+
+    def passed_on(self, now_s: float, way_s: float) -> Terms:
+        """The terms for a node that is `way_s` away, there and back."""
+        left_s = None if self.due_s is None else max(self.left_s(now_s) - way_s, _LEAST_S)
+        return Terms(left_s, self.floor, self.best_effort or None)
+
+
+def read_terms(parameters: Mapping[str, Any]) -> Terms:
+    """Of an inference request's `parameters`. Raises InputError for what are no numbers in range."""
+    best_effort = parameters.get("best_effort")
+    if "best_effort" in parameters and type(best_effort) is not bool:
+        raise InputError(f"best_effort is {best_effort!r:.40}; give true or false.")
+    found: list[float | None] = []
+    for name in ("deadline_s", "accuracy_floor"):
+        value = parameters.get(name)
+        if name in parameters and type(value) not in (int, float):
+            raise InputError(f"{name} is {value!r:.40}; give a number.")
+        try:
+            found.append(None if value is None else float(value))
+        except OverflowError as error:
+            raise InputError(f"{name} has too many digits; give a number in range.") from error
+    return Terms(found[0], found[1], best_effort)

@@ -1,0 +1,1 @@
+"""Other nodes: requests passed on, pings and broadcasts, over kept connections."""

@@ -1,0 +1,35 @@
+"""Ask a node what it would choose, from outside of it. Knows no route: the node explains."""
+
+import ssl
+
+import httpx
+import msgspec
+
+from pliant.errors import NodeError
+from pliant.serve.http.security import bearer
+from pliant.serve.node.explain_choice import Explanation
+from pliant.serve.upstream.client import checked_url
+
+EXPLAIN_PATH = "/v2/pliant/route"
+_PATIENCE_S = 10.0
+
+
+def ask_explanation(url: str, length: int, token: str | None, tls: ssl.SSLContext) -> Explanation:
+    """What the node at `url` would do with an input of `length` now. NodeError where it does not say."""
+    try:
+        response = httpx.get(
+            f"{checked_url(url)}{EXPLAIN_PATH}",
+            params={"length": length},
+            headers=bearer(token),
+            timeout=_PATIENCE_S,
+            verify=tls,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise NodeError(f"no node answers at {url}: {error}. Start one with `pliant node`.") from error
+    if response.status_code != 200:
+        raise NodeError(f"{url} answers with status {response.status_code}: {response.text[:200]}")
+    try:
+        return msgspec.json.decode(response.content, type=Explanation)
+    except msgspec.DecodeError as error:
+        raise NodeError(f"{url} is no pliant node, or one of another version: {error}.") from error

@@ -1,0 +1,73 @@
+"""Where a node below may be called back, which it says itself. Calls nobody."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+from pliant.errors import NodeError
+from pliant.serve.upstream.client import checked_url
+
+_IP = IPv4Address | IPv6Address
+_METADATA = (ip_address("100.100.100.200"), ip_address("168.63.129.16"), ip_address("fd00:ec2::254"))
+"""Metadata services of clouds that lie outside the link-local networks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Networks and names of hosts at which nodes may be called back, besides the address they call from."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    hosts: frozenset[str] = frozenset()
+
+    def url(self, address: str, caller: str) -> str | None:
+        """Where a node that calls from `caller` and says it listens at `address` is called back.
+
+        That is `address` where it is the caller's own or a configured one. Any other address, and one that
+        means all of a machine's, is replaced by the caller's, at the same port: otherwise a stranger could
+        have this node call whom it likes. None where only a link-local address or a cloud's metadata service
+        would be called. Raises NodeError for what is no node's address.
+        """
+        url = checked_url(address)
+        parts = urlsplit(url)
+        host, own = parts.hostname or "", _ip(caller)
+        ip = _ip(host)
+        if ip is None and host in self.hosts:
+            return url
+        if ip is not None and (ip == own or any(ip in network for network in self.networks)):
+            return None if _is_forbidden(ip) else url
+        if own is None or _is_forbidden(own):
+            return None
+        at = f"[{own}]" if isinstance(own, IPv6Address) else f"{own}"
+        return f"{parts.scheme}://{at}" + (f":{parts.port}" if parts.port else "")
+
+
+def parse_callbacks(texts: Sequence[str]) -> Callbacks:
+    """From networks (10.0.0.0/8), addresses and names of hosts. Raises NodeError for anything else."""
+    networks, hosts = [], set()
+    for text in texts:
+        try:
+            networks.append(ip_network(text))
+            continue
+        except ValueError as error:
+            is_name = bool(text) and all(c.isalnum() or c in ".-" for c in text) and not text[0].isdigit()
+            if not is_name:
+                raise NodeError(
+                    f"{text!r:.80} is no network ({error}); give one such as 10.0.0.0/8, or a host's name."
+                ) from error
+        hosts.add(text.lower())
+    return Callbacks(tuple(networks), frozenset(hosts))
+
+
+def _ip(host: str) -> _IP | None:
+    """An IPv4 address within IPv6 counts as what it is; None for a name."""
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return None
+    inner = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return ip if inner is None else inner
+
+
+def _is_forbidden(ip: _IP) -> bool:
+    return ip.is_link_local or ip.is_multicast or ip.is_unspecified or ip in _METADATA

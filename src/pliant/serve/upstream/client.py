@@ -1,0 +1,171 @@
+"""Other nodes, over connections that are kept: requests, pings, broadcasts. Knows no route and no model."""
+
+import asyncio
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+from pliant.errors import NodeError
+from pliant.serve.http.limits import Limits
+from pliant.serve.http.security import bearer
+from pliant.serve.upstream.exchange import Connection, Received
+
+KEPT_S = 100.0
+"""How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
+_LINE_BYTES = 4
+_MOST_KEPT = 128
+"""Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
+_FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
+link is back, a request that was answered elsewhere long ago would run once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came back, and how long it was away: from sent to received, without opening a connection.
+
+    `sent_bytes` and `received_bytes` count bodies and headers.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+    sent_bytes: int
+    received_bytes: int
+    away_s: float
+
+
+def checked_url(url: str) -> str:
+    """`url`, if a node may be called there: http(s)://HOST[:PORT], nothing behind. Raises NodeError."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+        raise NodeError(f"{url!r:.80} is no node's address; give http://HOST:PORT or https://HOST:PORT.")
+    return url.rstrip("/")
+
+
+@final
+class Client:
+    """Calls other nodes, each with the token it is to be shown; an async context manager.
+
+    A connection carries one request at a time and is kept for the next. httpx would take most of the time of
+    a forwarded request: bench/service.py compares a node with a forwarder that uses it.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, limits: Limits) -> None:
+        self._tls, self._limits = tls, limits
+        self._kept: dict[Connection, tuple[str, str]] = {}
+        """Unused connections and where they lead, in order of their last use."""
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for connection in self._kept:
+            connection.close()
+        self._kept.clear()
+
+    async def call(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        token: str | None,
+    ) -> Response:
+        """One request and its whole answer. Raises NodeError (502, 504) where none comes, or one too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._call(method, url, {**headers, **bearer(token)}, body)
+        except TimeoutError:
+            raise NodeError(f"{url} did not answer within {timeout_s:.3g} s.", status=504) from None
+        except NodeError as error:
+            raise NodeError(f"{url} could not be asked: {error}", status=502) from error
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            raise NodeError(
+                f"{url} could not be asked: {error or type(error).__name__}.", status=502
+            ) from error
+
+    async def _call(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Response:
+        parts = urlsplit(url)
+        path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        lines = [f"{method} {path} HTTP/1.1", f"host: {parts.netloc}", "accept-encoding: identity"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        if method != "GET":
+            lines.append(f"content-length: {len(body)}")
+        head = "\r\n".join((*lines, "\r\n")).encode("ascii")
+        received = await self._ask(parts.scheme, parts.netloc, head + body)
+        n_received = sum(len(name) + len(value) + _LINE_BYTES for name, value in received.headers)
+        n_received += len(received.content)
+        answer = Headers(raw=list(received.headers))
+        return Response(
+            received.status, answer, received.content, len(head) + len(body), n_received, received.away_s
+        )
+
+    async def _ask(self, scheme: str, netloc: str, request: bytes) -> Received:
+        """On a connection that was kept, or else on a new one.
+
+        One that was kept may have been closed as it was used: then once more on a new one. Nothing runs
+        twice by that, as requests carry an id.
+        """
+        there = (scheme, netloc)
+        connection = self._take(there)
+        if connection is not None:
+            try:
+                return await self._asked(connection, there, request)
+            except ConnectionError:
+                pass
+        return await self._asked(await self._opened(scheme, netloc), there, request)
+
+    async def _asked(self, connection: Connection, there: tuple[str, str], request: bytes) -> Received:
+        received = await connection.ask(request)
+        if connection.is_open:
+            connection.idle_since_s = time.monotonic()
+            self._kept[connection] = there
+        else:
+            connection.close()
+        self._drop()
+        return received
+
+    def _take(self, there: tuple[str, str]) -> Connection | None:
+        """The one that was used last of those that lead there."""
+        self._drop()
+        for connection in reversed(self._kept):
+            if self._kept[connection] == there and connection.is_open:
+                del self._kept[connection]
+                return connection
+        return None
+
+    def _drop(self) -> None:
+        """Close those that were used first, where they have lain for too long or are too many."""
+        oldest_s = time.monotonic() - KEPT_S
+        while self._kept:
+            first = next(iter(self._kept))
+            if first.is_open and first.idle_since_s >= oldest_s and len(self._kept) <= _MOST_KEPT:
+                return
+            del self._kept[first]
+            first.close()
+
+    async def _opened(self, scheme: str, netloc: str) -> Connection:
+        parts, limits = urlsplit(f"{scheme}://{netloc}"), self._limits
+        tls = self._tls if scheme == "https" else None
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(limits.head_bytes, limits.body_bytes),
+            parts.hostname or "",
+            parts.port or (80 if tls is None else 443),
+            ssl=tls,
+        )
+        assert connection.transport is not None
+        connection.transport.get_extra_info("socket").setsockopt(*_FORGETS)
+        return connection

@@ -1,0 +1,99 @@
+"""Requests that wait for their turn at an upstream, first come, first served."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import final
+
+from pliant.errors import NodeError
+from pliant.route.router import Router
+from pliant.route.upstream_queue import Passage
+
+
+@dataclass(slots=True)
+class _PendingRequest:
+    passage: Passage
+    is_sent: "asyncio.Future[bool]"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A request's turn at an upstream, `waited_s` after it asked for it."""
+
+    passage: Passage
+    waited_s: float
+
+
+@final
+@dataclass(slots=True)
+class Slots:
+    """The router says how many requests may be at an upstream at once; `most` more wait for each."""
+
+    router: Router
+    clock: Callable[[], float]
+    most: int
+    _pending: dict[str, deque[_PendingRequest]] = field(default_factory=dict)
+
+    @property
+    def full(self) -> tuple[str, ...]:
+        """Upstreams for which no further request may wait."""
+        return tuple(
+            name
+            for name, pending in self._pending.items()
+            if len(pending) >= self.most and not self.router.has_room(name)
+        )
+
+    @asynccontextmanager
+    async def take(self, upstream: str, n: int, patience_s: float) -> AsyncIterator[Slot]:
+        """A slot for an input of length n, given back at the end of the context.
+
+        Raises NodeError where `upstream` fails meanwhile (502), or `patience_s` seconds have passed (504):
+        then the request is to be answered elsewhere.
+        """
+        start_s = self.clock()
+        passage = self.router.enter(upstream, n, start_s)
+        try:
+            pending = self._pending.setdefault(upstream, deque())
+            if not pending and self.router.has_room(upstream):
+                self.router.send(upstream, passage, start_s)
+            else:
+                await self._turn(upstream, pending, passage, patience_s)
+            yield Slot(passage, self.clock() - start_s)
+        finally:
+            self.router.leave(upstream, passage, self.clock())
+            self._grant(upstream)
+
+    def refuse(self, upstream: str) -> None:
+        """`upstream` is not used for now: all that wait for it are to be answered elsewhere."""
+        for pending in self._pending.get(upstream, ()):
+            if not pending.is_sent.done():
+                pending.is_sent.set_result(False)
+
+    async def _turn(
+        self, upstream: str, pending: deque[_PendingRequest], passage: Passage, patience_s: float
+    ) -> None:
+        mine = _PendingRequest(passage, asyncio.get_running_loop().create_future())
+        pending.append(mine)
+        try:
+            async with asyncio.timeout(patience_s if isfinite(patience_s) else None):
+                is_sent = await mine.is_sent
+        except TimeoutError:
+            raise NodeError(
+                f"no request could be sent to {upstream} within {patience_s:.3g} s.", status=504
+            ) from None
+        finally:
+            if mine in pending:
+                pending.remove(mine)
+        if not is_sent:
+            raise NodeError(f"{upstream} failed before its turn came.", status=502)
+
+    def _grant(self, upstream: str) -> None:
+        pending = self._pending[upstream]
+        while pending and self.router.has_room(upstream):
+            first = pending.popleft()
+            if not first.is_sent.done():
+                self.router.send(upstream, first.passage, self.clock())
+                first.is_sent.set_result(True)

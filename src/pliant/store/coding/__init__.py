@@ -1,0 +1,1 @@
+"""From weights to nested bit-planes."""

@@ -1,0 +1,102 @@
+"""Cut a layer's six weight matrices into slices of groups (STI Table 1), and join them. Knows no codes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pliant.arrays import Bool, Float32
+from pliant.models.slice_shapes import (
+    GROUP,
+    GROUP_COLUMNS,
+    GROUP_ROWS,
+    MatrixGeometry,
+    SliceGeometry,
+    slice_geometry,
+)
+from pliant.models.spec import ModelSpec
+
+LINEARS = ("query", "key", "value", "output", "up", "down")
+
+
+def cut(
+    spec: ModelSpec, layer: Mapping[str, Float32[np.ndarray, "out in"]]
+) -> tuple[Float32[np.ndarray, "slices groups 32 16"], Bool[np.ndarray, "groups 32 16"]]:
+    """All slices of a layer in group order, and which places of a slice are padding.
+
+    `layer` maps each of LINEARS to its weight as [out, in]. Padding is 0 and lies at the same places
+    in every slice.
+    """
+    geometry = slice_geometry(spec)
+    slices = np.stack([_cut_slice(spec, geometry, layer, s) for s in range(spec.n_heads)])
+    ones = {name: np.ones_like(layer[name]) for name in LINEARS}
+    return slices, _cut_slice(spec, geometry, ones, 0) == 0
+
+
+def join(
+    spec: ModelSpec, slices: Float32[np.ndarray, "slices groups 32 16"]
+) -> dict[str, Float32[np.ndarray, "out in"]]:
+    """The layer's matrices as [out, in], padding left out: the inverse of `cut`."""
+    geometry = slice_geometry(spec)
+    d, f = spec.hidden, spec.ffn
+    shapes = dict.fromkeys(LINEARS, (d, d)) | {"up": (f, d), "down": (d, f)}
+    layer = {name: np.empty(shape, slices.dtype) for name, shape in shapes.items()}
+    for s in range(spec.n_heads):
+        qkv, output, up, down = (from_groups(m, slices[s]) for m in geometry.matrices)
+        head, neurons = _ranges(spec, s)
+        for i, name in enumerate(("query", "key", "value")):
+            columns = slice(i * geometry.head_dim, i * geometry.head_dim + spec.head_dim)
+            layer[name][head] = qkv[:d, columns].T
+        layer["output"][:, head] = output[: spec.head_dim, :d].T
+        layer["up"][neurons] = up[:d, : spec.slice_ffn].T
+        layer["down"][:, neurons] = down[: spec.slice_ffn, :d].T
+    return layer
+
+
+def to_groups(matrix: Float32[np.ndarray, "rows columns"]) -> Float32[np.ndarray, "groups 32 16"]:
+    """A padded [K, N] matrix as groups: column group by column group, each with its row groups in order."""
+    rows, columns = matrix.shape
+    blocks = matrix.reshape(rows // GROUP_ROWS, GROUP_ROWS, columns // GROUP_COLUMNS, GROUP_COLUMNS)
+    return blocks.transpose(2, 0, 1, 3).reshape(-1, GROUP_ROWS, GROUP_COLUMNS)
+
+
+def from_groups(
+    m: MatrixGeometry, groups: Float32[np.ndarray, "groups 32 16"]
+) -> Float32[np.ndarray, "rows columns"]:
+    """Matrix `m` of a slice, padded, as [K, N]."""
+    mine = groups[m.first_group : m.first_group + m.groups]
+    blocks = mine.reshape(m.column_groups, m.row_groups, GROUP_ROWS, GROUP_COLUMNS)
+    return blocks.transpose(1, 2, 0, 3).reshape(m.rows, m.columns)
+
+
+def column_group_starts(geometry: SliceGeometry) -> list[int]:
+    """Where each column group begins, in weights from its slice's start; the slice's size is last."""
+    starts = [
+        m.first_group * GROUP + c * m.rows * GROUP_COLUMNS
+        for m in geometry.matrices
+        for c in range(m.column_groups)
+    ]
+    return [*starts, geometry.groups * GROUP]
+
+
+def _cut_slice(
+    spec: ModelSpec, geometry: SliceGeometry, layer: Mapping[str, np.ndarray], s: int
+) -> Float32[np.ndarray, "groups 32 16"]:
+    head, neurons = _ranges(spec, s)
+    d, h, f = geometry.hidden, geometry.head_dim, geometry.slice_ffn
+    qkv = np.concatenate([_padded(layer[n][head].T, d, h) for n in ("query", "key", "value")], axis=1)
+    output = _padded(layer["output"][:, head].T, h, d)
+    up = _padded(layer["up"][neurons].T, d, f)
+    down = _padded(layer["down"][:, neurons].T, f, d)
+    return np.concatenate([to_groups(m) for m in (qkv, output, up, down)])
+
+
+def _ranges(spec: ModelSpec, s: int) -> tuple[slice, slice]:
+    """Rows of the head and of the FFN neurons that slice `s` takes."""
+    h, f = spec.head_dim, spec.slice_ffn
+    return slice(s * h, (s + 1) * h), slice(s * f, (s + 1) * f)
+
+
+def _padded(matrix: np.ndarray, rows: int, columns: int) -> Float32[np.ndarray, "rows columns"]:
+    out = np.zeros((rows, columns), np.float32)
+    out[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return out

@@ -1,0 +1,183 @@
+"""`pliant.open` and what stands behind it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pliant.api import open_elastic as api
+from pliant.errors import BudgetError, InputError, ModelError
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.run.process_memory import MemoryBudget
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def model(tiny_model: Callable[..., Path]) -> Path:
+    return tiny_model("bert", widths=(2, 4))
+
+
+def test_importing_pliant_loads_nothing_heavy() -> None:
+    """A command line and a server start with it: the issue allows 0.3 s and none of the extras."""
+    script = (
+        "import sys, pliant; pliant.__version__; "
+        "print([m for m in ('torch','transformers','matplotlib','llvmlite','numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_opening_loads_no_extra(model: Path, cache: Path) -> None:
+    """The core dependencies must do: no torch, transformers or matplotlib comes in by a side door."""
+    script = (
+        f"import sys, pliant\nfrom pathlib import Path\nwith pliant.open({str(model)!r}, latency='5s', "
+        f"cache=Path({str(cache)!r})) as m: m('a good film')\n"
+        "print([m for m in ('torch','transformers','matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_directory_is_packed_and_profiled_once(model: Path, cache: Path, tmp_path: Path) -> None:
+    """The second opening must not do again what took the first one seconds."""
+    told: list[str] = []
+    for _ in range(2):
+        told.clear()
+        with api.open(
+            model,
+            latency="60s",
+            preload="1MB",
+            cache=tmp_path,
+            on_progress=lambda what, i, n: told.append(what),
+        ) as session:
+            assert session("a good film").met
+    assert told == []
+    assert len(list((tmp_path / "stores").iterdir())) == 1
+    assert len(list((tmp_path / "profiles").iterdir())) == 1
+
+
+def test_a_model_that_changed_is_packed_again(
+    tiny_model: Callable[..., Path], cache: Path, tmp_path: Path
+) -> None:
+    """A directory fine-tuned further under the same name must not answer with its old weights."""
+    import shutil
+
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    with api.open_source(copy, cache) as store:
+        before = store.path
+    weights = (copy / "model.safetensors").read_bytes()
+    (copy / "model.safetensors").write_bytes(weights)  # a new time is enough
+    with api.open_source(copy, cache) as store:
+        assert store.path != before
+
+
+def test_a_cut_store_in_the_cache_is_packed_again(model: Path, tmp_path: Path) -> None:
+    """A cache may lose bytes; what can be made anew is not an error."""
+    with api.open_source(model, tmp_path) as store:
+        file = store.path / "layer-00.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with api.open_source(model, tmp_path) as store:
+        assert store.manifest.n_bytes > 0
+
+
+def test_a_store_given_by_name_is_used_where_it_lies(model: Path, cache: Path, tmp_path: Path) -> None:
+    """Packing is for sources; a store is one already."""
+    from pliant.models.hf.checkpoint import open_checkpoint
+    from pliant.store.build import build
+
+    out = build(open_checkpoint(model), tmp_path / "store")
+    with api.open(out, latency=5.0, cache=cache) as session:
+        assert session.store.path == out
+
+
+def test_profiles_may_be_given(model: Path, cache: Path, tmp_path: Path) -> None:
+    """A profile made elsewhere stands in for measuring: nothing is kept."""
+    with api.open_source(model, cache) as store:
+        profile = api.profile_of(store, cache, 2)
+    with api.open(model, latency="5s", threads=2, profile=profile, cache=tmp_path) as session:
+        assert session.profile == profile
+    assert not (tmp_path / "profiles").exists()
+
+
+def test_what_plan_of_says_is_what_a_session_does(model: Path, cache: Path) -> None:
+    """`pliant plan` opens no session; its plan must be the one that runs."""
+    with api.open(model, latency="5s", preload="4KB", cache=cache) as session:
+        planned = api.plan_of(session.store, session.profile, session.options)
+        assert (planned.bits, planned.held, planned.latency_s) == (
+            session.plan.bits,
+            session.plan.held,
+            session.plan.latency_s,
+        )
+
+
+def test_sessions_share_a_memory_budget(model: Path, cache: Path) -> None:
+    """Several models in one process stay under one total."""
+    with MemoryBudget(1000) as memory, pytest.raises(BudgetError):
+        api.open(model, latency="5s", memory=memory, cache=cache)
+
+
+def test_bad_requests_say_what_is_wrong(model: Path, cache: Path) -> None:
+    """One tree of errors, each naming its value."""
+    with pytest.raises(InputError, match="soon"):
+        api.open(model, latency="soon", cache=cache)
+    with pytest.raises(BudgetError, match="needs"):
+        api.open(model, latency="1us", cache=cache)
+    with pytest.raises(ModelError, match="no-such"):
+        api.open("./no-such-model", latency="1s", cache=cache)
+
+
+def test_the_shipped_model_is_found_by_name() -> None:
+    """`sst2` needs no path, and a directory with that name but no model in it does not hide it."""
+    if "sst2" not in api.shipped_models():
+        pytest.skip("this tree holds no shipped model")
+    assert (api.model_directory("sst2") / "model.safetensors").is_file()
+
+
+def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """The shipped model does: its plans raise the shards that matter from the first run on."""
+    import shutil
+
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
+    with api.open_source(copy, tmp_path / "cache") as store:
+        assert store.manifest.importance == ((1, 2, 3, 4), (0.5, 0, 0, 0))
+    (copy / "importance.json").write_text("[[1, 2, 3, 4]]")
+    with pytest.raises(InputError, match=r"importance\.json needs 2 rows of 4"):
+        api.open_source(copy, tmp_path / "cache")
+
+
+def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    """The shipped model does: its plans choose the most accurate submodel from the first run on."""
+    import shutil
+
+    copy = tmp_path / "m"
+    shutil.copytree(tiny_model("bert"), copy)
+    entry = '{"n": 2, "m": 4, "bits": %d, "accuracy": 0.75, "log_likelihood": -0.5}'
+    (copy / "accuracy.json").write_text(f'{{"n_examples": 8, "entries": [{entry % 6}]}}')
+    with api.open_source(copy, tmp_path / "cache") as store:
+        assert store.manifest.accuracy is not None
+        assert store.manifest.accuracy.entries[0].accuracy == 0.75
+    for text in ("[]", f'{{"n_examples": 8, "entries": [{entry % 7}]}}'):
+        (copy / "accuracy.json").write_text(text)
+        with pytest.raises(InputError, match=r"accuracy\.json is no table of accuracy"):
+            api.open_source(copy, tmp_path / "cache")
+
+
+def test_the_shipped_models_accuracy_covers_every_submodel() -> None:
+    """A submodel that is not in the grid is chosen only when nothing else is in reach."""
+    if "sst2" not in api.shipped_models():
+        pytest.skip("this tree holds no shipped model")
+    directory = api.model_directory("sst2")
+    spec = open_checkpoint(directory).spec
+    table = api.read_accuracy(directory / "accuracy.json", spec)
+    bits = {e.bits for e in table.entries}
+    assert {2, 6, 32} <= bits
+    assert len(table.entries) == spec.n_layers * len(spec.widths) * len(bits)

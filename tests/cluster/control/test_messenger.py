@@ -1,0 +1,337 @@
+"""Control messages and silence between members in this process, and others that are killed or stopped."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from queue import Empty, Queue
+
+import pytest
+import zmq
+
+from pliant.cluster.control.letter import Kind, Letter
+from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.net.key import Key, make_key, new_key
+from pliant.errors import ClusterError, PeerLost
+from tests.cluster.ports import unused_ports
+
+PATIENT_S = 60.0
+
+Event = tuple[str, str, bytes]
+
+
+class Member:
+    """A messenger and what it reported, in order."""
+
+    def __init__(self, name: str, key: Key, listen: str | None = None, silence_s: float = 10.0) -> None:
+        self.events: Queue[Event] = Queue()
+        self.messenger = Messenger(
+            name,
+            key,
+            listen,
+            on_message=lambda peer, body: self.events.put(("said", peer, body)),
+            on_silence=lambda peer: self.events.put(("silent", peer, b"")),
+            on_peer=lambda peer: self.events.put(("came", peer, b"")),
+            silence_s=silence_s,
+        )
+
+    def until(self, what: str, peer: str) -> bytes:
+        """Wait for that event, over others."""
+        while True:
+            event = self.events.get(timeout=PATIENT_S)
+            if event[:2] == (what, peer):
+                return event[2]
+
+
+def _soon(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    until_s = time.monotonic() + PATIENT_S
+    while not is_so():
+        assert time.monotonic() < until_s
+        threading.Event().wait(0.02)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Member]]:
+    with ExitStack() as stack:
+
+        def member(*args: object, **options: object) -> Member:
+            made = Member(*args, **options)  # type: ignore[arg-type]
+            stack.enter_context(made.messenger)
+            return made
+
+        yield member
+
+
+@pytest.fixture
+def pair(start: Callable[..., Member]) -> tuple[Member, Member]:
+    """One that listens and one that knocked, each heard by the other."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    bob = start("bob", key)
+    assert ada.messenger.address is not None
+    bob.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
+    bob.until("came", "ada")
+    return ada, bob
+
+
+def test_messages_go_both_ways_whole_and_in_order(pair: tuple[Member, Member]) -> None:
+    """Plans are megabytes, and `go` follows `prepare`."""
+    ada, bob = pair
+    bodies = [b"", b"x", os.urandom(3_000_000), *(str(i).encode() for i in range(300))]
+    for src, dst in ((ada, bob), (bob, ada)):
+        for body in bodies:
+            src.messenger.send(dst.messenger.name, body)
+        for body in bodies:
+            assert dst.until("said", src.messenger.name) == body
+
+
+def test_who_is_here_and_when_it_was_heard_can_be_asked(pair: tuple[Member, Member]) -> None:
+    """`pliant cluster status` prints it."""
+    ada, bob = pair
+    assert ada.messenger.peers == ("bob",)
+    assert bob.messenger.peers == ("ada",)
+    assert ada.messenger.heard_s_ago("bob") < PATIENT_S
+    assert ada.messenger.heard_s_ago("eve") == float("inf")
+    assert bob.messenger.problems == ()
+
+
+def test_a_member_that_closes_says_good_bye(pair: tuple[Member, Member]) -> None:
+    """Nobody waits for the silence of one that left in order."""
+    ada, bob = pair
+    bob.messenger.close()
+    ada.until("silent", "bob")
+    assert ada.messenger.peers == ()
+    with pytest.raises(PeerLost, match="does not hear bob") as caught:
+        ada.messenger.send("bob", b"?")
+    assert caught.value.peer == "bob"
+
+
+def test_a_worker_that_comes_first_knocks_until_somebody_opens(start: Callable[..., Member]) -> None:
+    """Workers may be started before the primary, and outlive it."""
+    key, (port,) = new_key(), unused_ports(1)
+    address = f"127.0.0.1:{port}"
+    bob = start("bob", key)
+    bob.messenger.connect(address)
+    assert any("nobody answers" in p for p in bob.messenger.problems)
+    for _ in range(2):  # the second is a primary that was restarted
+        ada = start("ada", key, address)
+        bob.until("came", "ada")
+        ada.until("came", "bob")
+        bob.messenger.send("ada", b"hello")
+        assert ada.until("said", "bob") == b"hello"
+        ada.messenger.send("bob", b"welcome")
+        assert bob.until("said", "ada") == b"welcome"
+        ada.messenger.close()
+        bob.until("silent", "ada")
+
+
+def test_a_wrong_key_is_never_heard_and_says_so(start: Callable[..., Member]) -> None:
+    """Loopback too: without the key there is no message and no name."""
+    ada = start("ada", new_key(), "127.0.0.1:0")
+    eve = start("eve", new_key())
+    eve.messenger.connect(ada.messenger.address)
+    _soon(lambda: any("another cluster key" in p for p in eve.messenger.problems))
+    assert ada.messenger.peers == ()
+    assert eve.messenger.peers == ()
+    assert ada.events.empty()
+
+
+def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Member]) -> None:
+    """The second waits until the first is gone."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    first, second = start("bob", key), start("bob", key)
+    first.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
+    first.until("came", "ada")
+    second.messenger.connect(ada.messenger.address)
+    _soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
+    assert second.messenger.peers == ()
+    assert any("there is another 'bob' already" in p for p in ada.messenger.problems)
+    first.messenger.send("ada", b"it is me")
+    assert ada.until("said", "bob") == b"it is me"
+    first.messenger.close()
+    ada.until("silent", "bob")
+    second.until("came", "ada")
+    second.messenger.send("ada", b"now I am")
+    assert ada.until("said", "bob") == b"now I am"
+    assert second.messenger.problems == ()
+
+
+def test_a_callback_that_raises_ends_the_messenger(
+    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member whose control is broken must not look alive."""
+    ada, bob = pair
+    raised: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(str(args.exc_value)))
+    monkeypatch.setattr(
+        bob.messenger, "_on_message", lambda peer, body: (_ for _ in ()).throw(KeyError(body))
+    )
+    ada.messenger.send("bob", b"boom")
+    ada.until("silent", "bob")
+    assert raised == ["b'boom'"]
+    with pytest.raises(ClusterError, match="bob has closed"):
+        bob.messenger.send("ada", b"")
+
+
+def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]) -> None:
+    """`shutdown` arrives as a message."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    bob = start("bob", key)
+    done = threading.Event()
+
+    def end(peer: str, body: bytes) -> None:
+        bob.messenger.close()
+        done.set()
+
+    bob.messenger._on_message = end
+    bob.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
+    ada.messenger.send("bob", b"end")
+    assert done.wait(PATIENT_S)
+    bob.messenger.close()
+    ada.until("silent", "bob")
+
+
+def test_a_message_that_is_too_long_is_refused_here(pair: tuple[Member, Member]) -> None:
+    """The other side would end the connection without a word."""
+    with pytest.raises(ClusterError, match="16,777,217 bytes; the limit is 16,777,216"):
+        pair[0].messenger.send("bob", bytes((16 << 20) + 1))
+
+
+def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(pair: tuple[Member, Member]) -> None:
+    """Whoever reads it refuses the peer; here nobody would know whom to name."""
+    ada, bob = pair
+    (link,) = bob.messenger._links.values()
+    stray = Letter(Kind.WORD, "bob", 0).packed()[:5]
+    bob.messenger._write = lambda *_: link.socket.send(stray) or True  # type: ignore[method-assign]
+    assert ada.until("said", "bob") == stray
+
+
+_WORKER = """
+import sys
+from contextlib import suppress
+from pathlib import Path
+from pliant.cluster.net.key import read_key
+from pliant.cluster.control.messenger import Messenger
+from pliant.errors import PeerLost
+def answer(peer, body):
+    with suppress(PeerLost):  # on a busy machine a second may pass for silence: it is asked again
+        messenger.send(peer, body + b"!")
+messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
+messenger.connect(sys.argv[2])
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def worker(
+    tmp_path: Path, start: Callable[..., Member]
+) -> Iterator[tuple[Member, Callable[[], subprocess.Popen[bytes]]]]:
+    """A member here that listens, and a way to start a process that knocks and answers.
+
+    Silence is what is waited for, so it is short.
+    """
+    key = make_key(tmp_path / "key")
+    ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
+    assert ada.messenger.address is not None
+    command = [sys.executable, "-c", _WORKER, str(tmp_path / "key"), ada.messenger.address]
+    with ExitStack() as stack:
+
+        def launch() -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            stack.callback(process.kill)
+            return process
+
+        yield ada, launch
+
+
+def _ask(ada: Member, body: bytes) -> None:
+    """Until bob answers: on a busy machine either may be silent for a moment, and what was said is lost."""
+    until_s = time.monotonic() + PATIENT_S
+    while time.monotonic() < until_s:
+        with suppress(PeerLost):
+            ada.messenger.send("bob", body)
+        with suppress(Empty):
+            while ada.events.get(timeout=1.0) != ("said", "bob", body + b"!"):
+                pass
+            return
+    pytest.fail("bob does not answer")
+
+
+def test_a_killed_process_is_noticed_and_its_successor_is_taken_in(
+    worker: tuple[Member, Callable[[], subprocess.Popen[bytes]]],
+) -> None:
+    """Power comes and goes."""
+    ada, launch = worker
+    for _ in range(2):
+        process = launch()
+        ada.until("came", "bob")
+        _ask(ada, b"hello")
+        process.kill()
+        ada.until("silent", "bob")
+        _soon(lambda: ada.messenger.peers == ())
+
+
+def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
+    worker: tuple[Member, Callable[[], subprocess.Popen[bytes]]],
+) -> None:
+    """TCP stays silent about a stopped process; only heartbeats tell."""
+    ada, launch = worker
+    process = launch()
+    ada.until("came", "bob")
+    process.send_signal(signal.SIGSTOP)
+    try:
+        ada.until("silent", "bob")
+        _soon(lambda: ada.messenger.peers == ())
+    finally:
+        process.send_signal(signal.SIGCONT)
+    ada.until("came", "bob")
+    _ask(ada, b"again")
+
+
+def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable[..., Member]) -> None:
+    """A device that was not updated must be told, not guessed at; garbage of a key holder does no harm."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    data = bytearray(Letter(Kind.BEAT, "old", 1).packed())
+    data[4] = 7
+    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    stranger.linger = 0
+    stranger.curve_serverkey = stranger.curve_publickey = key.public
+    stranger.curve_secretkey = key.secret
+    try:
+        stranger.connect(ada.messenger.address)
+        for message in ([b""], [b"", b""], [b"hello"], [os.urandom(1000)], [bytes(data)]):
+            stranger.send_multipart(message)
+        _soon(lambda: any("'old' speaks version 7" in p for p in ada.messenger.problems))
+    finally:
+        stranger.close()
+    bob = start("bob", key)
+    bob.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
+    assert ada.messenger.peers == ("bob",)
+
+
+def test_a_clash_of_names_is_told_to_the_one_that_was_knocked_at(start: Callable[..., Member]) -> None:
+    """Two primaries of one name on one machine: the second must learn why no worker joins it."""
+    key = new_key()
+    first, second = start("primary", key, "127.0.0.1:0"), start("primary", key, "127.0.0.1:0")
+    worker = start("w", key)
+    worker.messenger.connect(first.messenger.address)
+    worker.until("came", "primary")
+    worker.messenger.connect(second.messenger.address)
+    clash = r"w does not admit primary: there is another 'primary' already: .* another --name"
+    _soon(lambda: any(re.search(clash, p) for p in second.messenger.problems))
+    assert first.messenger.problems == ()
+    assert first.messenger.peers == ("w",)

@@ -1,0 +1,113 @@
+"""All devices of a partition in this process, one thread each: for tests and checks. Uses no network."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.net.comm import Comm, Tag, Traffic
+from pliant.cluster.net.comm_memory import MemoryNetwork
+from pliant.errors import LaneError, PeerLost
+from pliant.ir.cost import Span
+from pliant.ir.partition import Partition
+from pliant.ir.program import Exchange, Load, Program, project, takes_part
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.plan.split.split import split
+from pliant.run.execute import Do, Lanes, execute
+
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalRun:
+    """One run: the head's answer; each device's spans, in the order of its own steps; its payload by peer."""
+
+    answer: np.ndarray
+    spans: Mapping[str, tuple[Span, ...]]
+    traffic: Mapping[str, Mapping[str, Traffic]]
+
+
+def run_local(
+    source: EncoderSource,
+    partition: Partition,
+    feeds: Mapping[str, np.ndarray],
+    library: Library,
+    *,
+    dilation: Mapping[str, float] | None = None,
+) -> LocalRun:
+    """Run the model on every device of `partition`; each has one thread for its kernels.
+
+    A device in `dilation` computes that many times slower. Raises LaneError, chained to the first failure
+    of any device, and InputError where the partition or the feeds do not fit the model.
+    """
+    program = split(source.spec, partition)
+    network = MemoryNetwork()
+    pools = {device: Pool(1, library) for device in partition.devices}
+    comms: dict[str, Comm] = {}
+    try:
+        shards = {d: Shards(d, source, library, pools[d]).prepare(partition) for d in partition.devices}
+        comms |= {device: network.join(device) for device in partition.devices}
+        shards[partition.primary].begin(feeds)
+        slower = dilation or {}
+        with ThreadPoolExecutor(len(comms)) as threads:
+            running = {
+                d: threads.submit(_run, program, shards[d], comms[d], slower.get(d, 1.0)) for d in comms
+            }
+        failures = [error for error in (run.exception() for run in running.values()) if error is not None]
+        if failures:
+            # The first is what stopped the others, whose errors say only that a peer left.
+            raise next((e for e in failures if not _is_echo(e)), failures[0])
+        traffic = {device: dict(comm.counters) for device, comm in comms.items()}
+        spans = {device: run.result() for device, run in running.items()}
+        return LocalRun(shards[partition.primary].answer(), spans, traffic)
+    finally:
+        for comm in comms.values():
+            comm.close()
+        for pool in pools.values():
+            pool.close()
+
+
+def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[Span, ...]:
+    own = f"{shard.device}/cpu"
+    mine = project(program, shard.device)
+    do = Do(shard.compute, _no_load, _exchange(program, shard, comm))
+    try:
+        with Lanes((), own=own, dilation={own: dilation}) as lanes:
+            return execute(mine, do, lanes)
+    except LaneError:
+        comm.close()  # wakes the others
+        raise
+
+
+def _exchange(program: Program, shard: Shard, comm: Comm) -> Callable[[int, Exchange], None]:
+    """Sends and receives; a message's tag is its step's number in the whole segment, equal at both ends."""
+    tags = [
+        Tag(0, number, i)
+        for number, segment in enumerate(program.segments)
+        for i, step in enumerate(segment.steps)
+        if takes_part(step, shard.device)
+    ]
+
+    def exchange(step: int, work: Exchange) -> None:
+        view = shard.view(work)
+        if work.src == shard.device:
+            comm.send(work.dst, tags[step], view)
+            return
+        into = view if view.flags.c_contiguous else np.empty(view.shape, view.dtype)
+        comm.receive(work.src, tags[step], into, PATIENCE_S)
+        if into is not view:
+            view[...] = into
+
+    return exchange
+
+
+def _is_echo(error: BaseException) -> bool:
+    return isinstance(error.__cause__, PeerLost)
+
+
+def _no_load(step: int, work: Load) -> None:
+    raise AssertionError(f"a cluster's program loads nothing, but step {step} is {work}")

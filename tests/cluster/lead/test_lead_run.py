@@ -1,0 +1,355 @@
+"""Runs over workers that join, fail, lie and return, on queues instead of sockets."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pliant.cluster.control.messages import (
+    PROTOCOL,
+    Hello,
+    encode,
+)
+from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.net.comm import Tag
+from pliant.errors import ClusterError, InputError, LaneError
+from pliant.ir.partition import Partition, Share
+from pliant.ir.program import Compute, Exchange
+from tests.cluster.fakes import CALM, FakeCluster, FakeHolder, lost, spread
+
+TOLERANCE = 1e-5  # the same float32 sums on every device
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+def check(cluster: FakeCluster, seed: int = 0) -> Led:
+    answer, wanted, led = cluster.run(seed=seed)
+    np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
+    assert isinstance(led, Led)
+    return led
+
+
+def test_the_primary_alone_answers(cluster: FakeCluster) -> None:
+    """A cluster of one is where every fault may end."""
+    led = check(cluster)
+    assert led.plans[0].partition.participants == ("p",)
+
+
+def test_workers_share_a_run_and_the_answer_is_the_same(cluster: FakeCluster) -> None:
+    """Everything else assumes this."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    for seed in range(3):
+        led = check(cluster, seed)
+        assert set(led.plans[0].partition.participants) == {"p", "a", "b", "c"}
+        assert not led.faults
+
+
+def once_at(layer: int, kernel: str, act: Callable[[], object]) -> Callable[[Compute], None]:
+    """Calls `act` before one stage, the first time."""
+    is_done = threading.Event()
+
+    def before(work: Compute) -> None:
+        if work.layer == layer and work.kernel == kernel and not is_done.is_set():
+            is_done.set()
+            act()
+
+    return before
+
+
+def test_a_worker_killed_inside_a_layer_costs_its_segment_alone(cluster: FakeCluster) -> None:
+    """The segment is repeated on the survivors from the input that the primary kept."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+
+    def kill() -> None:
+        threading.Thread(target=cluster.machines["b"].kill).start()
+        raise lost("b")
+
+    cluster.before["b"] = once_at(2, "attend", kill)
+    led = check(cluster)
+    (fault,) = led.faults
+    assert [v.member for v in fault.verdicts] == ["b"]
+    n = fault.segment
+    assert n in (2, 3)  # the one before, where it is heard of before the last of that is whole on the primary
+    assert led.plans[n - 1].partition.participants == ("p", "a", "b", "c")
+    assert led.plans[n].partition.participants == ("p", "a", "c")
+
+
+def test_a_frozen_worker_is_noticed_and_taken_in_again_when_it_thaws(cluster: FakeCluster) -> None:
+    """A device that sleeps must neither stop a run nor be lost for good."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    machine = cluster.machines["a"]
+
+    def freeze() -> None:
+        cluster.wires.cut.add("a")
+        machine.thaw.wait(20.0)
+
+    cluster.before["a"] = once_at(1, "rest", freeze)
+    led = check(cluster)
+    assert [[v.member for v in fault.verdicts] for fault in led.faults] == [["a"]]
+    cluster.wires.cut.clear()
+    machine.thaw.set()
+    cluster.primary.wait_for(2, 10.0)
+    assert set(check(cluster, 1).plans[-1].partition.participants) == {"p", "a", "b"}
+
+
+def test_all_workers_may_fail_at_once(cluster: FakeCluster) -> None:
+    """In the end the primary answers alone."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    cluster.before["p"] = once_at(1, "attend", lambda: cluster.wires.cut.update("abc"))
+    for name in "abc":
+        cluster.before[name] = once_at(1, "attend", lambda: time.sleep(4.0))
+    led = check(cluster)
+    assert led.plans[-1].partition.participants == ("p",)
+
+
+def test_a_worker_that_sends_what_is_no_number_is_refused_by_name(cluster: FakeCluster) -> None:
+    """Garbage of the right length must not reach the answer."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    bad = FakeHolder.view
+    is_bad = threading.Event()
+    is_bad.set()
+
+    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+        seen = bad(self, work)
+        return np.full_like(seen, np.nan) if self.name == work.src == "a" and is_bad.is_set() else seen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHolder, "view", view)
+        led = check(cluster)
+    (fault,) = led.faults
+    assert [(v.member, v.is_liar) for v in fault.verdicts] == [("a", True)]
+    assert "not finite" in fault.verdicts[0].reason
+    assert any(event.startswith("refused a") for event in cluster.events)
+    assert "p" in cluster.machines["a"].worker.refusals
+    assert set(check(cluster, 1).plans[-1].partition.participants) == {"p", "b"}
+
+
+def test_a_worker_that_sends_another_shape_is_refused_by_name(cluster: FakeCluster) -> None:
+    """Too few rows would leave old numbers in place."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    honest = FakeHolder.view
+
+    def view(self: FakeHolder, work: Exchange) -> np.ndarray:
+        seen = honest(self, work)
+        return seen[:, :-1] if self.name == work.src == "b" else seen
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHolder, "view", view)
+        led = check(cluster)
+    assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
+
+
+def test_a_worker_that_sends_garbage_as_a_message_is_refused_by_name(cluster: FakeCluster) -> None:
+    """The control connection is no less exposed than the data."""
+    machine = cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    machine.control.send("p", b"\x01 no msgpack")
+    led = check(cluster)
+    assert led.plans[-1].partition.participants == ("p",)
+    member = cluster.primary.monitor.get("a")
+    assert member is not None
+    assert "no message" in (member.refused or "")
+
+
+@pytest.mark.parametrize("data", [b"\x01 no msgpack", b"?", random.Random(0).randbytes(50)])
+def test_who_sends_garbage_while_it_works_is_named_in_the_fault(cluster: FakeCluster, data: bytes) -> None:
+    """Who reads the reply must learn whom to look at; one of three, and not the two that only stopped."""
+    machines = {name: cluster.add(name) for name in "abc"}
+    cluster.primary.wait_for(3, 10.0)
+
+    def lie(work: Compute) -> None:
+        if work.kernel == "rest" and work.layer == 1:
+            del cluster.before["b"]
+            machines["b"].control.send("p", data)
+            for _ in range(500):  # its part of the layer comes after its lie was read
+                if "refused b" in "".join(cluster.events):
+                    break
+                time.sleep(0.01)
+
+    cluster.before["b"] = lie
+    led = check(cluster)
+    assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
+    assert led.plans[-1].partition.participants == ("p", "a", "c")
+    assert sum("refused b" in event for event in cluster.events) == 1
+    machines["b"].control.send("p", data[::-1])
+    check(cluster)
+    assert sum("refused b" in event for event in cluster.events) == 1
+
+
+def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
+    """It never said hello, and is left out by its name all the same: also once it says one."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.hear("z", b"garbage")
+    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    member = cluster.primary.monitor.get("z")
+    assert member is not None
+    assert "no message" in (member.refused or "")
+    assert check(cluster).plans[0].partition.participants == ("p", "a")
+
+
+def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) -> None:
+    """Weights never come from the primary."""
+    cluster.add("a", models=("another",))
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    led = check(cluster)
+    assert led.plans[0].partition.participants == ("p", "b")
+    assert any("a is left out" in event and "--model" in event for event in cluster.events)
+
+
+def test_a_failure_of_the_primary_itself_is_raised(cluster: FakeCluster) -> None:
+    """Nobody else is to blame, and repeating would not help."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+
+    def fail(work: Compute) -> None:
+        raise MemoryError("no memory here")
+
+    cluster.before["p"] = fail
+    with pytest.raises(LaneError, match="no memory here"):
+        cluster.run()
+    del cluster.before["p"]
+    check(cluster)
+
+
+def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None:
+    """Two versions may cut a layer differently and would disagree silently."""
+    machine = cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    for _ in range(3):
+        hello = encode(Hello("9.0", "", 1, 1, ()))
+        cluster.primary.hear("z", bytes((PROTOCOL + 2,)) + hello[1:])
+    assert machine.worker.refusals == {}
+    assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
+    assert [event for event in cluster.events if "refused z" in event] == [
+        f"refused z: z speaks version {PROTOCOL + 2} of the protocol, this member version {PROTOCOL}: "
+        "versions may differ by one. Install the same pliant on both."
+    ]
+    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \(z speaks version .* on both\)\. "):
+        cluster.primary.wait_for(2, 0.05)
+    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"
+
+
+def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster) -> None:
+    """Adaptation must not show in the answer: members enter, leave and enter again."""
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+
+    def plan(*devices: str) -> Held:
+        partition = spread(cluster.spec, 7, "p", devices, len(devices))
+        return cluster.primary.prepare(cluster.source, partition, "fp32")[0]
+
+    cluster.steer.switches = {2: plan("a", "b"), 3: plan(), 4: plan("a", "b", "c")}
+    led = check(cluster)
+    taking_part = [set(held.partition.participants) for held in led.plans]
+    assert taking_part[2:5] == [{"p", "a", "b"}, {"p"}, {"p", "a", "b", "c"}]
+    assert not led.faults
+    steps = {(turn.number, i) for turn in led.turns for i in range(len(turn.segment.steps))}
+    said = {(ran.segment, ran.step) for spans in led.spans.values() for ran in spans}
+    assert said == steps
+
+
+@pytest.mark.parametrize(
+    ("a_before", "a_after"), [(0, 2), (0, 0)], ids=["it gets heads", "it gets other rows"]
+)
+def test_a_member_that_had_rows_alone_is_given_what_its_new_share_needs(
+    cluster: FakeCluster, a_before: int, a_after: int
+) -> None:
+    """Who runs no heads receives its own rows of a layer's input: the others' are of an earlier layer."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    n_heads = cluster.spec.n_heads
+
+    def plan(heads_of_a: int, rows: tuple[int, int, int]) -> Held:
+        heads = n_heads - heads_of_a - 1, heads_of_a, 1
+        shares = tuple(Share(*one) for one in zip("pab", heads, rows, strict=True))
+        return cluster.primary.prepare(cluster.source, Partition("ws", "p", shares, 7), "fp32")[0]
+
+    first = plan(a_before, (4, 2, 1))
+    cluster.steer.switches = {2: first, 3: plan(a_after, (1, 4, 2)), 4: first}
+    led = check(cluster)
+    assert led.plans[2] is led.plans[4] is first
+    assert not led.faults
+
+
+def test_a_worker_that_did_not_hear_the_primary_for_a_while_is_not_waited_for() -> None:
+    """Its silence is noticed on its side alone: it gave up the run, and says hello again."""
+    with FakeCluster(patience=replace(CALM, least_s=600.0)) as cluster:
+        for name in "ab":
+            cluster.add(name)
+        cluster.primary.wait_for(2, 10.0)
+        worker = cluster.machines["a"].worker
+        cluster.before["a"] = once_at(1, "rest", lambda: worker.lose("p"))
+        led = check(cluster)
+        (fault,) = led.faults
+        assert not fault.verdicts
+        assert set(led.plans[-1].partition.participants) == {"p", "a", "b"}
+
+
+def test_a_wait_for_workers_ends_when_a_penalty_does(cluster: FakeCluster) -> None:
+    """Nobody tells that a penalty is over: a wait that only listens for news would go on to its end."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.monitor.fail("a")
+    start_s = time.monotonic()
+    cluster.primary.wait_for(1, 30.0)
+    assert time.monotonic() - start_s < 15.0
+
+
+@pytest.mark.parametrize("is_now", [False, True], ids=["announced", "at once"])
+def test_a_run_stops_at_a_boundary_for_a_plan_that_has_no_room_beside_the_current_one(
+    cluster: FakeCluster, is_now: bool
+) -> None:
+    """Weights are replaced in place, between two layers, and nobody is at fault.
+
+    At once, what was announced of the next layer, and perhaps begun, is given up.
+    """
+    for name in "abc":
+        cluster.add(name)
+    cluster.primary.wait_for(3, 10.0)
+    cluster.steer.pauses, cluster.steer.halts = ((), (3,)) if is_now else ((3,), ())
+    led = check(cluster)
+    assert not led.faults
+    assert led.turns[0].epoch < led.turns[-1].epoch
+    with pytest.raises(ClusterError, match="has ended"):  # nothing of it stays in memory
+        cluster.comm.receive("a", Tag(led.turns[0].epoch, 0, 0), np.zeros(1), 0.0)
+    before, after = led.turns[2], led.turns[3]
+    assert after.epoch > before.epoch
+    assert led.plans[2] is not led.plans[3]
+    exchanged = [step.work for step in after.segment.steps if isinstance(step.work, Exchange)]
+    assert {work.dst for work in exchanged if work.tensor == "x.2"} == {"a", "b", "c"}
+
+
+def test_numbers_too_large_to_be_embedded_are_the_inputs_fault(cluster: FakeCluster) -> None:
+    """Nobody is taken for a liar for what it was sent."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    x = np.full((7, cluster.spec.hidden), np.inf, np.float32)
+    with pytest.raises(InputError, match="not finite"):
+        cluster.lead.run(cluster.source, 7, {"x": x})
+    assert not check(cluster).faults

@@ -1,0 +1,99 @@
+"""What a worker promises whoever leads it: it serves one primary, and answers whatever goes wrong."""
+
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from pliant.cluster.control.messages import (
+    AnyMessage,
+    Forget,
+    Measure,
+    Prepare,
+    Ready,
+    Unable,
+    decode,
+    encode,
+)
+from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.primary import NotReady
+from pliant.ir.partition import Partition
+from pliant.models.encoder.encoder_source import EncoderSource
+from tests.cluster.fakes import FakeCluster, FakeHold, FakeHolder, spread
+from tests.cluster.lead.test_lead_run import TOLERANCE, once_at
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster: FakeCluster) -> None:
+    """It tells everybody it hears of; whoever serves another is not meant."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker = cluster.machines["a"].worker
+    heard = threading.Event()
+
+    def told() -> None:
+        worker.hear("q", encode(Forget(())))
+        worker.hear("q", encode(Measure(7, "none", 4, ("a",), {})))  # answered after that
+        assert heard.wait(20.0)
+
+    q = cluster.wires.join("q")
+    q.start(lambda peer, data: heard.set(), lambda peer: None)
+    cluster.before["a"] = once_at(1, "attend", told)
+    answer, wanted, led = cluster.run()
+    np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
+    assert isinstance(led, Led)
+    assert not led.faults
+    q.close()
+
+
+def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: FakeCluster) -> None:
+    """What was prepared for the dead one is let go of."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
+    q = cluster.wires.join("q")
+    q.start(lambda peer, data: answers.put(decode(data, peer)), lambda peer: None)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly(self: FakeHold, source: EncoderSource, partition: Partition) -> FakeHolder:
+        begun.set()
+        assert go_on.wait(20.0)
+        return FakeHolder(self.name, source.spec, partition, self.before)
+
+    wanted = Prepare(1, "made-up", spread(cluster.spec, 7, "p", "pa"), "fp32", ("p", "a"), {})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHold, "prepare", slowly)
+        worker.hear("p", encode(wanted))
+        assert begun.wait(20.0)
+        worker.lose("p")
+        worker.hear("q", encode(wanted))
+        go_on.set()
+        while not isinstance(answer := answers.get(timeout=20.0), Ready | Unable):
+            pass
+    assert isinstance(answer, Ready)
+    q.close()
+
+
+def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeCluster) -> None:
+    """An error that nobody thought of, too: the primary does not wait, and the worker works on."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+
+    def odd(self: FakeHold, source: EncoderSource, partition: Partition) -> FakeHolder:
+        if self.name == "a":
+            raise ValueError("odd")
+        return FakeHolder(self.name, source.spec, partition, self.before)
+
+    partition = spread(cluster.spec, 7, "p", "pa")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FakeHold, "prepare", odd)
+        with pytest.raises(NotReady, match="a: odd"):
+            cluster.primary.prepare(cluster.source, partition, "fp32")
+    assert cluster.primary.prepare(cluster.source, partition, "fp32")[0].partition is partition

@@ -1,0 +1,70 @@
+"""What every ZeroMQ socket of a cluster has in common."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pliant.cluster.net.key import new_key
+from pliant.cluster.net.zmq_sockets import Alarm, Wire, tcp, zmq
+from pliant.errors import ClusterError
+
+_WITHOUT = """
+import sys
+sys.modules["zmq"] = None
+from pliant.errors import ClusterError
+try:
+    import pliant.cluster.net.comm_zmq
+except ClusterError as error:
+    print(error)
+"""
+
+
+def test_without_pyzmq_the_extra_is_named() -> None:
+    """It is no dependency of one device that runs alone."""
+    done = subprocess.run([sys.executable, "-c", _WITHOUT], capture_output=True, text=True, check=True)
+    assert "pip install 'pliant[cluster]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "address", ["10.77.0.1:29500", "tcp://10.77.0.1:29500", "kitchen.local:1", "[::1]:5"]
+)
+def test_an_address_is_host_and_port(address: str) -> None:
+    """As users write it, and as sockets report it."""
+    assert tcp(address) == f"tcp://{address.removeprefix('tcp://')}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["", ":", "10.77.0.1", ":29500", "x:", "x:y", "x:65536", "x:-1", "x:２", "::1:5", "[::1]", "[x]:5"],
+)
+def test_what_is_no_address_is_refused(address: str) -> None:
+    """The message shows how one looks."""
+    with pytest.raises(ClusterError, match="write HOST:PORT"):
+        tcp(address)
+
+
+def test_an_alarm_may_ring_often_and_after_its_end() -> None:
+    """Threads that send do not know whether the one that polls has gone."""
+    alarm = Alarm()
+    for _ in range(100_000):
+        alarm.ring()
+    alarm.quiet()
+    alarm.close()
+    alarm.ring()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "*:0", "[::]:0"])
+def test_no_member_listens_at_every_address(address: str) -> None:
+    """Others are told where it listens, and nobody can call 0.0.0.0."""
+    wire = Wire(new_key(), 1024, heartbeat_s=1.0)
+    with pytest.raises(ClusterError, match="listen at the one by which they reach it"):
+        wire.listen_or_close(zmq.ROUTER, address, 1)
+
+
+def test_nobody_listens_at_port_0() -> None:
+    """It means any free port to a listener; a worker would knock for ever."""
+    wire = Wire(new_key(), 1024, heartbeat_s=1.0)
+    with pytest.raises(ClusterError, match="port 0"):
+        wire.connect(zmq.DEALER, "127.0.0.1:0", 1)
+    wire.close()

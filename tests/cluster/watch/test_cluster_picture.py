@@ -1,0 +1,59 @@
+"""What is known of devices and links over time, with measurements that are made up."""
+
+from collections.abc import Collection, Iterator
+
+import pytest
+
+from pliant.cluster.control.messages import Note
+from pliant.cluster.lead.predict import predict
+from pliant.cluster.watch.cluster_picture import Known
+from pliant.ir.cost import Link
+from pliant.ir.topology import Capability
+from tests.cluster.fakes import FakeCluster, spread
+
+DEVICE = Capability(1.0, 1e9, 1 << 30)
+LINK = Link(1e-3, 5e7)
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    with FakeCluster() as made:
+        yield made
+
+
+@pytest.fixture
+def surveys(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """Whose links were measured, time after time."""
+    found: list[set[str]] = []
+
+    def links(primary: object, names: Collection[str]) -> dict[tuple[str, str], Link]:
+        found.append(set(names))
+        return {(a, b): LINK for a in names for b in names if a != b}
+
+    monkeypatch.setattr("pliant.cluster.watch.cluster_picture.survey_links", links)
+    monkeypatch.setattr(
+        "pliant.cluster.watch.cluster_picture.survey_devices",
+        lambda primary, source, tokens, names: dict.fromkeys(names, DEVICE),
+    )
+    return found
+
+
+def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
+    cluster: FakeCluster, surveys: list[set[str]]
+) -> None:
+    """What the run showed of the other links is no measurement of theirs."""
+    known = Known(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    known.measure(cluster.source, 7)
+    partition = spread(cluster.spec, 7, "p", "pa")
+    solved = predict(cluster.spec, partition, known.picture())
+    cluster.add("b")
+    cluster.primary.wait_for(2, 10.0)
+    n_bytes = 4 * 7 * cluster.spec.hidden
+    known.see(solved, {"p": Note(0.0, 1, {}, {"a": (n_bytes, 1.0)}), "a": Note(0.0, 1, {})})
+    assert known.picture().links.link("a", "p").bandwidth_Bps < LINK.bandwidth_Bps
+    known.measure(cluster.source, 7)
+    known.measure(cluster.source, 7)
+    assert surveys == [{"p", "a"}, {"p", "a", "b"}]
+    assert known.picture().links.link("b", "p").bandwidth_Bps == LINK.bandwidth_Bps

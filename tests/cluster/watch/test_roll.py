@@ -1,0 +1,55 @@
+"""Who is here and who is silent, decided on times made up."""
+
+from pliant.cluster.watch.roll import Roll
+
+
+def test_a_peer_arrives_once_and_falls_silent_once() -> None:
+    """Callers act on changes, not on states."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    assert roll.hear("ada", 7, 0, 0.0) is True
+    assert roll.hear("ada", 7, 0, 0.9) is False
+    assert roll.fall_silent(1.8) == []
+    assert roll.fall_silent(2.0) == ["ada"]
+    assert roll.fall_silent(3.0) == []
+    assert roll.routes() == {}
+    assert roll.hear("ada", 7, 0, 4.0) is True
+    assert roll.heard_s("ada") == 4.0
+    assert roll.heard_s("bob") is None
+
+
+def test_a_name_is_not_taken_over_while_its_owner_is_here() -> None:
+    """Two workers started with one name must not answer for each other."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    roll.hear("ada", 7, 1, 0.0)
+    assert roll.hear("ada", 8, 2, 0.5) is None
+    assert roll.routes() == {"ada": 1}
+    assert roll.fall_silent(1.1) == ["ada"]  # the other one's beats do not keep the first alive
+    assert roll.hear("ada", 8, 2, 1.2) is True
+    assert roll.routes() == {"ada": 2}
+
+
+def test_good_bye_of_another_process_does_not_end_a_peer() -> None:
+    """A second process with the same name may end whenever it likes."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    roll.hear("ada", 7, 1, 0.0)
+    assert not roll.leave("ada", 8)
+    assert roll.leave("ada", 7)
+    assert not roll.leave("ada", 7)
+    assert not roll.leave("bob", 1)
+
+
+def test_a_peer_is_reached_by_the_way_it_last_came() -> None:
+    """After a reconnection the old way leads nowhere."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    roll.hear("ada", 7, 1, 0.0)
+    roll.hear("ada", 7, 2, 0.5)
+    assert roll.routes() == {"ada": 2}
+
+
+def test_nobody_is_blamed_for_the_time_this_process_was_stopped() -> None:
+    """After SIGSTOP and SIGCONT all peers look silent; they spoke, and nobody listened."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    roll.hear("ada", 7, 1, 0.0)
+    roll.excuse(100.0)
+    assert roll.fall_silent(100.5) == []
+    assert roll.fall_silent(101.5) == ["ada"]

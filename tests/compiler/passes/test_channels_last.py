@@ -1,0 +1,77 @@
+"""Regions around convolutions are turned, transposed only where they begin and end."""
+
+import numpy as np
+
+from pliant.compiler.fusion.fuse_conv import fuse_conv
+from pliant.compiler.passes.channels_last import channels_last
+from pliant.ir.graph import Graph
+from tests.compiler.passes.chains import Chain, assert_same
+
+
+def _chain() -> Chain:
+    c = Chain(x=(2, 3, 9, 8))
+    random = np.random.default_rng(1)
+    c.constant("w", random.standard_normal((6, 3, 3, 3)) / 5)
+    c.constant("v", random.standard_normal((6, 6, 1, 1)) / 2)
+    c.constant("u", random.standard_normal((4, 12, 1, 1)) / 3)
+    return c
+
+
+def _ops(graph: Graph) -> list[str]:
+    return [node.op for node in graph.nodes]
+
+
+def test_a_block_is_transposed_once_at_each_end() -> None:
+    """Pooling, a residual sum, a product with numbers for each channel and a concatenation lie between."""
+    c = _chain()
+    a = c.add("a", "Conv", "x", "w", pads=[1, 1, 1, 1])
+    p = c.add("p", "MaxPool", a, kernel_shape=[2, 2], strides=[2, 2])
+    b = c.add("b", "Add", c.add("q", "Conv", p, "v"), p)
+    c.constant("gain", np.arange(6).reshape(6, 1, 1) / 6)
+    m = c.add("m", "Mul", b, "gain")
+    j = c.add("j", "Concat", m, p, axis=1)
+    y = c.add("y", "Conv", j, "u")
+    turned = channels_last(c.graph(y))
+    assert _ops(turned) == [
+        "Transpose",
+        "FusedConv",
+        "MaxPool",
+        "FusedConv",
+        "Add",
+        "Mul",
+        "Concat",
+        "FusedConv",
+        "Transpose",
+    ]
+    assert_same(turned, c)
+
+
+def test_what_leaves_the_region_twice_is_transposed_once() -> None:
+    """Other operators see the layout they know."""
+    c = _chain()
+    a = c.add("a", "Conv", "x", "w")
+    s = c.add("s", "Softmax", a, axis=1)
+    y = c.add("y", "Mul", c.add("r", "Softmax", a, axis=2), s)
+    turned = channels_last(c.graph(y, "a"))
+    assert _ops(turned).count("Transpose") == 2
+    assert turned.outputs == ("y", "a")
+    assert_same(turned, c)
+
+
+def test_global_pooling_ends_a_classifier_in_the_region() -> None:
+    """With the fused residual turned as well."""
+    c = _chain()
+    a = c.add("a", "Conv", "x", "w")
+    b = c.add("b", "Relu", c.add("t", "Add", c.add("q", "Conv", a, "v"), a))
+    y = c.add("y", "GlobalAveragePool", b)
+    turned = channels_last(fuse_conv(c.graph(y)))
+    assert _ops(turned) == ["Transpose", "FusedConv", "FusedConv", "GlobalAveragePool", "Transpose"]
+    assert turned.nodes[2].inputs == ("a.last", "v", "", "a.last")
+    assert_same(turned, c)
+
+
+def test_graphs_without_convolutions_are_left_alone() -> None:
+    """The same object, so that passes know."""
+    c = Chain(x=(1, 2, 3, 4))
+    graph = c.graph(c.add("y", "Relu", "x"))
+    assert channels_last(graph) is graph

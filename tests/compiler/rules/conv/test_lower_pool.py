@@ -1,0 +1,130 @@
+"""Pooling through the compiler, against torch in float64 and onnx's reference implementation."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pliant.ir.graph import TensorType
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from tests.compiler.rules.running import expected, run_node, type_of
+
+ISAS = [AVX2, X86_64, portable(AVX512)]
+
+WINDOWS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((1, 3, 112, 30), {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    ((2, 37, 14, 15), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+    ((1, 5, 9, 40), {"kernel_shape": [3, 2], "strides": [1, 1], "pads": [1, 0, 0, 1]}),
+    ((1, 2, 11, 29), {"kernel_shape": [5, 5], "strides": [3, 3], "pads": [2, 2, 2, 2]}),
+    ((1, 4, 21), {"kernel_shape": [3], "strides": [2]}),
+    ((1, 2, 5, 6, 20), {"kernel_shape": [2, 3, 3], "strides": [1, 2, 1], "pads": [1, 1, 1, 0, 1, 1]}),
+]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the session, so that no kernel is compiled twice."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def last(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(np.moveaxis(a, 1, -1))
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(("shape", "attributes"), WINDOWS)
+def test_pooling_equals_onnxs_reference_in_both_layouts(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any], isa: Isa, cache: Path
+) -> None:
+    """Rows in vectors, borders one by one, channels in vectors: all must be the same numbers."""
+    x = normal(*shape)
+    (want,) = expected(op, [x], attributes)
+    types = [TensorType("float32", want.shape)]
+    (got,) = run_node(op, [x], attributes, types=types, isa=isa, cache=cache)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    types = [TensorType("float32", last(want).shape)]
+    (got,) = run_node(op, [last(x)], {**attributes, "layout": "nhwc"}, types=types, isa=isa, cache=cache)
+    np.testing.assert_allclose(got, last(want), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_of_any_width_are_pooled_to_their_end(op: str, stride: int, isa: Isa, cache: Path) -> None:
+    """A row is several vectors together, some alone, one that overlaps, and single places at its edges."""
+    for width in (9, 20, 37, 150, 163):
+        x = np.random.default_rng(width).standard_normal((1, 2, 3, width)).astype(np.float32)
+        attributes = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [1, stride]}
+        (want,) = expected(op, [x], attributes)
+        types = [TensorType("float32", want.shape)]
+        (y,) = run_node(op, [x], attributes, types=types, isa=isa, cache=cache)
+        np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)  # nine float32 terms in another order
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])
+@pytest.mark.parametrize("shape", [(1, 70, 7, 7), (2, 3, 1, 5), (1, 4, 33), (2, 3, 2, 3, 4)])
+def test_global_pooling_equals_numpys_reduction(
+    op: str, shape: tuple[int, ...], isa: Isa, cache: Path
+) -> None:
+    """The window is the whole image, of any rank."""
+    x = normal(*shape)
+    axes = tuple(range(2, x.ndim))
+    want = (np.mean if op == "GlobalAveragePool" else np.max)(x, axis=axes, keepdims=True)
+    (got,) = run_node(op, [x], types=[type_of(want)], isa=isa, cache=cache)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    types = [TensorType("float32", last(want).shape)]
+    (got,) = run_node(op, [last(x)], {"layout": "nhwc"}, types=types, isa=isa, cache=cache)
+    np.testing.assert_allclose(got, last(want), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 7])
+def test_the_p_norm_takes_any_whole_power(p: int, cache: Path) -> None:
+    """The root beyond the square is found by iteration, which must end for small and large sums."""
+    x = normal(1, 3, 8, 9) * np.array([1e-3, 1, 1e3], np.float32).reshape(1, 3, 1, 1)
+    want = np.sum(np.abs(x.astype(np.float64)) ** p, axis=(2, 3), keepdims=True) ** (1 / p)
+    types = [TensorType("float32", want.shape)]
+    (got,) = run_node("GlobalLpPool", [x], {"p": p}, types=types, isa=AVX2, cache=cache)
+    np.testing.assert_allclose(got, want, rtol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "uint8"])
+def test_a_maximum_exists_of_every_ordered_type(dtype: str, cache: Path) -> None:
+    """Bytes compare by their own sign, and the start value must not win."""
+    x = (np.random.default_rng(0).standard_normal((1, 2, 9, 9)) * 100).astype(np.int16).astype(dtype)
+    attributes = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    padded = np.full((1, 2, 11, 11), -np.inf)
+    padded[:, :, 1:-1, 1:-1] = x
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::2, ::2]
+    want = windows.max(axis=(4, 5)).astype(dtype)
+    (got,) = run_node("MaxPool", [x], attributes, types=[type_of(want)], isa=AVX2, cache=cache)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_nan_stays_the_maximum_of_its_windows(cache: Path) -> None:
+    """As in torch and numpy; a comparison alone would lose it."""
+    x = normal(1, 1, 12, 40)
+    x[0, 0, 5, 17] = np.nan
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+    want = windows.max(axis=(4, 5))
+    assert np.isnan(want).sum() == 9
+    (got,) = run_node("MaxPool", [x], {"kernel_shape": (3, 3)}, types=[type_of(want)], isa=AVX2, cache=cache)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_indices_say_where_each_maximum_stands(cache: Path) -> None:
+    """Of equal values the first; indices count through batch and channels."""
+    x = np.random.default_rng(0).integers(0, 4, (2, 3, 8, 8)).astype(np.float32)
+    attributes = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    types = [TensorType("float32", (2, 3, 4, 4)), TensorType("int64", (2, 3, 4, 4))]
+    values, indices = run_node("MaxPool", [x], attributes, types=types, isa=AVX2, cache=cache)
+    want = expected("MaxPool", [x], attributes, n_outputs=2)
+    np.testing.assert_array_equal(values, want[0])
+    np.testing.assert_array_equal(x.reshape(-1)[indices], values)
+    np.testing.assert_array_equal(indices, want[1])

@@ -1,0 +1,101 @@
+"""Resize through a session: every filter and coordinate rule against onnx's reference implementation."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from tests.compiler.rules.move.test_lower_move import ints, numbers
+from tests.compiler.rules.running import expected, run_node, type_of
+
+HOST = portable(AVX2)
+EVERY_ISA = pytest.mark.parametrize(
+    "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
+)
+COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
+
+
+def _check(x: np.ndarray, scales: tuple[float, ...], attributes: dict[str, Any], isa: Isa = HOST) -> None:
+    """Weights are rounded once to float32, at most 16 of them are summed at values of up to 200."""
+    inputs = [x, None, np.float32(scales)]
+    full = {
+        "cubic_coeff_a": -0.75,
+        "coordinate_transformation_mode": "half_pixel",
+        "nearest_mode": "round_prefer_floor",
+        **attributes,
+    }
+    (wanted,) = expected("Resize", inputs, full)
+    (y,) = run_node("Resize", inputs, attributes, types=[type_of(wanted)], isa=isa, constants=(2,))
+    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-4)
+
+
+@EVERY_ISA
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_filters_on_every_instruction_set(mode: str, isa: Isa) -> None:
+    """The last axis goes element by element, the others in vectors with a rest."""
+    _check(numbers(1, 2, 7, 9), (1, 1, 2, 1.7), {"mode": mode}, isa)
+    _check(numbers(1, 2, 21, 19), (1, 1, 0.6, 0.4), {"mode": mode}, isa)
+
+
+@pytest.mark.parametrize(("mode", "coordinates"), list(itertools.product(["linear", "cubic"], COORDINATES)))
+def test_every_coordinate_rule(mode: str, coordinates: str) -> None:
+    """Up and down, to a length of one too."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    for scales in ((2.5, 1.5), (0.5, 0.3), (0.125, 1.0)):
+        _check(numbers(8, 11), scales, attributes)
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_nearest_rounds_as_told(rounding: str, coordinates: str) -> None:
+    """A selection: exact for every type."""
+    attributes = {
+        "mode": "nearest",
+        "nearest_mode": rounding,
+        "coordinate_transformation_mode": coordinates,
+    }
+    for scales in ((2.0, 1.5), (0.5, 0.7)):
+        _check(numbers(8, 10), scales, attributes)
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("is_inside_only", [0, 1])
+def test_antialias_widens_the_filter(mode: str, is_inside_only: int) -> None:
+    """Only where the image shrinks."""
+    attributes = {"mode": mode, "antialias": 1, "exclude_outside": is_inside_only}
+    _check(numbers(13, 17), (0.3, 0.45), attributes)
+    _check(numbers(5, 6), (1.5, 2.0), attributes)
+
+
+def test_large_integers_are_selected_exactly() -> None:
+    """Through float32 an int64 would lose its last digits."""
+    x = np.array([2**53 + 1, -(2**62) - 1, 7])
+    attributes = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    inputs = [x, None, np.float32([2])]
+    (y,) = run_node("Resize", inputs, attributes, types=[type_of(np.repeat(x, 2))], isa=HOST, constants=(2,))
+    np.testing.assert_array_equal(y, np.repeat(x, 2))
+
+
+def test_integers_are_interpolated_and_stay_integers() -> None:
+    """Images of bytes: rounded toward zero, never wrapped."""
+    x = np.array([[0, 255], [255, 0]], np.uint8)
+    inputs = [x, None, None, ints(2, 3)]
+    attributes = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
+    types = [type_of(np.zeros((2, 3), np.uint8))]
+    (y,) = run_node("Resize", inputs, attributes, types=types, isa=HOST, constants=(3,))
+    np.testing.assert_array_equal(y, [[0, 127, 255], [255, 127, 0]])
+
+
+def test_a_cropped_region_is_extrapolated() -> None:
+    """What lies outside the image takes the value that is given for it."""
+    x = np.arange(4, dtype=np.float32)
+    attributes = {
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "mode": "linear",
+        "extrapolation_value": 9.0,
+    }
+    inputs = [x, np.float32([0.5, 1.5]), None, ints(4)]
+    (y,) = run_node("Resize", inputs, attributes, types=[type_of(x)], isa=HOST, constants=(1, 3))
+    np.testing.assert_allclose(y, [1.5, 2.5, 9, 9])

@@ -1,0 +1,48 @@
+"""Integer products use the instruction that a row promises, which no machine here may have."""
+
+import llvmlite.binding as llvm
+import pytest
+
+from pliant.kernels.coded.gemm_int8 import gemm_int8_ir
+from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, NEON, NEON_DOT, X86_64, Isa
+from pliant.kernels.product.matmul_integer import IntegerForm, form_for, matmul_integer_ir
+
+_ROWS = {
+    "vnni": (AVX512_VNNI, "vpdpbusd", "zmm"),
+    "avx-vnni": (AVX2_VNNI, "vpdpbusd", "ymm"),
+    "neon-dot": (NEON_DOT, "sdot", "v"),
+}
+
+
+def assembly(text: str, isa: Isa) -> str:
+    """What LLVM makes of a module for `isa`."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = isa.triple or "x86_64-unknown-linux-gnu"
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=isa.cpu, features=isa.features, opt=2)
+    module = llvm.parse_assembly(text)
+    module.triple = triple
+    module.verify()
+    made: str = machine.emit_assembly(module)
+    return made
+
+
+@pytest.mark.parametrize("row", _ROWS)
+def test_rows_that_multiply_bytes_do_so(row: str) -> None:
+    """ONNX's products and those of coded weights: one instruction for four products a lane."""
+    isa, instruction, register = _ROWS[row]
+    assert form_for(isa, fits_bytes=True) is IntegerForm.BYTES
+    for text in (matmul_integer_ir(isa, IntegerForm.BYTES, is_float=True), gemm_int8_ir(isa)):
+        lines = [line for line in assembly(text, isa).splitlines() if f"\t{instruction}\t" in line]
+        assert len(lines) >= 16
+        assert all(register in line for line in lines)
+
+
+@pytest.mark.parametrize("isa", [AVX512, AVX2, X86_64, NEON], ids=lambda isa: isa.name)
+def test_the_others_widen_bytes(isa: Isa) -> None:
+    """Weights are a byte each on every row; what does not fit one is two."""
+    assert form_for(isa, fits_bytes=True) is IntegerForm.WIDENED
+    assert form_for(isa, fits_bytes=False) is IntegerForm.WORDS
+    text = assembly(matmul_integer_ir(isa, IntegerForm.WIDENED, is_float=False), isa)
+    assert ("pmaddwd" in text) == (isa is not NEON)
+    assert ("smull" in text) == (isa is NEON)

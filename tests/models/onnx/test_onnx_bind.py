@@ -1,0 +1,247 @@
+"""Binding: shapes become numbers, what is known is folded, functions expanded, old opsets translated."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from pliant.compiler.rules.rules import RULES
+from pliant.errors import GraphError, InputError, ValueNeeded
+from tests.compiler.passes.reading import EVERY_OPERATOR, body
+from tests.models.onnx_models import bound, parse
+
+FLATTEN = """g (float[N,T,4] x) => (float[a,b] y) {
+  s = Shape(x)
+  i = Constant <value = int64 {0}> () o = Constant <value = int64[1] {0}> ()
+  n = Gather <axis = 0> (s, i) m = Unsqueeze(n, o)
+  r = Constant <value = int64[1] {-1}> ()
+  t = Concat <axis = 0> (m, r)
+  y = Reshape(x, t) }"""
+
+
+def test_computations_on_shapes_vanish() -> None:
+    """Half of an exporter's nodes compute shapes, which are numbers by now."""
+    graph = bound(parse(FLATTEN), {"N": 2, "T": 3})
+    assert body(graph) == ["y = Reshape (x, t)"]
+    assert graph.constants["t"].tolist() == [2, -1]
+    assert graph.types["y"].shape == (2, 12)
+
+
+@pytest.mark.parametrize(
+    ("dims", "said"),
+    [
+        ({"N": 2}, r"dimension 'T' of input 'x' \(float32\[N,T,4\]\) is not bound"),
+        ({"N": 2, "T": -1}, "'T' is -1"),
+        ({"N": 2, "T": 3, "S": 1}, r"no dimensions \['S'\]"),
+    ],
+)
+def test_dimensions_must_be_bound_rightly(dims: dict[str, int], said: str) -> None:
+    """A forgotten or misspelt one must not become some default."""
+    with pytest.raises(InputError, match=said):
+        bound(parse(FLATTEN), dims)
+
+
+def test_an_unnamed_dimension_is_called_by_its_place() -> None:
+    """Exporters leave dimensions without a name."""
+    model = parse("g (float[?,2] x) => (float[a,2] y) { y = Relu(x) }")
+    assert bound(model, {"x.0": 5}).types["y"].shape == (5, 2)
+
+
+def test_a_shape_that_is_fed_is_asked_for_and_compiled_in() -> None:
+    """`Reshape` to a shape known only at run time: one program for each value."""
+    model = parse("g (float[6] x, int64[2] s) => (float[a,b] y) { t = Abs(s) y = Reshape(x, t) }")
+    with pytest.raises(ValueNeeded, match=r"follows from the inputs \['s'\]") as raised:
+        bound(model)
+    assert raised.value.names == {"s"}
+    graph = bound(model, values={"s": np.int64([2, 3])})
+    assert graph.inputs == ("x",)
+    assert graph.types["y"].shape == (2, 3)
+
+
+def test_a_shape_that_depends_on_long_data_is_refused() -> None:
+    """Compiling anew for each batch of data would be worse than saying no."""
+    model = parse(
+        """g (float[90000] x, float[4] y) => (float[a] z) {
+          m = ReduceMax <keepdims = 1> (x) n = Cast <to = 7> (m) z = Expand(y, n) }"""
+    )
+    with pytest.raises(GraphError, match=r"values of \['x'\], which are too many"):
+        bound(model)
+
+
+def test_a_shape_that_depends_on_data_is_refused() -> None:
+    """The places of non-zeros are as many as there are; no static program holds them."""
+    with pytest.raises(GraphError, match=r"\(NonZero\) makes \['y'\], whose shape depends on data"):
+        bound(parse("g (float[6] x) => (int64[1,n] y) { y = NonZero(x) }"))
+
+
+def test_all_operators_without_a_kernel_are_named_at_once() -> None:
+    """Learning of them one by one would cost a round each."""
+    model = parse("g (float[6] x) => (float[6] y) { a = Erf(x) b = Sin(a) y = Add(b, a) }")
+    with pytest.raises(GraphError, match=r"Erf \(at 'a'\); Sin \(at 'b'\)"):
+        bound(model, supported={"Add"})
+
+
+def test_control_flow_is_refused_by_name() -> None:
+    """The condition is data; a static program has no branches."""
+    model = parse(
+        """g (bool c, float[2] x) => (float[2] y) {
+          y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) },
+                      else_branch = e () => (float[2] b) { b = Neg(x) }> }"""
+    )
+    with pytest.raises(GraphError, match=r"If \[control flow\] \(at 'y'\)"):
+        bound(model)
+
+
+@pytest.mark.parametrize(("known", "op"), [(1, "Relu"), (0, "Neg")])
+def test_a_branch_whose_condition_is_known_is_taken(known: int, op: str) -> None:
+    """Exporters write `if rank == 3` into the graph."""
+    model = parse(
+        f"""g (float[2] x) => (float[2] y) {{
+          k = Constant <value = int64 {{{known}}}> () c = Cast <to = 9> (k)
+          z = Abs(x)
+          y = If (c) <then_branch = t () => (float[2] a) {{ a = Relu(z) }},
+                      else_branch = e () => (float[2] a) {{ a = Neg(z) }}> }}"""
+    )
+    assert [node.op for node in bound(model).nodes] == ["Abs", op, "Identity"]
+
+
+def test_an_operator_without_a_kernel_becomes_its_function() -> None:
+    """ONNX defines most newer operators by older ones."""
+    model = parse("g (float[2,3] x) => (float[2,3] y) { y = Softsign(x) }", opset=18)
+    graph = bound(model, supported=EVERY_OPERATOR - {"Softsign"})
+    assert [node.op for node in graph.nodes] == ["Abs", "Add", "Div", "Identity"]
+
+
+def test_functions_of_the_model_are_walked_in_place() -> None:
+    """torch's exporter writes modules as functions, with attributes handed down."""
+    model = parse(
+        "g (float[2,3] x) => (float[2,3] y) { a = local.f <k = 0> (x) y = local.f <k = 1> (a) }",
+        functions="""<opset_import: ["": 17], domain: "local"> f <k> (a) => (b)
+        { t = Softmax <axis: int = @k> (a) b = Relu(t) }""",
+    )
+    graph = bound(model)
+    assert [n.attributes["axis"] for n in graph.nodes if n.op == "Softmax"] == [0, 1]
+
+
+def test_functions_that_call_themselves_are_refused() -> None:
+    """A hostile file may recurse without end."""
+    model = parse(
+        "g (float[2] x) => (float[2] y) { y = local.f(x) }",
+        functions='<opset_import: ["": 17, "local": 1], domain: "local"> f (a) => (b) { b = local.f(a) }',
+    )
+    with pytest.raises(GraphError, match=r"recursive|deep"):
+        bound(model)
+
+
+def test_functions_that_multiply_are_refused() -> None:
+    """Forty functions that each call the next one twice are 2^40 nodes."""
+    calls = "".join(
+        f'<opset_import: ["": 17, "local": 1], domain: "local"> f{i} (a) => (b) '
+        f"{{ t = local.f{i + 1}(a) b = local.f{i + 1}(t) }}"
+        for i in range(40)
+    )
+    last = '<opset_import: ["": 17], domain: "local"> f40 (a) => (b) { b = Relu(a) }'
+    model = parse("g (float[2] x) => (float[2] y) { y = local.f0(x) }", functions=calls + last)
+    with pytest.raises(GraphError, match="expands to more than"):
+        bound(model)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "g (float[2,3] x, float[4,5] w) => (float[a,b] y) { y = MatMul(x, w) }",
+            r"'y' \(MatMul\) does not fit",
+        ),
+        (
+            "g (float[2] x, int64[2] w) => (float[2] y) { y = Add(x, w) }",
+            r"'w' is int64\[2\], but 'x' is float32",
+        ),
+        ("g (bool[2] x) => (bool[2] y) { y = Relu(x) }", r"input 'x' is bool\[2\], which Relu does not take"),
+        ("g (float[2] x) => (float[2] y) { y = Softmax <axis = 7> (x) }", r"axis 7 is none of 'x'"),
+        (
+            "g (float[2] x, int64[2,1] i) => (float[2] y) { y = GatherND <batch_dims = 2> (x, i) }",
+            "batch_dims is 2",
+        ),
+    ],
+)
+def test_what_does_not_fit_names_node_and_tensor(text: str, said: str) -> None:
+    """Ill-typed graphs come from hand-made exporters; the message has to say where."""
+    with pytest.raises(GraphError, match=said):
+        bound(parse(text))
+
+
+def test_a_shape_of_terabytes_is_refused_before_memory_is_asked_for() -> None:
+    """Eight numbers in a file can ask for any amount of memory."""
+    model = parse(
+        f"""g (float[1] x) => (float[a,b] y) {{
+          s = Constant <value = int64[2] {{{1 << 31}, {1 << 31}}}> () y = Expand(x, s) }}"""
+    )
+    with pytest.raises(GraphError, match=r"tensor 'y' would be float32\[2147483648,2147483648\]"):
+        bound(model)
+
+
+def test_large_results_are_computed_when_they_are_needed() -> None:
+    """A constant that is broadcast to 100 MB stays a node: one number would become 100 MB."""
+    model = parse(
+        """g (float[1] x) => (float[a,b] y) {
+          s = Constant <value = int64[2] {5000, 5000}> () o = Constant <value = float[1] {1}> ()
+          e = Expand(o, s) y = Add(x, e) }"""
+    )
+    assert [node.op for node in bound(model).nodes] == ["Expand", "Add"]
+
+
+def test_dequantized_weights_stay_quantized() -> None:
+    """Folding them would take four times the memory that the model's maker saved."""
+    weight = np.ones((1024, 2048), np.int8)
+    graph = helper.make_graph(
+        [
+            helper.make_node("DequantizeLinear", ["W", "scale"], ["w"]),
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 1024])],
+        [helper.make_tensor_value_info("y", 1, [1, 2048])],
+        [numpy_helper.from_array(weight, "W"), numpy_helper.from_array(np.float32(0.5), "scale")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert [node.op for node in bound(model).nodes] == ["DequantizeLinear", "MatMul"]
+
+
+OLD = [
+    (11, "y = Squeeze <axes = [1]> (x)", "y = Squeeze (x, y.axes#"),
+    (11, "y = ReduceSum <axes = [1], keepdims = 0> (x)", "y = ReduceSum <keepdims=0> (x, y.axes#"),
+    (13, "y = ReduceMax <axes = [1]> (x)", "y = ReduceMax (x, y.axes#"),
+    (11, "y, z = Split <axis = 2, split = [1, 3]> (x)", "y, z = Split <axis=2> (x, y.split#"),
+    (13, "y, z = Split <axis = 2> (x)", "y, z = Split <axis=2, num_outputs=2> (x)"),
+    (11, "y = Softmax <axis = -1> (x)", "y = Softmax <axis=-1> (x)"),
+    (9, "y = Clip <min = 0.0> (x)", "y = Clip (x, y.min#"),
+    (9, "y = Slice <starts = [1], ends = [2], axes = [2]> (x)", "y = Slice (x, y.starts#"),
+    (9, "y, z = TopK <k = 2, axis = 2> (x)", "y, z = TopK <axis=2> (x, y.k#"),
+    (10, "y = Dropout <ratio = 0.3> (x)", "y = Identity (x)"),
+]
+
+
+@pytest.mark.parametrize(("opset", "old", "new"), OLD, ids=[f"{opset} {old}" for opset, old, _ in OLD])
+def test_older_operators_are_said_in_the_newest_words(opset: int, old: str, new: str) -> None:
+    """Kernels know one meaning of each operator."""
+    graph = bound(parse(f"g (float[2,1,4] x) => (float y) {{ {old} }}", opset))
+    assert str(graph.nodes[-1]).startswith(new)
+
+
+def test_an_old_softmax_over_several_axes_is_one_over_a_flat_one() -> None:
+    """Before opset 13, everything from `axis` on was one axis."""
+    graph = bound(parse("g (float[2,3,4] x) => (float[2,3,4] y) { y = Softmax(x) }", 11))
+    assert [node.op for node in graph.nodes] == ["Reshape", "Softmax", "Reshape"]
+    assert graph.types[graph.nodes[1].outputs[0]].shape == (2, 12)
+
+
+def test_sequences_are_refused_like_any_operator_with_their_nodes() -> None:
+    """torch's newer exporter cuts a recurrent layer into a sequence: its user needs to know where."""
+    model = parse(
+        """g (float[4,3] x) => (float[3] y) {
+          s = SplitToSequence <axis = 0, keepdims = 0> (x)
+          i = Constant <value = int64 {1}> () a = SequenceAt (s, i) y = Relu (a) }"""
+    )
+    model.graph.node[0].name, model.graph.node[2].name = "cut", "pick"
+    with pytest.raises(GraphError, match=r"SequenceAt .*'pick'.*SplitToSequence .*'cut'"):
+        bound(model, supported=RULES)

@@ -1,0 +1,42 @@
+"""Recurrent models as graphs: what goes in and comes out, and what does not depend on the length."""
+
+import numpy as np
+import pytest
+
+from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
+from pliant.models.recurrent.recurrent_source import open_recurrent_source
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
+
+
+def weights(spec: RecurrentSpec) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {name: random.standard_normal(shape, np.float32) for name, shape in spec.tensors().items()}
+
+
+@pytest.mark.parametrize("labels", [None, ("bad", "good", "neither")])
+def test_states_and_the_answer_come_out(labels: tuple[str, ...] | None) -> None:
+    """A classifier's answer are logits, an encoder's its pooled vector; both give every step's state."""
+    spec = RecurrentSpec("gru", 9, 5, 7, 2, is_bidirectional=True, pooling=("last", "mean"), labels=labels)
+    graph = recurrent_graph(spec, weights(spec), 11)
+    assert graph.inputs == (VECTORS,)
+    assert graph.types[VECTORS].shape == (11, 1, 5)
+    assert graph.outputs == (STATES, POOLED if labels is None else LOGITS)
+    assert graph.types[STATES].shape == (11, 14)
+    assert graph.types[graph.outputs[1]].shape == ((1, 28) if labels is None else (1, 3))
+
+
+def test_constants_are_the_same_at_every_length() -> None:
+    """So weights are packed once, and a longer input costs nothing but room."""
+    source = open_recurrent_source("random:cove-200")
+    short, long = (recurrent_graph(source.spec, source.weights, n).constants for n in (64, 128))
+    assert short.keys() == long.keys()
+    for name, array in short.items():
+        np.testing.assert_array_equal(array, long[name])
+
+
+def test_gates_stand_in_onnxs_order() -> None:
+    """torch has i, f, g, o where ONNX has i, o, f, c."""
+    spec = RecurrentSpec("lstm", 9, 1, 1)
+    given = weights(spec) | {"rnn.weight_hh_l0": np.float32([[1], [2], [3], [4]])}
+    constants = recurrent_graph(spec, given, 4).constants
+    assert constants["l0.r"].ravel().tolist() == [1, 4, 2, 3]

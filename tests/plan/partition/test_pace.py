@@ -1,0 +1,98 @@
+"""The planner's closed forms against the program that really runs: its flops, its weights, its simulation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.errors import InputError
+from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds, weights
+from pliant.plan.partition.partition_problem import pose, table
+from pliant.plan.partition.sizes import Amount, sizes
+from pliant.plan.split.stage_graphs import flops, weight_bytes
+from pliant.plan.split.stages import stages
+from tests.plan.clusters import cluster, curved, simulated_s
+from tests.plan.splits import bert, cut, mobilebert
+
+SPECS = {"bert": bert(), "vit": bert(pre=True), "mobilebert": mobilebert()}
+
+
+def _plan(mode: FlatMode, name: str, n: int, tokens: int, seed: int) -> Plans:
+    rng, spec = np.random.default_rng(seed), SPECS[name]
+    columns = cut(rng, spec.ffn, n) if mode == "1d" else [0] * n
+    shares = (cut(rng, spec.n_heads, n), cut(rng, tokens, n), columns)
+    return Plans(mode, *(np.array([share]) for share in shares))
+
+
+@pytest.mark.parametrize("mode", ["ws", "1d"])
+@pytest.mark.parametrize("name", SPECS)
+def test_sizes_are_those_of_the_split(name: str, mode: FlatMode) -> None:
+    """The planner prices units; were they not the program's own, it would optimise another program."""
+    spec = SPECS[name]
+    s = sizes(spec, 7)
+    units = {"attend": s.attend, "attend_mix": s.mixed, "rest": s.rest, "feed_forward.0": s.forward}
+    for seed in range(20):
+        plan = _plan(mode, name, 3, 7, seed)
+        p = pose(spec, 7, *cluster(seed, 3), "d1")
+        partition = as_partition(p, plan)
+        held = dict(zip(p.names, weights(p, plan)[0], strict=True))
+        assert held == {device: float(n) for device, n in weight_bytes(spec, partition).items()}
+        for stage in stages(spec, partition, 0):
+            if stage.kernel in units:
+                count = stage.rows if stage.kind == "rest" else stage.width
+                assert count is not None
+                unit = units[stage.kernel]
+                assert flops(spec, partition, stage) == unit.fixed + unit.each * count
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["ws", "1d"]),
+    st.sampled_from(sorted(SPECS)),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(0, 2**20),
+    st.booleans(),
+)
+def test_the_pace_is_near_the_simulation(
+    mode: FlatMode, name: str, n: int, tokens: int, seed: int, is_curved: bool
+) -> None:
+    """Any partition at all, however lopsided: exchanges that start at different times are the difference.
+
+    Between two devices there is nothing to share but what both forms share alike.
+    """
+    devices, links = cluster(seed, n, pairs=seed % 2 == 0)
+    if is_curved:
+        devices = {name: curved(device) for name, device in devices.items()}
+    plan = _plan(mode, name, n, tokens, seed)
+    p = pose(SPECS[name], tokens, devices, links, "d0")
+    true_s = simulated_s(SPECS[name], as_partition(p, plan), devices, links)
+    assert seconds(p, plan)[0] == pytest.approx(true_s, rel=1e-9 if n < 3 else 0.35)
+
+
+def test_the_pace_is_mostly_within_a_few_percent() -> None:
+    """The bound above is for the worst; a plan is chosen by what is usual."""
+    errors = []
+    for seed in range(60):
+        mode: FlatMode = "1d" if seed % 2 else "ws"
+        devices, links = cluster(seed, 4)
+        plan = _plan(mode, "bert", 4, 9, seed)
+        p = pose(SPECS["bert"], 9, devices, links, "d0")
+        true_s = simulated_s(SPECS["bert"], as_partition(p, plan), devices, links)
+        errors.append(abs(seconds(p, plan)[0] / true_s - 1))
+    assert np.median(errors) < 0.03
+
+
+def test_a_table_holds_what_capabilities_say() -> None:
+    """Tables are filled by arrays; a device's own method is the reference."""
+    devices, _ = cluster(3, 3)
+    mixed = (curved(devices["d0"]), devices["d1"], curved(devices["d2"]))
+    times = table(mixed, "rest", Amount(0.0, 37.0), 40)
+    for device, row in zip(mixed, times, strict=True):
+        assert row.tolist() == pytest.approx([device.seconds("rest", 37.0 * n) for n in range(41)])
+
+
+def test_more_rows_than_the_model_reads_are_refused() -> None:
+    """A plan that cannot run must not be made."""
+    with pytest.raises(InputError, match="1 to 512"):
+        sizes(SPECS["bert"], 513)

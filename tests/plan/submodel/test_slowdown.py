@@ -1,0 +1,89 @@
+"""Costs corrected by what was observed: factors, coarse steps, and the IO reserve that reads ask for."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.errors import BudgetError
+from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
+from pliant.ir.program import Program
+from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
+from pliant.plan.submodel.search import plan
+from pliant.plan.submodel.shape import StoreShape
+from pliant.plan.submodel.slowdown import Slowdown, coarse, io_reserve, slowed
+
+SHAPE = StoreShape(6, 4, (2, 4), 4096, 65_536, depths=tuple(range(1, 7)))
+factors = st.floats(0.02, 60.0)
+
+
+def table(disk: Disk) -> CostTable:
+    layers = (LayerCost(2, 0.0006, 0.0006), LayerCost(4, 0.001, 0.001))
+    return CostTable(layers, disk, 1e-4, 1e-4, 1e-5)
+
+
+def ran(program: Program, costs: CostTable) -> float:
+    return costs.tokenise_s + latency(simulate(program, costs, {"tokens": 8}))
+
+
+@given(factors, factors)
+def test_a_coarse_factor_allows_for_the_one_observed_and_little_more(factor: float, before: float) -> None:
+    """Plans must hold for what was observed; half a step more than one is what avoids planning anew."""
+    step = coarse(factor, before)
+    assert factor * (1 - 1e-6) <= step <= factor * 1.15**1.5 * (1 + 1e-6)
+    assert coarse(factor, step) == step
+
+
+def test_a_slower_device_costs_more_wherever_it_computes_or_reads() -> None:
+    """Reads are slower relative to compute: both factors count for them."""
+    costs = slowed(table(Disk(1e-4, 1e8)), Slowdown(2.0, 1.5))
+    assert costs.layer(4).busy_s == pytest.approx(0.002)
+    assert costs.disk.seconds(10**6) == pytest.approx(3 * Disk(1e-4, 1e8).seconds(10**6))
+    assert (costs.tokenise_s, costs.embed_s, costs.head_s) == pytest.approx((2e-4, 2e-4, 2e-5))
+
+
+def test_a_slowdown_covers_those_that_are_no_more_in_compute_and_in_reads() -> None:
+    """Only then does a plan made for the one keep its target under the other."""
+    assert Slowdown(2.0, 1.0).covers(Slowdown(1.0, 2.0))
+    assert not Slowdown(2.0, 0.5).covers(Slowdown(1.0, 2.0))
+    assert not Slowdown(1.0, 2.0).covers(Slowdown(2.0, 1.0))
+    with pytest.raises(BudgetError, match="positive factors"):
+        Slowdown(0.0)
+
+
+def test_the_reserve_is_the_spread_of_reads_from_1_to_3() -> None:
+    """Nothing is set aside for a disk that never wavers, and no more than 3 for one that was stuck."""
+    even = table(Disk(1e-4, 1e8))
+    assert io_reserve(even, None, 10**5) == 1.0
+    assert io_reserve(even, even, 10**5) == 1.0
+    assert io_reserve(slowed(even, Slowdown(1.0, 2.0)), even, 10**5) == pytest.approx(2.0)
+    assert io_reserve(slowed(even, Slowdown(1.0, 9.0)), even, 10**5) == 3.0
+
+
+@pytest.mark.parametrize("target_s", [0.006, 0.01, 0.03])
+def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: float) -> None:
+    """Reads as far above their 95th percentile as that is above the median: base planes are in time all the
+    same. Without the reserve, what the planner did by default, the same reads break the target."""
+    median = table(Disk(1e-4, 4e7))
+    p95 = slowed(median, Slowdown(1.0, 2.0))
+    late = slowed(p95, Slowdown(1.0, 2.0))
+    job = (SHAPE, p95, Budget(target_s, 0), np.ones((6, 4)))
+    learnt = plan(*job, OURS, expected=median)
+    assert ran(lower_plan(learnt), late) <= target_s + 1e-9
+    unreserved = plan(*job, replace(OURS, io_reserve=1.0), expected=median)
+    assert ran(lower_plan(unreserved), late) > target_s
+    assert learnt == plan(*job, replace(OURS, io_reserve=2.0), expected=median)
+
+
+def test_only_anytime_plans_set_time_aside() -> None:
+    """The paper's planner has no reserve, and a plan that waits for every read has no use for one."""
+    median = table(Disk(1e-4, 4e7))
+    job = (SHAPE, slowed(median, Slowdown(1.0, 2.0)), Budget(0.03, 0), np.ones((6, 4)))
+    assert PAPER.reserve == 1.0
+    for how in (PAPER, replace(OURS, is_anytime=False)):
+        assert plan(*job, how, expected=median) == plan(*job, replace(how, io_reserve=3.0), expected=median)
+    with pytest.raises(BudgetError, match="at least 1"):
+        PlanOptions(io_reserve=0.5)

@@ -1,0 +1,288 @@
+"""Sessions on ONNX models: any shape that is fed, wrong feeds named, weights held once, threads in turn."""
+
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import pliant
+from pliant.api.compile_onnx import compile
+from pliant.errors import GraphError, InputError
+from pliant.run.graph.onnx_session import ModelSession
+from tests.models.onnx_models import linear, parse
+
+SUM = parse("g (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
+
+
+WIDE = parse(
+    "g (float[N,N] x) => (float[N,N] y) { a = Transpose(x) b = Softmax(a) c = Transpose(b) y = Sub(c, x) }"
+)
+AS_WRITTEN = ("transposes", "maps", "pushes")
+
+
+@pytest.fixture
+def wide() -> ModelSession:
+    """Its intermediate tensors take N * N floats each, and no pass removes them."""
+    return compile(WIDE, threads=2, without=AS_WRITTEN)
+
+
+def _square(n: int) -> np.ndarray:
+    return np.eye(n, dtype=np.float32)
+
+
+def _wide_answer(n: int) -> np.ndarray:
+    e = np.exp(_square(n).T)
+    return (e / e.sum(axis=-1, keepdims=True)).T - _square(n)
+
+
+def _rows(n: int) -> np.ndarray:
+    return np.arange(3 * n, dtype=np.float32).reshape(n, 3)
+
+
+def test_the_package_is_also_the_verb() -> None:
+    """`pliant.compile("model.onnx")` is what users write, whatever was imported before."""
+    session = pliant.compile(SUM, threads=1)
+    assert np.array_equal(session.run({"x": _rows(2), "w": _rows(2)})["y"], 2 * _rows(2))
+
+
+def test_each_shape_that_is_fed_is_answered() -> None:
+    """Batches differ in size; the user binds nothing by hand."""
+    session = compile(SUM, threads=1)
+    for n in (1, 4, 0, 2, 4):
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+
+
+def test_it_runs_as_onnxruntime_users_write_it() -> None:
+    """Names and feeds by position, results as a list."""
+    session = compile(SUM, threads=1)
+    assert np.array_equal(session.run(None, {"x": _rows(2), "w": _rows(2)})[0], 2 * _rows(2))
+    with pytest.raises(InputError, match=r"no outputs \['z'\]; the outputs are \['y'\]"):
+        session.run(["z"], {"x": _rows(2), "w": _rows(2)})
+
+
+def test_outputs_go_into_the_arrays_given() -> None:
+    """A caller that answers requests all day wants no fresh memory for each."""
+    session = compile(SUM, threads=1)
+    out = np.empty((2, 3), np.float32)
+    assert session.run({"x": _rows(2), "w": _rows(2)}, {"y": out})["y"] is out
+    assert np.array_equal(out, 2 * _rows(2))
+
+
+def test_at_most_so_many_images_are_kept() -> None:
+    """Each shape costs an arena; the one not used for longest goes."""
+    session = compile(SUM, threads=1, images=2)
+    for n in (1, 2, 3):
+        session.run({"x": _rows(n), "w": _rows(n)})
+    assert len(session._images) == 2
+
+
+def test_compiling_again_what_was_evicted_warns_once() -> None:
+    """A service that sees more shapes than it keeps compiles at every request; nothing else tells why."""
+    session = compile(SUM, threads=1, images=2)
+    for n in (1, 2, 3):
+        session.run({"x": _rows(n), "w": _rows(n)})
+    with pytest.warns(
+        UserWarning, match=r"only the last 2 are kept\. Give compile a larger `images=`, or `buck"
+    ):
+        session.run({"x": _rows(1), "w": _rows(1)})
+    for n in (2, 3, 1):  # warnings are errors here
+        assert np.array_equal(session.run({"x": _rows(n), "w": _rows(n)})["y"], 2 * _rows(n))
+
+
+def test_unnamed_dimensions_differ() -> None:
+    """A picture of 4 x 5 must not be refused because the exporter called height and width `?`."""
+    ports = (helper.make_tensor_value_info(t, 1, ["?", 3, "?", "?"]) for t in "xy")
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", *([port] for port in ports))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
+    assert np.array_equal(compile(model, threads=1)(x), -x)
+    fixed = compile(model, threads=1, dims={"x.2": 4})
+    assert str(fixed.inputs[0]) == "float32[?,3,4,?]"
+
+
+def test_a_session_of_one_input_is_called() -> None:
+    """`session(x)` is the shortest right thing; several inputs have names, and so have several outputs."""
+    x = _rows(2)
+    assert np.array_equal(
+        compile(parse("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), threads=1)(x), -x
+    )
+    two = parse("g (float[N,3] x) => (float[N,3] y, float[N,3] z) { y = Neg(x) z = Abs(y) }")
+    answer = compile(two, threads=1)(x.tolist())
+    assert isinstance(answer, dict)
+    assert np.array_equal(answer["y"], -x)
+    assert np.array_equal(answer["z"], x)
+    with pytest.raises(InputError, match=r"2 inputs, \['x', 'w'\]: call run"):
+        compile(SUM, threads=1)(x)
+
+
+def test_weights_are_packed_once_for_all_shapes() -> None:
+    """Eight shapes of BERT-base must not be eight times its weights."""
+    model, weight = linear(128, 64)
+    session = compile(model, threads=1)
+    for n in (3, 5, 64):
+        x = np.ones((n, 128), np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
+    held = [a for image in session._images.values() for a in image.weights.values()]
+    assert len(held) == 3
+    assert len({a.ctypes.data for a in held}) == 1
+
+
+def test_all_images_share_one_arena(wide: ModelSession) -> None:
+    """Runs take turns, so that memory for the largest shape is enough for every other."""
+    for n in (3, 200, 7, 64, 200, 3):
+        np.testing.assert_allclose(wide.run({"x": _square(n)})["y"], _wide_answer(n), rtol=1e-5, atol=1e-6)
+    sizes = [image.arena_bytes for image in wide._images.values()]
+    assert len(sizes) == 4
+    assert wide.arena_bytes == wide._arena.n_bytes == max(sizes) < sum(sizes)
+
+
+def test_memory_is_not_held_per_shape(wide: ModelSession) -> None:
+    """Seven more shapes, none larger than the first: what is held grows by much less than their tensors."""
+    wide.run({"x": _square(256)})
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for n in range(230, 237):
+        wide.run({"x": _square(n)})
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    held = sum(image.arena_bytes for image in wide._images.values())
+    assert after - before < held / 4
+
+
+def test_the_arena_shrinks_with_the_images_that_are_kept() -> None:
+    """One request of a thousand rows must not be paid for until the process ends."""
+    session = compile(WIDE, threads=1, images=2, without=AS_WRITTEN)
+    for n in (200, 3, 7):
+        np.testing.assert_allclose(session.run({"x": _square(n)})["y"], _wide_answer(n), rtol=1e-5, atol=1e-6)
+    assert session._arena.n_bytes == session.arena_bytes < 10_000
+
+
+@pytest.mark.filterwarnings("ignore:.*compiled again:UserWarning")
+def test_packed_forms_go_with_the_last_image_that_reads_them() -> None:
+    """One row wants its weights in another form than many; both are held only while both are in use."""
+    model, weight = linear(128, 64)
+    session = compile(model, threads=1, images=1)
+    for n in (1, 64, 1):
+        x = np.ones((n, 128), np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], x @ weight, rtol=1e-5, atol=1e-5)
+        (image,) = session._images.values()
+        forms = {id(form[0]) for form in session._weights._packed.values()}
+        assert forms <= {id(a) for a in image.weights.values()}
+
+
+def test_values_that_shapes_follow_from_are_compiled_in_and_followed() -> None:
+    """The shape fed to Reshape may change from run to run."""
+    session = compile(parse("g (float[6] x, int64[2] s) => (float[a,b] y) { y = Reshape(x, s) }"), threads=1)
+    x = np.arange(6, dtype=np.float32)
+    for shape in ((2, 3), (3, -1), (2, 3)):
+        assert np.array_equal(session.run({"x": x, "s": np.int64(shape)})["y"], x.reshape(shape))
+
+
+def test_fixed_dimensions_are_compiled_at_once_and_held() -> None:
+    """A bound dimension is a promise; feeding another size breaks it."""
+    session = compile(SUM, dims={"N": 2}, threads=1)
+    assert len(session._images) == 1
+    assert str(session.inputs[0]) == "float32[2,3]"
+    with pytest.raises(InputError, match=r"'x' is float32\[4,3\], but must be float32\[2,3\]"):
+        session.run({"x": _rows(4), "w": _rows(4)})
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        ({"x": _rows(2)}, "'w' is missing"),
+        ({"x": _rows(2), "w": _rows(2), "z": _rows(2)}, "there is no input 'z'"),
+        (
+            {"x": _rows(2).astype(np.float64), "w": _rows(2)},
+            r"'x' is float64\[2,3\], but must be float32\[N,3\]",
+        ),
+        ({"x": _rows(2)[0], "w": _rows(2)}, r"'x' is float32\[3\], but must be"),
+        ({"x": _rows(2)[:, :2], "w": _rows(2)}, r"axis 1 is 2"),
+        ({"x": _rows(2), "w": _rows(3)}, r"dimension 'N' is 2 in input 'x', but 3 in 'w'"),
+        ({"x": {"a": 1}, "w": _rows(1)}, "'x' is a dict; feed a numpy array"),
+    ],
+)
+def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], said: str) -> None:
+    """A kernel that trusts a wrong shape would read other memory."""
+    with pytest.raises(InputError, match=said):
+        compile(SUM, threads=1).run(feeds)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": 0}, "0 threads"),
+        ({"images": 0}, "at least one image"),
+        ({"dims": {"M": 2}}, r"no dimension 'M'; it has \['N'\]"),
+        ({"dims": {"N": -1}}, "'N' is -1"),
+        ({"without": ["nothing"]}, r"no passes \['nothing'\]"),
+    ],
+)
+def test_options_that_make_no_sense_are_errors(options: dict[str, object], said: str) -> None:
+    """Misspelt options must not be dropped silently."""
+    with pytest.raises(InputError, match=said):
+        compile(SUM, **options).run({"x": _rows(2), "w": _rows(2)})
+
+
+def test_rows_out_of_order_and_columns_apart_are_read_rightly() -> None:
+    """Feeds need not be contiguous."""
+    session = compile(SUM, threads=1)
+    x = np.asfortranarray(_rows(4))
+    assert np.array_equal(session.run({"x": x, "w": _rows(8)[::2]})["y"], x + _rows(8)[::2])
+
+
+def test_constants_and_inputs_may_be_outputs() -> None:
+    """Nothing is left to run then, but the caller's arrays are filled."""
+    model = parse(
+        "g (float[2] x) => (float[2] y, int64[1] s, float[2] z) { y = Identity(x) s = Shape(x) z = Neg(x) }"
+    )
+    out = compile(model, threads=1).run({"x": np.float32([1, 2])})
+    assert [out["y"].tolist(), out["s"].tolist(), out["z"].tolist()] == [[1, 2], [2], [-1, -2]]
+
+
+def test_threads_take_turns() -> None:
+    """One arena, one run at a time; no answer may be another's."""
+    session = compile(SUM, threads=2)
+    wrong: list[int] = []
+
+    def ask(n: int) -> None:
+        results = [session.run({"x": _rows(n), "w": _rows(n)})["y"] for _ in range(20)]
+        wrong.extend(n for y in results if not np.array_equal(y, 2 * _rows(n)))
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in (1, 2, 3, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_sessions_of_equal_threads_share_a_pool() -> None:
+    """Ten models must not be ten times the threads."""
+    assert compile(SUM, threads=2)._pool is compile(SUM, threads=2)._pool
+
+
+def test_a_closed_session_says_so() -> None:
+    """Its memory is gone."""
+    with compile(SUM, threads=1) as session:
+        pass
+    with pytest.raises(InputError, match="closed"):
+        session.run({"x": _rows(1), "w": _rows(1)})
+
+
+def test_more_memory_than_the_machine_has_is_refused() -> None:
+    """Asking the system for it would end in the out-of-memory killer."""
+    nodes = [helper.make_node("Expand", ["x", "s"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+    shape = helper.make_tensor("s", 7, [2], [1 << 18, 1 << 19])
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1])],
+        [helper.make_tensor_value_info("y", 1, ["a", "b"])],
+        [shape],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(GraphError, match=r"GB for its tensors|would be"):
+        compile(model, threads=1)

@@ -1,0 +1,168 @@
+"""Recurrent models run, against torch and a float64 loop."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.errors import InputError
+from pliant.kernels import reference
+from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
+from pliant.run.graph.recurrent_session import RecurrentModel
+from tests.compiler.rules.running import machine
+from tests.recurrent_models import torchs_answer, torchs_layers, write_recurrent
+
+ISAS = [AVX2, X86_64, portable(AVX512)]
+LENGTHS = (1, 2, 3, 17, 64, 65, 130)
+TOLERANCE = 1e-5  # the issue's; sums of some hundred float32 numbers below 1, through bounded activations
+CELLS = [
+    RecurrentSpec("lstm", 10, 6, 20, pooling=("max", "mean"), labels=("bad", "good")),
+    RecurrentSpec("lstm", 10, 5, 13, n_layers=2, is_bidirectional=True, pooling=("last", "max")),
+    RecurrentSpec("lstm", 10, 33, 300, pooling=("last",), labels=("a", "b", "c")),
+    RecurrentSpec("gru", 10, 7, 37, is_bidirectional=True, pooling=("mean", "last"), labels=("bad", "good")),
+    RecurrentSpec("gru", 10, 16, 64, n_layers=2, pooling=("last",)),
+]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def opened(folder: Path, spec: RecurrentSpec, isa: Isa, cache: Path) -> RecurrentModel:
+    return RecurrentModel(open_recurrent_source(write_recurrent(folder, spec)), *machine(isa, cache))
+
+
+def words(n: int) -> np.ndarray:
+    return np.random.default_rng(n).integers(0, 10, n).astype(np.int32)
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("spec", CELLS, ids=lambda s: f"{s.cell} {s.n_layers}x{s.directions}x{s.hidden}")
+def test_answers_are_torchs_at_all_lengths(
+    spec: RecurrentSpec, isa: Isa, tmp_path: Path, cache: Path
+) -> None:
+    """One length after the other, shorter ones behind longer: nothing of a run is left for the next."""
+    pytest.importorskip("torch")
+    model = opened(tmp_path, spec, isa, cache)
+    for n in (*LENGTHS, *reversed(LENGTHS)):
+        answer = model.answer(words(n))
+        np.testing.assert_allclose(
+            answer.logits, torchs_answer(model.source, words(n)), rtol=0, atol=TOLERANCE, err_msg=str(n)
+        )
+        assert answer.n_tokens == n
+
+
+def test_states_of_an_encoder_are_torchs(tmp_path: Path, cache: Path) -> None:
+    """What CoVe is for: a vector for each word, both directions side by side."""
+    torch = pytest.importorskip("torch")
+    spec = RecurrentSpec("lstm", 10, 30, 40, n_layers=2, is_bidirectional=True)
+    model = opened(tmp_path, spec, AVX2, cache)
+    x = np.random.default_rng(0).standard_normal((90, 30)).astype(np.float32)
+    with torch.no_grad():
+        want = np.asarray(torchs_layers(model.source)(torch.from_numpy(x)[:, None])[0][:, 0])
+    np.testing.assert_allclose(model.states(x), want, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_states_are_those_of_a_plain_loop(cell: str, tmp_path: Path, cache: Path) -> None:
+    """The oracle knows neither torch nor onnxruntime."""
+    model = opened(tmp_path, RecurrentSpec(cell, 10, 6, 21), AVX2, cache)  # type: ignore[arg-type]
+    x = np.random.default_rng(1).standard_normal((40, 6)).astype(np.float32)
+    named = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    w, r, b_input, b_hidden = (model.source.weights[f"rnn.{name}_l0"] for name in named)
+    if cell == "lstm":
+        want = reference.lstm(x, w, r, b_input + b_hidden)
+    else:
+        want = reference.gru(x, w, r, b_input, b_hidden)
+    np.testing.assert_allclose(model.states(x), want, rtol=0, atol=TOLERANCE)
+
+
+def test_a_classifier_says_the_best_label_and_its_probability(tmp_path: Path, cache: Path) -> None:
+    """What a router's endpoint replies."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    answer = model("A very good film.")
+    chances = np.exp(answer.logits) / np.exp(answer.logits).sum()
+    assert answer.label == ("bad", "good")[int(chances.argmax())]
+    assert answer.score == pytest.approx(float(chances.max()), abs=1e-6)
+    assert answer.n_tokens == 5
+
+
+def test_an_encoder_gives_a_vector_and_no_label(tmp_path: Path, cache: Path) -> None:
+    """Its pooled features, in the order of its poolings."""
+    answer = opened(tmp_path, CELLS[1], AVX2, cache)("a film")
+    assert (answer.label, answer.score, answer.logits.shape) == (None, None, (52,))
+
+
+def test_two_threads_and_one_answer_alike(tmp_path: Path, cache: Path) -> None:
+    """How work is shared may not change a digit that matters."""
+    source = open_recurrent_source(write_recurrent(tmp_path, CELLS[1]))
+    library = Library(AVX2, cache)
+    with Pool(1, library) as alone, Pool(2, library) as both:
+        one, two = (RecurrentModel(source, library, pool).answer(words(50)) for pool in (alone, both))
+    np.testing.assert_allclose(one.logits, two.logits, rtol=0, atol=1e-6)
+
+
+def test_threads_may_share_a_model(tmp_path: Path, cache: Path) -> None:
+    """A server asks from many: each gets the answer to its own words."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    lengths = [1 + 7 * i % 90 for i in range(24)]
+    want = [model.answer(words(n)).logits for n in lengths]
+    got: dict[int, np.ndarray] = {}
+
+    def ask(i: int) -> None:
+        got[i] = model.answer(words(lengths[i])).logits
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i, logits in enumerate(want):
+        np.testing.assert_array_equal(got[i], logits)
+
+
+def test_vectors_of_another_size_and_closed_models_are_refused(tmp_path: Path, cache: Path) -> None:
+    """Before a kernel sees them."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    for shape in ((3, 5), (0, 6), (16_385, 6)):
+        with pytest.raises(InputError, match="cannot be read"):
+            model.states(np.zeros(shape, np.float32))
+    model.close()
+    with pytest.raises(InputError, match="closed"):
+        model("a film")
+
+
+def test_weights_are_packed_once_for_all_lengths(tmp_path: Path, cache: Path) -> None:
+    """A long input costs room for its steps, never a second copy of the weights."""
+    model = opened(tmp_path, CELLS[2], AVX2, cache)
+    before = model.weight_bytes
+    model.answer(words(1000))
+    assert model.weight_bytes == before
+
+
+def test_the_source_is_any_that_has_a_spec(cache: Path) -> None:
+    """Random weights run as trained ones do."""
+    pytest.importorskip("torch")
+    source: RecurrentSource = open_recurrent_source("random:cove-200")
+    answer = RecurrentModel(source, *machine(AVX2, cache))("A man inspects the uniform of a figure.")
+    want = torchs_answer(source, source.read("A man inspects the uniform of a figure."))
+    np.testing.assert_allclose(answer.logits, want, rtol=0, atol=TOLERANCE)
+
+
+def test_what_is_reserved_is_not_made_again(tmp_path: Path, cache: Path) -> None:
+    """A node that measures itself must not see forms being made; lengths may come in any order then."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    want = {n: model.answer(words(n)).logits for n in LENGTHS}
+    model.close()
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    model.reserve(130)
+    held = model.weight_bytes
+    for n in reversed(LENGTHS):
+        np.testing.assert_array_equal(model.answer(words(n)).logits, want[n])
+    assert model.weight_bytes == held

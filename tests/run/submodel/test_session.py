@@ -1,0 +1,355 @@
+"""Sessions: answers are the model's, bits are the plan's, late or damaged reads do what they should."""
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pliant.errors import BudgetError, InputError, LaneError, StoreError
+from pliant.ir.cost import DeviceProfile, Disk
+from pliant.ir.device import Dilation, dilate
+from pliant.models.tokenizer import Encoded, open_tokenizer
+from pliant.plan.result import Plan
+from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.pipeline import Pipeline
+from pliant.run.submodel.planning import SessionOptions as AnyOptions
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import Session
+from pliant.store.read import open_store
+
+TEXT = "the story was not good"
+ELASTIC = {"n_layers": 4, "widths": (2, 4)}
+SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must not change the plan
+
+
+def _expected(path: Path, reply: Reply, layers: tuple[int, ...], cache: Path) -> tuple[float, ...]:
+    """The same submodel at the bits the reply names, all of it in memory: no pipeline involved."""
+    with open_store(path) as store, Engine(store, cache=cache) as engine:
+        bits = np.zeros((store.spec.n_layers, store.spec.n_heads), int)
+        bits[list(layers), : reply.submodel[1]] = reply.bits
+        engine.hold(bits)
+        logits = engine.answer(open_tokenizer(path, store.spec).encode(TEXT), layers, reply.submodel[1])
+    shares = np.exp(logits.astype(np.float64))
+    return tuple((shares / shares.sum()).tolist())
+
+
+@pytest.mark.parametrize("preload", [0, 3000, 10**9])
+@pytest.mark.parametrize("latency_s", [0.006, 0.02, 10.0])
+def test_a_streamed_answer_equals_the_resident_one(
+    latency_s: float,
+    preload: int,
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+) -> None:
+    """Whatever was streamed, preloaded or skipped, the logits are those of the bits the reply names."""
+    path = tiny_store(**ELASTIC)
+    options = SessionOptions(latency_s, preload, length=8)
+    with open_store(path) as store, Session(store, slow_profile(), options, cache=kernel_cache) as session:
+        for _ in range(3):
+            reply = session(TEXT)
+            assert reply.scores is not None
+            expected = _expected(path, reply, session.plan.layers, kernel_cache)
+            assert reply.scores == pytest.approx(expected, abs=1e-6)
+            assert reply.label == ("negative", "positive")[int(np.argmax(expected))]
+
+
+def test_without_anytime_every_run_has_the_planned_bits(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """Then late IO costs time instead of fidelity."""
+    options = SessionOptions(0.02, 1000, length=8, is_anytime=False)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        session.io_slowdown = 20.0
+        for _ in range(3):
+            reply = session(TEXT)
+            assert reply.bits == reply.planned_bits == session.plan.bits
+
+
+def test_late_refinements_are_done_without(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """A disk far slower than its profile leaves the lowest bits, and the reply says so."""
+    profile = slow_profile(disk=Disk(1e-6, 1e9))
+    options = SessionOptions(0.012, 0, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, profile, options, cache=kernel_cache) as session,
+    ):
+        session.io_slowdown = 500.0
+        replies = [session(TEXT) for _ in range(3)]
+    for reply in replies:
+        assert all(2 <= b <= p for row, plan in zip(reply.bits, reply.planned_bits, strict=True)
+                   for b, p in zip(row, plan, strict=True))  # fmt: skip
+    assert any(reply.bits != reply.planned_bits for reply in replies)
+
+
+def test_a_preload_buffer_for_everything_reads_nothing(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """If |S| holds all that the submodel wants, the plan says so and no byte is read at run time."""
+    options = SessionOptions(10.0, 10**9, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        reply = session(TEXT)
+        assert session.plan.is_resident
+        assert reply.read_bytes == 0
+        assert reply.submodel == (4, 4)
+        assert set(reply.bits[0]) == {32}
+
+
+def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """The app may update T and |S| at any time (STI 3.2)."""
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
+    ):
+        assert session(TEXT).submodel == (4, 4)
+        session.retarget(latency="9ms", preload="2KB")
+        assert session(TEXT).submodel != (4, 4)
+        before = session.plan
+        with pytest.raises(BudgetError):
+            session.retarget(latency=1e-4)
+        assert session.options.latency_s == pytest.approx(0.009)
+        assert session.plan == before
+
+
+def test_an_engagement_reads_less_and_ends_as_it_began(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """Back-to-back executions keep what they read, and the freed IO raises fidelity (STI 3.3)."""
+    profile = slow_profile(disk=Disk(1e-4, 4e6))
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, profile, SessionOptions(0.02, 1500, length=8), cache=kernel_cache) as session,
+    ):
+        before = session.plan
+        with session.engagement(60_000) as engaged:
+            replies = [engaged(TEXT) for _ in range(5)]
+            assert session.weight_bytes > before.memory.weight_bytes - 60_000
+        fidelity = [sum(map(sum, r.planned_bits)) for r in replies]
+        assert fidelity[-1] > fidelity[0]
+        assert session.plan == before
+
+
+def test_longer_inputs_than_planned_for_are_answered(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """The promise is for the planned length; correctness is for all."""
+    profile = slow_profile(lengths=(8,))
+    path = tiny_store(**ELASTIC)
+    text = " ".join(["good", "film"] * 11)
+    with (
+        open_store(path) as store,
+        Session(store, profile, SessionOptions(0.02, length=8), cache=kernel_cache) as session,
+    ):
+        reply = session(text)
+        assert reply.n_tokens == 24
+        assert reply.scores is not None
+        assert sum(reply.scores) == pytest.approx(1)
+        with pytest.raises(InputError, match="24"):
+            session(text + " bad")
+        with pytest.raises(InputError):
+            session("  ")
+
+
+def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    tmp_path: Path,
+) -> None:
+    """The message names file, layer, part and slice; the next run still works or fails the same way."""
+    path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
+    with (
+        open_store(path) as store,
+        Session(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
+    ):
+        entry = store.manifest.layers[1]
+        part = next(p for p in entry.parts if p.part == 6)
+        with open(path / entry.file, "r+b") as file:
+            file.seek(part.offsets[1] + 3)
+            byte = file.read(1)
+            file.seek(-1, 1)
+            file.write(bytes([byte[0] ^ 16]))
+        for _ in range(2):
+            with pytest.raises(LaneError, match=r"layer 1.*slice 1") as caught:
+                session(TEXT)
+            assert isinstance(caught.value.__cause__, StoreError)
+
+
+def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    tmp_path: Path,
+) -> None:
+    """Kernels point into the buffer: letting go of it too early would answer from freed memory."""
+    path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
+    with (
+        open_store(path) as store,
+        Session(store, slow_profile(), SessionOptions(0.02, 3000, length=8), cache=kernel_cache) as session,
+    ):
+        held = session._preload.runs
+        before = session(TEXT)
+        for entry in store.manifest.layers:
+            part = next(p for p in entry.parts if p.part == 6)
+            with open(path / entry.file, "r+b") as file:
+                file.seek(part.offsets[0])
+                file.write(b"\xa5" * 64)
+        with pytest.raises(StoreError, match="full"):
+            session.retarget(latency=10.0, preload=10**9)
+        assert session._preload.runs == held
+        assert (session.plan.n, session.plan.width) == before.submodel
+
+
+def test_sessions_share_one_memory_budget(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """Several models in one process, each with its own target and buffer, under one total."""
+    options = SessionOptions(0.02, 2000, length=8)
+    with open_store(tiny_store(**ELASTIC)) as store, MemoryBudget(400_000) as memory:
+        with Session(store, slow_profile(), options, cache=kernel_cache, memory=memory) as first:
+            assert memory.free_bytes < 400_000
+            with pytest.raises(BudgetError, match="free"):
+                Session(
+                    store, slow_profile(), replace(options, latency_s=10.0, preload_bytes=10**6),
+                    cache=kernel_cache, memory=memory,
+                )  # fmt: skip
+            assert first(TEXT).label is not None
+        assert memory.free_bytes == 400_000
+
+
+def test_under_memory_pressure_the_buffer_keeps_what_comes_first_in_its_order(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """An app that holds on to memory is the first to be killed (STI 2.2)."""
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), SessionOptions(0.02, 16_000, length=8), cache=kernel_cache) as session,
+    ):
+        before = session._held()
+        session.give_way()
+        after = session._held()
+        assert session.options.preload_bytes == 8000
+        assert session.plan.memory.preload_bytes <= 8000
+        assert before.sum() > after.sum() > 0
+        assert (after <= before).all()
+        assert session(TEXT).label is not None
+
+
+def test_the_peak_covers_what_was_held_and_let_go() -> None:
+    """An answer reports it: it must not be what the process holds by then."""
+    np.ones(64 << 20, np.uint8)
+    assert 64 << 20 <= peak_rss_bytes() < 64 << 30
+
+
+def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """The first request must not pay for planning and fresh pages: it has a target as any other."""
+    options = SessionOptions(10.0, 0, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        before = session(TEXT)
+        session.io_slowdown = 2.0
+        session.warm_up()
+        assert session.io_slowdown == 2.0
+        assert session(TEXT).scores == before.scores
+
+
+def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first short text after a new target has that target too; planning inside it would miss it."""
+    planned: list[int] = []
+    bind = Session._bind
+
+    def counted(session: Session, plan: Plan) -> Pipeline:
+        planned.append(plan.width)
+        return bind(session, plan)
+
+    monkeypatch.setattr(Session, "_bind", counted)
+    options = SessionOptions(10.0, 0, length=24)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        assert len(planned) == 1  # what was never warm is not warmed up
+        session.retarget(latency=5.0)
+        assert len(planned) == 2
+        session.warm_up()
+        session.retarget(latency="40ms")
+        ready = len(planned)
+        assert ready == 5
+        session(TEXT)
+        session(TEXT + TEXT[3:] + TEXT[3:])
+        assert len(planned) == ready
+        with session.engagement(2000):
+            session(TEXT)
+        ready = len(planned)
+        session(TEXT)
+        assert len(planned) == ready
+
+
+def test_one_answer_may_have_a_target_of_its_own(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """Its submodel is the one that was forecast; the session's own target and buffer stay as they were."""
+    path = tiny_store(**ELASTIC)
+    options = SessionOptions(10.0, 10**9, length=8, n_threads=1)
+    with open_store(path) as store, Session(store, slow_profile(), options, cache=kernel_cache) as session:
+        weights = session.weight_bytes
+        plan = session.plan_at(8, "6ms")
+        small, whole, again = session(TEXT, latency="6ms"), session(TEXT), session(TEXT, latency=0.006)
+        assert small.submodel == again.submodel == (plan.n, plan.width) != whole.submodel == (4, 4)
+        assert (small.target_s, whole.target_s) == (0.006, 10.0)
+        assert small.scores == pytest.approx(_expected(path, small, plan.layers, kernel_cache), abs=1e-6)
+        assert small.predicted_s == session.forecast(small.n_tokens, 0.006)
+        assert session.forecast(8, 0.006) <= 0.006 < session.forecast(8, 10.0)
+        assert session.weight_bytes == weights
+
+
+def test_an_emulated_device_tokenises_slowly_too(
+    tiny_store: Callable[..., Path],
+    slow_profile: Callable[..., DeviceProfile],
+    kernel_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer's time is from text to answer: on a slower device all of it takes longer."""
+    path, worked_s, slept = tiny_store(**ELASTIC), 0.002, []
+    device = dilate(slow_profile(), Dilation(50.0))
+    with open_store(path) as store, Session(
+        store, device, SessionOptions(60.0, length=8, n_threads=1), cache=kernel_cache
+    ) as session:  # fmt: skip
+        encode = session._tokenizer.encode
+
+        def slowly(text: str, pair: str | None = None) -> Encoded:
+            end_s = time.thread_time() + worked_s
+            while time.thread_time() < end_s:
+                pass
+            return encode(text, pair)
+
+        monkeypatch.setattr(session, "_tokenizer", SimpleNamespace(encode=slowly))
+        monkeypatch.setattr(session._lanes, "sleep", slept.append)
+        session(TEXT)
+    assert slept[0] >= 49 * worked_s

@@ -1,0 +1,167 @@
+"""A session that other threads change while it answers: every answer is that of the bits its reply names."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.errors import InputError
+from pliant.ir.cost import DeviceProfile
+from pliant.models.tokenizer import Tokenizer, open_tokenizer
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.session import Session, SessionOptions
+from pliant.store.read import Store, open_store
+
+TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film")
+N_ANSWERS = 40
+
+
+@pytest.fixture
+def store(tiny_store: Callable[..., Path]) -> Iterator[Store]:
+    with open_store(tiny_store(n_layers=4, widths=(2, 4))) as found:
+        yield found
+
+
+@pytest.fixture
+def session(
+    store: Store, slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> Iterator[Session]:
+    options = SessionOptions(0.02, 3000, length=8)
+    with Session(store, slow_profile(), options, cache=kernel_cache) as opened:
+        yield opened
+
+
+class Reference:
+    """What a submodel answers with all its weights in memory, by one thread; no session involved."""
+
+    def __init__(self, store: Store, cache: Path) -> None:
+        self._store, self._engine = store, Engine(store, cache=cache)
+        self._tokenizer: Tokenizer = open_tokenizer(store.path, store.spec)
+
+    def scores(self, text: str, reply: Reply) -> np.ndarray:
+        layers = tuple(
+            step.work.layer for step in reply.program.steps if getattr(step.work, "kernel", "") == "layer"
+        )
+        bits = np.zeros((self._store.spec.n_layers, self._store.spec.n_heads), int)
+        bits[list(layers), : reply.submodel[1]] = reply.bits
+        self._engine.hold(bits)
+        logits = self._engine.answer(self._tokenizer.encode(text), layers, reply.submodel[1])
+        shares = np.exp(logits.astype(np.float64))
+        return np.asarray(shares / shares.sum())
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+@pytest.fixture
+def reference(store: Store, kernel_cache: Path) -> Iterator[Reference]:
+    made = Reference(store, kernel_cache)
+    yield made
+    made.close()
+
+
+def _retarget(session: Session, n: int) -> None:
+    session.retarget(latency=(0.006, 0.02, 10.0)[n % 3], preload=(0, 3000, 10**9)[n // 3 % 3])
+
+
+def _give_way(session: Session, n: int) -> None:
+    session.give_way()
+    session.retarget(preload=4000)
+
+
+def _engage(session: Session, n: int) -> None:
+    with session.engagement(60_000):
+        session(TEXTS[n % len(TEXTS)])
+
+
+def _look(session: Session, n: int) -> None:
+    session.plan_at(8, 0.003 + 0.001 * (n % 5))
+    session.forecast(24, 0.01)
+    assert session.plan.n >= 1
+    if n % 8 == 0:
+        session.warm_up()
+
+
+@pytest.mark.parametrize("change", [_retarget, _give_way, _engage, _look])
+def test_a_session_may_be_changed_while_other_threads_ask_it(
+    change: Callable[[Session, int], None], session: Session, reference: Reference
+) -> None:
+    """A change moves the weights that kernels point at: between answers, never amid one."""
+    replies: list[tuple[str, Reply]] = []
+    errors: list[BaseException] = []
+    ended = threading.Event()
+
+    def ask(first: int) -> None:
+        for n in range(first, first + N_ANSWERS):
+            text = TEXTS[n % len(TEXTS)]
+            replies.append((text, session(text)))
+
+    def keep_changing() -> None:
+        n = 0
+        while not ended.is_set():
+            change(session, n)
+            n += 1
+
+    def guarded(work: Callable[[], None]) -> threading.Thread:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - the test's own thread reports it
+                errors.append(error)
+
+        return threading.Thread(target=run)
+
+    asking = [guarded(lambda first=first: ask(first)) for first in range(3)]  # type: ignore[misc]
+    changing = guarded(keep_changing)
+    for thread in (*asking, changing):
+        thread.start()
+    for thread in asking:
+        thread.join()
+    ended.set()
+    changing.join()
+    assert not errors
+    assert len(replies) == 3 * N_ANSWERS
+    for text, reply in replies:
+        np.testing.assert_allclose(reply.scores, reference.scores(text, reply), atol=1e-6)
+
+
+def test_what_is_waited_for_another_thread_is_told_apart(session: Session) -> None:
+    """A caller waits for it, so it counts; but it says nothing of how fast the model is."""
+    replies: list[Reply] = []
+    with session._turns.lock:
+        asking = threading.Thread(target=lambda: replies.append(session(TEXTS[0])))
+        asking.start()
+        asking.join(0.05)
+        assert not replies
+    asking.join()
+    assert 0 < replies[0].waited_s < replies[0].seconds
+
+
+def test_an_engagement_inside_another_is_refused(session: Session) -> None:
+    """The inner one's end would let go of what the outer one keeps."""
+    with session.engagement(60_000):
+        with pytest.raises(InputError, match="engaged already"), session.engagement(1000):
+            pass
+        assert session(TEXTS[0]).label is not None
+    with session.engagement(60_000):
+        assert session(TEXTS[0]).label is not None
+
+
+def test_a_closed_session_says_so(session: Session) -> None:
+    """Whatever is asked of it; closing twice is fine, and so is closing inside an engagement."""
+    with session.engagement(1000):
+        session.close()
+    session.close()
+    asked: list[Callable[[], object]] = [
+        lambda: session(TEXTS[0]),
+        lambda: session.retarget(latency=1.0),
+        lambda: session.plan_at(8, 1.0),
+        session.warm_up,
+        session.give_way,
+    ]
+    for ask in asked:
+        with pytest.raises(InputError, match="session is closed; open the model again"):
+            ask()

@@ -1,0 +1,149 @@
+"""What upstreams and clients may do without harm to a node, and to its other upstreams."""
+
+import asyncio
+from unittest.mock import Mock
+
+import httpx
+import pytest
+
+from pliant.errors import RouteError
+from pliant.ir.time_curve import TimeCurve
+from pliant.route.due import Broadcast, Due
+from pliant.route.node_messages import decode_told
+from pliant.route.node_word import Told
+from pliant.route.router import Router
+from pliant.serve.http.limits import Limits
+from pliant.serve.upstream.upstreams import REQUEST_HEADER, Upstreams
+from tests.serve.liars import Liar
+from tests.serve.models import Upper
+from tests.serve.nodes import PATIENCE_S, fixed, running
+from tests.serve.test_routing import (
+    HONEST,
+    LATE,
+    answer_of,
+    end_below,
+    explained,
+    metric,
+    route,
+    target_of,
+    until,
+)
+
+STAYS_DOWN = fixed(*LATE, retry_s=1e5, retry_limit_s=1e5)
+
+
+def test_the_slowest_curve_that_is_believed_breaks_nothing() -> None:
+    """The way to that node comes on top of it: pings, metrics and requests are answered nevertheless."""
+    with Liar(points="[[0,1e7]]") as liar, end_below(liar.url) as end:
+        until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
+        for path in ("/v2/pliant/curve", "/metrics"):
+            assert httpx.get(end.url + path, timeout=PATIENCE_S).status_code == 200
+        assert end.post("x", headers=route(sender="below")).status_code == 200
+
+
+def test_upstreams_are_pinged_even_after_something_due_could_not_be_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a node that failed once would never again hear of any other."""
+    due, failures = Router.due, [RouteError("it cannot be")]
+
+    def flawed(self: Router, now_s: float) -> tuple[Due, ...]:
+        if failures:
+            raise failures.pop()
+        return due(self, now_s)
+
+    monkeypatch.setattr(Router, "due", flawed)
+    with Liar() as liar, end_below(liar.url) as end:
+        until(lambda: explained(end, 1)["candidates"][1]["total_s"] is not None)
+        assert not failures
+
+
+def test_a_node_below_is_shown_the_token_that_it_showed() -> None:
+    """Whoever has a token says where it is told of changes: another token would be given away there."""
+    tokens = ("first-token-0123", "second-token-0123")
+    options = fixed((0, 900.0), refit_every=2)
+    shown = {"authorization": f"bearer  {tokens[1]}"}
+    with Liar() as below, running(Upper(), peer_tokens=tokens, **options) as node:
+        headers = shown | route(sender="below", address=below.url)
+        assert node.post("x", headers=headers).status_code == 200
+        assert node.post("x", headers=shown).status_code == 200
+        until(lambda: below.shown)
+        assert below.shown == [f"Bearer {tokens[1]}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "headers", "status"),
+    [("no", {}, 400), ("bug", {}, 500), ("x", route(sender="below", patience_s=0.0), 200)],
+)
+def test_a_client_cannot_take_an_upstream_from_others(
+    text: str, headers: dict[str, str], status: int
+) -> None:
+    """An input that no node answers is its sender's fault, and so is a wait that none could keep."""
+    with running(Upper(), name="up", **fixed(*HONEST)) as up, end_below(up.url, **STAYS_DOWN) as end:
+        until(lambda: target_of(end, 1) == up.url)
+        assert end.post(text, headers=headers).status_code == status
+        assert explained(end, 1)["candidates"][1]["reason"] is None
+
+
+@pytest.mark.parametrize("status", [400, 500])
+def test_an_upstream_that_fails_on_what_others_answer_is_left_out(status: int) -> None:
+    """Then it was not the input, whatever it says."""
+    with Liar(status=status) as liar, end_below(liar.url, **STAYS_DOWN) as end:
+        until(lambda: target_of(end, 1) == liar.url)
+        assert answer_of(end, "x") == "X@end"
+        assert "does not answer" in explained(end, 1)["candidates"][1]["reason"]
+
+
+@pytest.mark.parametrize("id", ["\u00e9", "a\tb", "x" * 65, ""])
+def test_ids_that_cannot_be_passed_on_are_refused(id: str) -> None:
+    """They would break the request to the next node, as nobody's fault but the client's."""
+    with Liar() as liar, end_below(liar.url) as end:
+        until(lambda: target_of(end, 1) == liar.url)
+        answer = end.post("x", headers={REQUEST_HEADER: id.encode("latin-1")})
+        assert answer.status_code == 400
+        assert REQUEST_HEADER in answer.json()["error"]
+        assert liar.n_asked == 0
+
+
+def test_a_node_says_why_an_upstream_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong token looks like a node that is down otherwise; it is logged once, not with every ping."""
+    with running(Upper(), name="up", tokens=("first-token-0123",)) as up, end_below(up.url) as end:
+        failed = f'pliant_pings_total{{outcome="failed",upstream="{up.url}"}}'
+        until(lambda: metric(end, failed) >= 3)
+        assert "401" in explained(end, 1)["candidates"][1]["reason"]
+    assert [record.levelname for record in caplog.records if "401" in record.message] == ["WARNING"]
+
+
+def test_a_node_says_what_cannot_be_of_what_an_upstream_tells() -> None:
+    """Whoever set it up sees which number it is, and it is over once a ping is right."""
+    with Liar(points="[[0,-1.0]]") as liar, end_below(liar.url) as end:
+        until(lambda: "-1.0 seconds" in (explained(end, 1)["candidates"][1]["reason"] or ""))
+
+
+def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
+    """Each change made another, which took a descriptor for 10 s; the last one is told in the end."""
+    sent: list[bytes] = []
+
+    async def work() -> None:
+        gate = asyncio.Event()
+
+        async def call(method: str, url: str, headers: object, body: bytes, *_: object) -> Mock:
+            sent.append(body)
+            await gate.wait()
+            return Mock(status=200)
+
+        router, client = Mock(), Mock(call=call)
+        upstreams = Upstreams(router, client, (), "m", None, None, Mock(), Mock(), Limits(), 1)
+        for wait_s in (1.0, 2.0, 3.0):
+            told = Told("here", TimeCurve(((0, 1.0),)), frozenset(), wait_s=wait_s)
+            router.due.return_value = (Broadcast(("below",), told),)
+            upstreams._do_due()
+            await asyncio.sleep(0)
+        assert len(sent) == 1
+        gate.set()
+        for task in tuple(upstreams._under_way):
+            await task
+        assert not upstreams._telling
+
+    asyncio.run(work())
+    assert [decode_told(body)[0].curve.at(0) for body in sent] == [2.0, 4.0]
