@@ -1,6 +1,7 @@
 """An HTTP/1.1 connection that waits for no slow client. Knows bytes and time, no path and no token."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from pliant.serve.http.client_budget import ByteBudget
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.places import Places
+from pliant.serve.http.tls_handshake import TlsHandshake
 
 _HEALTH = b"/v2/health/"
 OnRefused = Callable[[int], None]
@@ -31,10 +33,19 @@ class Shared:
     on_refused: OnRefused
 
 
-def guarded(limits: Limits, on_refused: OnRefused = lambda status: None) -> Callable[..., asyncio.Protocol]:
-    """uvicorn's protocol within `limits`: what makes one for each connection."""
+def guarded(
+    limits: Limits, on_refused: OnRefused = lambda status: None, tls: ssl.SSLContext | None = None
+) -> Callable[..., asyncio.Protocol]:
+    """uvicorn's protocol within `limits`: what makes one for each connection.
+
+    With `tls` they are encrypted; the sockets that listen are plain, so that a connection has its place
+    before its handshake.
+    """
     answers = ByteBudget(limits.buffer_bytes, limits.client_buffer_bytes)
-    return partial(_Guarded, Shared(limits, Places(limits), answers, on_refused))
+    make = partial(_Guarded, Shared(limits, Places(limits), answers, on_refused))
+    if tls is None:
+        return make
+    return lambda *args, **named: TlsHandshake(make(*args, **named), tls, limits)
 
 
 class _Guarded(HttpToolsProtocol):
@@ -48,6 +59,7 @@ class _Guarded(HttpToolsProtocol):
         super().__init__(*args, **named)
         self.limits, self._shared = shared.limits, shared
         self.address = ""
+        self._socket: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._head_bytes = 0
@@ -56,10 +68,18 @@ class _Guarded(HttpToolsProtocol):
         self._is_leaving = False
         self._has_place = True
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def accepted(self, transport: asyncio.Transport) -> None:
+        """Take a place; `transport` is the socket's, which a TLS handshake may follow."""
         super().connection_made(transport)
+        self._socket = transport
         self.address = self.client[0] if self.client else ""
         self._has_place = self._shared.places.enter(self, self.address)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self._socket is None:
+            self.accepted(transport)
+        else:
+            super().connection_made(transport)
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -74,13 +94,15 @@ class _Guarded(HttpToolsProtocol):
     def evict(self) -> None:
         """Another needs its place, or its answer's room: close it, telling who has begun a request."""
         is_reading = self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        elif self._head_bytes or is_reading:
-            why = "this request came slowly, and others needed its place; try again."
-            self._refuse(503, why, ("retry-after: 1",))
-        else:
-            self.transport.close()
+        if not self._n_unsent:
+            if self._head_bytes or is_reading:
+                why = "this request came slowly, and others needed its place; try again."
+                self._refuse(503, why, ("retry-after: 1",))
+            elif not self.transport.is_closing():
+                self.transport.close()
+            if self._n_unsent:  # of the refusal: `_refuse` bounds how long
+                return
+        self._abort()  # over TLS, closing would wait for the client to agree
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -208,17 +230,31 @@ class _Guarded(HttpToolsProtocol):
         self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
-        n_unread = self.transport.get_write_buffer_size()
+        n_unread = self._n_unsent
         if not n_unread:
             return
         if self._shared.answers.take(self, n_unread):
             self._unread = self.loop.call_later(self.limits.write_s, self._abort_unread)
         else:
-            self.transport.abort()
+            self._abort()
 
     def _abort_unread(self) -> None:
-        if self.transport is not None and self.transport.get_write_buffer_size():
-            self.transport.abort()
+        if self._n_unsent:
+            self._abort()
+
+    @property
+    def _n_unsent(self) -> int:
+        """Bytes that the socket has not taken yet, those that TLS keeps included."""
+        if self._socket is None:
+            return 0
+        n_bytes = self._socket.get_write_buffer_size()
+        if self.transport is not self._socket and not self.transport.is_closing():
+            n_bytes += self.transport.get_write_buffer_size()
+        return n_bytes
+
+    def _abort(self) -> None:
+        if self._socket is not None:
+            self._socket.abort()
 
     def _refuse(self, status: int, why: str, more: tuple[str, ...] = ()) -> None:
         """Answer by hand and hang up: there is no request to hand on."""

@@ -24,7 +24,7 @@ BACKLOG = 4096
 _ACCEPTED_AT_ONCE = 16
 """Calls accepted in one turn of the event loop, which then serves those that it has."""
 LINGER_S = 0.2
-"""For handshakes that have begun, of TCP and then of TLS: they take round trips."""
+"""For TCP handshakes that have begun: they take round trips."""
 _POLL_S = 0.05
 _BIND_TO_INTERFACE = 62
 """SO_BINDTOIFINDEX (Linux 5.1), which Python has no name for."""
@@ -76,7 +76,7 @@ class NodeServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=guarded(within_descriptors(limits), on_refused),  # type: ignore[arg-type]
+                http=guarded(within_descriptors(limits), on_refused, tls),  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -88,11 +88,9 @@ class NodeServer(uvicorn.Server):
                 timeout_graceful_shutdown=int(limits.hop_s + limits.body_s),
             )
         )
-        self._tls = tls
         self._on_drain, self._settle_s, self._is_interrupted = on_drain, settle_s, False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = self._tls
         await super().startup(sockets)
         for sock in sockets or []:
             sock.listen(BACKLOG)  # asyncio listens with as many as it accepts at once
@@ -130,11 +128,9 @@ class NodeServer(uvicorn.Server):
         for server in self.servers:
             server.close()
         made = [
-            loop.create_task(loop.connect_accepted_socket(self._protocol, connection, ssl=self._tls))
+            loop.create_task(loop.connect_accepted_socket(self._protocol, connection))
             for connection in accepted
         ]
-        if self._tls is not None:
-            await self._serve_for(LINGER_S)
         for _ in range(_TURNS_TO_MAKE):
             await asyncio.sleep(0)
         for task in made:
