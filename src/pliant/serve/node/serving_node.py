@@ -107,11 +107,12 @@ class Node:
         room (503), for an accuracy that the model does not have (422), and for a model that fails (500).
         """
         start_s = self.clock()
-        request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
-        given = self.served.read(request.tensors)
+        served = self.served
+        request = read_request(call.body, call.header_bytes, served.signature, self.limits, served.max_length)
+        given = served.read(request.tensors)
         n = given.length
-        if n > self.served.max_length:
-            raise InputError(f"the input has length {n}; at most {self.served.max_length} is read.")
+        if n > served.max_length:
+            raise InputError(f"the input has length {n}; at most {served.max_length} is read.")
         trail, wish = self._trail(call), self._wish(call, request, given, start_s)
         target, outcome = HERE, "failed"
         self.n_open += 1

@@ -6,9 +6,11 @@ https://github.com/kserve/open-inference-protocol and Triton's extension_binary_
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,11 +29,12 @@ from pliant.serve.protocol.oip_tensors import (
 )
 from pliant.serve.protocol.terms import Terms, read_terms
 
+T = TypeVar("T")
 HEADER_LENGTH = "inference-header-content-length"
 """Of HTTP: how many bytes of a body are JSON, where bytes of tensors follow."""
 JSON, BINARY = "application/json", "application/octet-stream"
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
-_NOTHING = msgspec.Raw(b"")
+_NOTHING, _NO_PARAMETERS, _NO_OUTPUTS = msgspec.Raw(b""), msgspec.Raw(b"{}"), msgspec.Raw(b"[]")
 _UNSUPPORTED = ("shared_memory_region", "classification")
 
 
@@ -87,9 +90,9 @@ class Body:
 
 class _Input(msgspec.Struct, frozen=True):
     name: str
-    shape: list[_Size]
+    shape: msgspec.Raw
     datatype: str
-    parameters: dict[str, Any] = {}
+    parameters: msgspec.Raw = _NO_PARAMETERS
     data: msgspec.Raw = _NOTHING
 
 
@@ -99,10 +102,21 @@ class _Output(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Request(msgspec.Struct, frozen=True):
-    inputs: list[_Input]
+    inputs: msgspec.Raw
     id: str = ""
-    parameters: dict[str, Any] = {}
-    outputs: list[_Output] = []
+    parameters: msgspec.Raw = _NO_PARAMETERS
+    outputs: msgspec.Raw = _NO_OUTPUTS
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """An input as it came: all but `data` is decoded."""
+
+    name: str
+    shape: tuple[int, ...]
+    datatype: str
+    parameters: Mapping[str, Any]
+    data: msgspec.Raw
 
 
 class _Answered(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -121,6 +135,9 @@ class _Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _REQUEST = msgspec.json.Decoder(_Request)
+_SHAPE = msgspec.json.Decoder(list[_Size])
+_PARAMETERS = msgspec.json.Decoder(dict[str, Any])
+_OUTPUTS = msgspec.json.Decoder(list[_Output])
 _REPLY = msgspec.json.Decoder(_Reply)
 _ENCODER = msgspec.json.Encoder()
 
@@ -139,25 +156,31 @@ def read_request(
     n_json: int | None,
     model: Signature,
     limits: Limits = Limits(),  # noqa: B008 - frozen
+    max_length: int | None = None,
 ) -> InferRequest:
     """What `body`, its first `n_json` bytes or all of it JSON, asks of `model`.
 
-    Raises InputError for anything that the model does not take.
+    The open dimensions of each input multiply to `max_length` at most. Raises InputError for anything that
+    the model does not take; before it is decoded where it is long, since that stops the event loop.
     """
     head, tail = _divided(body, n_json)
     try:
         request = _REQUEST.decode(head)
+        inputs = _inputs(request.inputs, limits)
+        parameters = _decoded(request.parameters, "parameters", _PARAMETERS, limits)
+        outputs = _decoded(request.outputs, "outputs", _OUTPUTS, limits)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"the request is no inference request in JSON: {error}.") from error
-    _check_names(request.inputs, model, limits)
+    _check_names(inputs, model)
     ports = {port.name: port for port in model.inputs}
     tensors: dict[str, np.ndarray] = {}
-    for given in request.inputs:
+    for given in inputs:
         payload, tail = _payload(given, tail)
-        tensors[given.name] = _tensor(ports[given.name], given, payload, limits)
+        _check_shape(ports[given.name], given, limits, max_length)
+        tensors[given.name] = _tensor(ports[given.name], given, payload)
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
-    return InferRequest(request.id, tensors, _wanted(request, model), read_terms(request.parameters))
+    return InferRequest(request.id, tensors, _wanted(outputs, parameters, model), read_terms(parameters))
 
 
 def write_reply(
@@ -230,9 +253,37 @@ def _divided(body: bytes, n_bytes: int | None) -> tuple[bytes, memoryview]:
     return body[:n_bytes], memoryview(body)[n_bytes:]
 
 
-def _check_names(given: list[_Input], model: Signature, limits: Limits) -> None:
-    if len(given) > limits.n_tensors:
-        raise InputError(f"{len(given)} inputs are more than the {limits.n_tensors} that are read.")
+def _inputs(given: msgspec.Raw, limits: Limits) -> list[_Given]:
+    """Raises InputError for more than are read, and msgspec's errors."""
+    read = structs.astuple(msgspec.json.decode(given, type=_array_of_inputs(limits.n_tensors)))
+    return [_given(tensor, limits) for tensor in read if tensor is not msgspec.UNSET]
+
+
+def _given(tensor: _Input, limits: Limits) -> _Given:
+    shape = _decoded(tensor.shape, "shape", _SHAPE, limits)
+    parameters = _decoded(tensor.parameters, "parameters", _PARAMETERS, limits)
+    return _Given(tensor.name, tuple(shape), tensor.datatype, parameters, tensor.data)
+
+
+@cache
+def _array_of_inputs(most: int) -> type[msgspec.Struct]:
+    """An array whose decoding ends at the input behind the first `most`: a list is decoded to its end."""
+    fields = [(f"input_{i}", _Input | msgspec.UnsetType, msgspec.UNSET) for i in range(most)]
+    return msgspec.defstruct("Inputs", fields, array_like=True, forbid_unknown_fields=True)
+
+
+def _decoded(given: msgspec.Raw, name: str, decoder: msgspec.json.Decoder[T], limits: Limits) -> T:
+    """`given`, called `name`. Raises InputError for what is none, or takes long to decode."""
+    n_bytes = memoryview(given).nbytes
+    if n_bytes > limits.head_bytes:
+        raise InputError(f"`{name}` has {n_bytes} bytes; at most {limits.head_bytes} are read. Shorten it.")
+    try:
+        return decoder.decode(given)
+    except msgspec.DecodeError as error:
+        raise InputError(f"`{name}` cannot be read: {error}.") from error
+
+
+def _check_names(given: list[_Given], model: Signature) -> None:
     names = [tensor.name for tensor in given]
     if len(set(names)) == len(names) and frozenset(names) in model.alternatives:
         return
@@ -240,7 +291,7 @@ def _check_names(given: list[_Input], model: Signature, limits: Limits) -> None:
     raise InputError(f"{model.name} takes {ways}; the request brings {', '.join(names) or 'nothing'}.")
 
 
-def _payload(given: _Input, tail: memoryview) -> tuple[memoryview | None, memoryview]:
+def _payload(given: _Given, tail: memoryview) -> tuple[memoryview | None, memoryview]:
     """The tensor's bytes, where it has any, and what is left for those behind it."""
     unsupported = [name for name in _UNSUPPORTED if name in given.parameters]
     if unsupported:
@@ -257,8 +308,8 @@ def _payload(given: _Input, tail: memoryview) -> tuple[memoryview | None, memory
     return tail[:size], tail[size:]
 
 
-def _tensor(port: Port, given: _Input, payload: memoryview | None, limits: Limits) -> np.ndarray:
-    shape = tuple(given.shape)
+def _check_shape(port: Port, given: _Given, limits: Limits, max_length: int | None) -> None:
+    shape = given.shape
     if given.datatype not in DTYPES:
         raise InputError(
             f"{port.name!r} is of no datatype {given.datatype!r}; there are {', '.join(DTYPES)}."
@@ -268,10 +319,16 @@ def _tensor(port: Port, given: _Input, payload: memoryview | None, limits: Limit
             f"{port.name!r} is {given.datatype}{list(shape)}, but must be {DATATYPES[port.dtype]}"
             f"{list(shown_shape(port))}."
         )
+    length = prod(n for n, dim in zip(shape, port.dims or (), strict=False) if not isinstance(dim, int))
+    if max_length is not None and length > max_length:
+        raise InputError(f"the input has length {length} in {port.name!r}; at most {max_length} is read.")
+
+
+def _tensor(port: Port, given: _Given, payload: memoryview | None) -> np.ndarray:
     try:
         if payload is None:
-            return read_json(port.dtype, shape, given.data)
-        return read_bytes(port.dtype, shape, payload)
+            return read_json(port.dtype, given.shape, given.data)
+        return read_bytes(port.dtype, given.shape, payload)
     except InputError as error:
         raise InputError(f"{port.name!r}: {error}") from error
 
@@ -288,15 +345,15 @@ def _fits(shape: tuple[int, ...], port: Port) -> bool:
     return is_near and all(not isinstance(d, int) or d == n for d, n in zip(port.dims, shape, strict=True))
 
 
-def _wanted(request: _Request, model: Signature) -> tuple[Wanted, ...]:
-    is_binary = request.parameters.get("binary_data_output", False)
+def _wanted(outputs: list[_Output], parameters: Mapping[str, Any], model: Signature) -> tuple[Wanted, ...]:
+    is_binary = parameters.get("binary_data_output", False)
     if type(is_binary) is not bool:
         raise InputError(f"binary_data_output is {is_binary!r}; give true or false.")
-    if not request.outputs:
+    if not outputs:
         return tuple(Wanted(port, is_binary) for port in model.outputs)
     ports = {port.name: port for port in model.outputs}
     found: dict[str, Wanted] = {}
-    for asked in request.outputs:
+    for asked in outputs:
         unsupported = [name for name in _UNSUPPORTED if name in asked.parameters]
         own = asked.parameters.get("binary_data", is_binary)
         if asked.name not in ports or asked.name in found:

@@ -41,6 +41,8 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
         _check_commas(data, shape)
     elif shape == (1,):
         wanted = tuple[str]  # ends at the second element
+    else:
+        _check_quotes(data, shape)
     try:
         flat = msgspec.json.decode(data, type=wanted)
     except UnicodeDecodeError as error:
@@ -149,6 +151,14 @@ def _check_commas(data: msgspec.Raw, shape: tuple[int, ...]) -> None:
     n, n_given = prod(shape), bytes(data).count(b",") + 1
     if n_given > prod(max(1, dim) for dim in shape) or n_given < n:
         raise InputError(f"a shape of {list(shape)} takes {n} elements, not {n_given}.")
+
+
+def _check_quotes(data: msgspec.Raw, shape: tuple[int, ...]) -> None:
+    """Before they are decoded: each text has two quotes that are not escaped, or one where it ends with an
+    escaped backslash. So at most twice as many as `shape` takes are decoded."""
+    n, given = prod(shape), bytes(data)
+    if given.count(b'"') - given.count(b'\\"') > 2 * n:
+        raise InputError(f"a shape of {list(shape)} takes {n} elements; `data` has more.")
 
 
 def _length(element: bytes) -> bytes:
