@@ -31,7 +31,7 @@ from tests.serve.http.test_connection import (
     until_closed,
 )
 from tests.serve.models import Echo, Upper
-from tests.serve.nodes import PATIENCE_S, Running, running
+from tests.serve.nodes import PATIENCE_S, Running, asking, running
 from tests.serve.test_routing import metric, until
 
 FEW = replace(LIMITS, n_connections=12, n_client_connections=8, n_reserved_connections=4)
@@ -105,6 +105,28 @@ def test_who_leaves_amid_a_body_holds_nothing_and_leaves_no_traceback(
             until(lambda: metric(node, "pliant_body_bytes") > 0)
         until(lambda: metric(node, "pliant_body_bytes") == 0)
         until(lambda: metric(node, f'pliant_responses_total{{path="{INFER}",status="499"}}') == 1)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("head", [b"", b"pliant-request: once\r\n"])
+def test_a_request_whose_client_has_left_is_not_computed(
+    caplog: pytest.LogCaptureFixture, head: bytes
+) -> None:
+    """A client that gave up and asked again had the device work for both, and others wait for it."""
+    served, body = Upper(), asking("left")
+    served.gate.clear()
+    with running(served, limits=LIMITS) as node, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(node.post, "first")
+        until(lambda: served.answered == [b"first"])
+        with flooded(node, 1, HALF + head + b"content-length: %d\r\n\r\n" % len(body) + body):
+            until(lambda: node.node is not None and node.node.n_open == 2)
+        until(lambda: metric(node, f'pliant_responses_total{{path="{INFER}",status="499"}}') == 1)
+        assert metric(node, "pliant_body_bytes") == len(asking("first"))
+        last = pool.submit(node.post, "last")
+        until(lambda: node.node is not None and node.node.n_open == 2)
+        served.gate.set()
+        assert [future.result().status_code for future in (first, last)] == [200, 200]
+    assert served.answered == [b"first", b"last"]
     assert not caplog.records
 
 

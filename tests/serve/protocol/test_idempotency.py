@@ -76,25 +76,76 @@ def test_memory_is_bounded_in_number_and_size() -> None:
     asyncio.run(run())
 
 
-def test_one_that_is_cancelled_takes_others_with_it_and_is_forgotten() -> None:
-    """Whoever waited asks again, rather than for ever."""
+def test_an_answer_is_made_as_long_as_anybody_waits_for_it() -> None:
+    """A client that left took those with it that had asked again under its id; now the last one ends it."""
 
     async def run() -> None:
         work = Work()
         answers = once(work)
-        never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ended: list[BaseException] = []
 
         async def wait() -> str:
-            return await never
+            try:
+                return await asyncio.shield(gate)
+            except asyncio.CancelledError as error:
+                ended.append(error)
+                raise
 
-        first = asyncio.create_task(answers("a", wait))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(answers("a", wait))
-        await asyncio.sleep(0)
-        first.cancel()
+        first, second = (asyncio.create_task(answers("a", wait)) for _ in range(2))
         for task in (first, second):
+            assert not ended
+            await asyncio.sleep(0)
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert await answers("a", work) == "answer 1"
+        assert len(ended) == 1
+        assert len(answers) == 1
+
+    asyncio.run(run())
+
+
+def test_one_that_is_cancelled_before_it_began_is_forgotten() -> None:
+    """The next with its id asks anew, rather than for ever."""
+
+    async def run() -> None:
+        work = Work()
+        answers = once(work)
+        task = asyncio.create_task(answers("a", work))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await answers("a", work) == f"answer {work.n}"
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_cancelled_any_more_is_kept_for_who_asks_again() -> None:
+    """A model that computes goes on: a client that lost its connection gets that answer, not another."""
+
+    async def run() -> None:
+        work = Work()
+        answers = once(work)
+        gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def compute() -> str:
+            work.n += 1
+            try:
+                return await asyncio.shield(gate)
+            except asyncio.CancelledError:
+                return await gate
+
+        first = asyncio.create_task(answers("a", compute))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        again = asyncio.create_task(answers("a", compute))
+        await asyncio.sleep(0)
+        gate.set_result("late")
+        assert await again == "late"
+        assert work.n == 1
 
     asyncio.run(run())

@@ -67,6 +67,7 @@ class _Guarded(HttpToolsProtocol):
         self._is_in_head = True
         self._is_leaving = False
         self._has_place = True
+        self._working: tuple[Any, asyncio.Task[Any]] | None = None
 
     def accepted(self, transport: asyncio.Transport) -> None:
         """Take a place; `transport` is the socket's, which a TLS handshake may follow."""
@@ -88,6 +89,7 @@ class _Guarded(HttpToolsProtocol):
         self._shared.answers.release(self)
         if self._unread is not None:
             self._unread.cancel()
+        self._give_up()
         self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset the connection
         super().connection_lost(exc)
 
@@ -222,8 +224,26 @@ class _Guarded(HttpToolsProtocol):
         await self.flow.drain()
         if self.transport.is_closing():
             cycle.disconnected = True
-        else:
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._working = (cycle, task)
+        try:
             await app(*asgi)
+        except asyncio.CancelledError:
+            if not cycle.disconnected:
+                raise
+        finally:
+            self._working = None
+
+    def _give_up(self) -> None:
+        """Nobody waits for the answer that is being made. One that reads its body hears of that itself."""
+        if self._working is None:
+            return
+        cycle, task = self._working
+        if not cycle.more_body and not cycle.response_complete:
+            cycle.disconnected = True
+            task.cancel()
 
     def _bound_unread(self) -> None:
         """What the client has not read yet takes room among the answers, and is given up after `write_s`."""

@@ -1,5 +1,6 @@
 """A node's paths over HTTP: who may ask, how a body is read, what an error looks like. Knows no route."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -99,7 +100,11 @@ class _Guard:
         is_node = scope["path"] in _OF_NODES or any(name == _ROUTE for name, _ in scope["headers"])
         no = self._refusal(scope, is_node)
         identity = self._identity if is_node and no is None else ()
-        await (no or self._app)(scope, receive, self._sending(scope["path"], send, identity))
+        try:
+            await (no or self._app)(scope, receive, self._sending(scope["path"], send, identity))
+        except asyncio.CancelledError:  # the client has left, as in `_gone`
+            self._node.metrics.responses.labels(self._label(scope["path"]), 499).inc()
+            raise
 
     def _refusal(self, scope: Scope, is_node: bool) -> Response | None:
         """What a request is told that may not be made; None for one that may."""
@@ -117,7 +122,7 @@ class _Guard:
 
     def _sending(self, path: str, send: Send, identity: Sequence[tuple[bytes, bytes]]) -> Send:
         """`send`, with what every answer carries; its status is counted."""
-        label = path if path in self._paths else "other"
+        label = self._label(path)
 
         async def sending(message: Any) -> None:
             if message["type"] == "http.response.start":
@@ -127,6 +132,9 @@ class _Guard:
             await send(message)
 
         return sending
+
+    def _label(self, path: str) -> str:
+        return path if path in self._paths else "other"
 
 
 class _Paths:
@@ -244,7 +252,8 @@ def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:
             f"{REQUEST_HEADER} is {id[:_LONGEST_ID]!a}, of {len(id)} characters; give 1 to {_LONGEST_ID} of "
             "ASCII."
         )
-    return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id)
+    client = request.client.host if request.client else ""
+    return Call(content, header_bytes(request.headers.get(HEADER_LENGTH)), route, id, client)
 
 
 def _check_size(answer: Body, limits: Limits) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import ceil
-from typing import Generic, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from pliant.errors import InputError, NodeError
 
@@ -22,63 +23,117 @@ class Done(Generic[T]):
     spent_s: float
 
 
+@dataclass(eq=False, slots=True)
+class _Piece:
+    """Work of one client, of which `done` is the result; `is_displaced` where another takes its place."""
+
+    client: str
+    expected_s: float
+    done: "asyncio.Future[Any] | None" = None
+    is_displaced: bool = False
+
+
 @final
 class Admission:
     """Work for one thread; kernels let go of the interpreter, so that the event loop goes on meanwhile.
 
     At most `queue` pieces wait behind the one that runs: more are refused at once, which costs a client less
-    than an answer that comes too late.
+    than an answer that comes too late. Where the queue is full, a client takes the place of the latest piece
+    of the client with most, if that has two more waiting: one client alone may fill the queue, two get half.
     """
 
     def __init__(self, queue: int) -> None:
         if queue < 0:
             raise InputError(f"a queue of {queue} cannot be; give 0 or more.")
         self._most = queue + 1
-        self._expected_s: list[float] = []
+        self._pieces: dict[_Piece, None] = {}
+        self._waiting: dict[_Piece, Callable[[], Any]] = {}  # both threads take from it, by `pop` alone
         self._pool = ThreadPoolExecutor(1, "pliant-compute")
 
     @property
     def n_waiting(self) -> int:
         """Pieces that wait for their turn."""
-        return max(0, len(self._expected_s) - 1)
+        return max(0, len(self._pieces) - 1)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the next piece would be refused."""
-        return len(self._expected_s) >= self._most
+    def has_room(self, client: str = "") -> bool:
+        """Whether the next piece of `client` would be let in."""
+        return len(self._pieces) < self._most or self._displaceable(client) is not None
 
     @property
     def backlog_s(self) -> float:
         """What everything that was let in is expected to take: about how long a new piece would wait."""
-        return sum(self._expected_s)
+        return sum(piece.expected_s for piece in self._pieces)
 
-    async def run(self, work: Callable[[], T], expected_s: float) -> Done[T]:
+    async def run(self, work: Callable[[], T], expected_s: float, client: str = "") -> Done[T]:
         """Do `work` when its turn comes; call on the event loop.
 
-        Raises NodeError of status 503 where the queue is full, and what `work` raises.
+        Cancelled while it waits, it is not done; once it has begun, it is, and cancelling has no effect.
+        Raises NodeError of status 503 where the queue is full or another client's piece takes its place, and
+        what `work` raises.
         """
-        if self.is_full:
-            raise NodeError(
-                f"{self.n_waiting} requests wait already, which is as many as may; ask again.",
-                status=503,
-                retry_after_s=max(1, ceil(self.backlog_s)),
+        if not self._make_room(client):
+            raise self._refusal(
+                f"{self.n_waiting} requests wait already, which is as many as may; ask again."
             )
-        self._expected_s.append(expected_s)
+        piece = _Piece(client, expected_s)
+        self._pieces[piece], self._waiting[piece] = None, work
+        loop = asyncio.get_running_loop()
+        asked_s = time.perf_counter()
+        done: asyncio.Future[Done[T]] = loop.run_in_executor(self._pool, self._timed, piece, asked_s)
+        piece.done = done
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._pool, self._timed, work, time.perf_counter())
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if piece.is_displaced:
+                why = "others wait too, and this client has more requests in the queue than its share"
+                raise self._refusal(f"{why}; ask again, or fewer at once.") from None
+            if self._cancel(piece):
+                raise
+            return await done
         finally:
-            self._expected_s.remove(expected_s)
+            self._pieces.pop(piece, None)
 
     def run_now(self, work: Callable[[], T]) -> Done[T]:
         """Do `work` on the thread and wait for it, before there is an event loop."""
-        return self._pool.submit(self._timed, work, time.perf_counter()).result()
+        piece = _Piece("", 0.0)
+        self._waiting[piece] = work
+        return self._pool.submit(self._timed, piece, time.perf_counter()).result()
 
     def close(self) -> None:
         """Once what was let in is done."""
         self._pool.shutdown()
 
-    def _timed(self, work: Callable[[], T], asked_s: float) -> Done[T]:
+    def _make_room(self, client: str) -> bool:
+        while len(self._pieces) >= self._most:
+            piece = self._displaceable(client)
+            if piece is None:
+                return False
+            if self._cancel(piece):  # else it has just begun, and another may be
+                piece.is_displaced = True
+                del self._pieces[piece]
+        return True
+
+    def _displaceable(self, client: str) -> _Piece | None:
+        waiting = list(self._waiting)
+        counts = Counter(piece.client for piece in waiting)
+        most = max(counts.values(), default=0)
+        if most < counts[client] + 2:
+            return None
+        return next(piece for piece in reversed(waiting) if counts[piece.client] == most)
+
+    def _refusal(self, why: str) -> NodeError:
+        return NodeError(why, status=503, retry_after_s=max(1, ceil(self.backlog_s)))
+
+    def _cancel(self, piece: _Piece) -> bool:
+        """False where it has begun."""
+        if self._waiting.pop(piece, None) is None:
+            return False
+        if piece.done is not None:
+            piece.done.cancel()
+        return True
+
+    def _timed(self, piece: _Piece, asked_s: float) -> Done[Any]:
         start_s = time.perf_counter()
-        result = work()
+        work = self._waiting.pop(piece, None)
+        result = None if work is None else work()  # nobody hears of one that was cancelled
         return Done(result, start_s - asked_s, time.perf_counter() - start_s)

@@ -43,12 +43,16 @@ _MOST_FAILURES = 2
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request as it came; `route` and `id` where a node passed it on, or a client wants it run once."""
+    """A request as it came, from the address `client`.
+
+    It has `route` and `id` where a node passed it on, or a client wants it run once.
+    """
 
     body: bytes
     header_bytes: int | None = None
     route: RouteMessage | None = None
     id: str | None = None
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,9 @@ class Node:
         except NodeError as error:
             outcome = "refused" if error.status == 503 else "failed"
             raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
         finally:
             self.n_open -= 1
             self.metrics.requests.labels(target, outcome).inc()
@@ -202,7 +209,7 @@ class Node:
         blaming: list[str] = []
         start_s = self.clock()
         while len(failed) < _MOST_FAILURES:
-            choice = self._choose(wish.length, objective, failed, trail)
+            choice = self._choose(wish, objective, failed, trail)
             if choice is None or choice.target == LOCAL:
                 break
             patience_s = self._patience_s(choice, wish)
@@ -231,14 +238,17 @@ class Node:
             assert self.upstreams is not None
             self.upstreams.failed(upstream, "blamed an input that others answer")
 
-    def _choose(self, n: int, objective: Objective, failed: tuple[str, ...], trail: Trail) -> Choice | None:
+    def _choose(
+        self, wish: Wish, objective: Objective, failed: tuple[str, ...], trail: Trail
+    ) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""
         now_s = self.clock()
         self.router.waits(self._admission.backlog_s, now_s)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
-        exclude = (*failed, *full, LOCAL) if self._admission.is_full else (*failed, *full)
+        has_room = self._admission.has_room(wish.client)
+        exclude = (*failed, *full) if has_room else (*failed, *full, LOCAL)
         with suppress(RouteError):
-            return self.router.choose(n, now_s, objective, exclude, trail)
+            return self.router.choose(wish.length, now_s, objective, exclude, trail)
         return None
 
     def _patience_s(self, choice: Choice, wish: Wish) -> float:
@@ -249,7 +259,7 @@ class Node:
         fastest could just make it; but not before it is half as late again as it was expected.
         """
         endpoint, now_s = self.served.endpoint, self.clock()
-        if wish.is_free or self._admission.is_full:
+        if wish.is_free or not self._admission.has_room(wish.client):
             return inf
         wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
         if wish.due_s is None or choice.seconds > left_s:
@@ -302,7 +312,7 @@ class Node:
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
         expected_s = self._check_in_time(wish, self._admission.backlog_s)
-        done = await self._admission.run(partial(self._compute, wish), expected_s)
+        done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
         self.metrics.waiting_seconds.observe(done.waited_s)
         self.metrics.compute_seconds.observe(done.spent_s)
         self._answered_here(wish.length, done)
@@ -375,7 +385,7 @@ class Node:
         if is_passed_on and call.route is not None:
             terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor, call.route.best_effort)
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort))
+        wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         try:
             self.served.endpoint.estimate(wish.at(start_s))
         except BudgetError as error:

@@ -4,6 +4,8 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from typing import Generic, TypeVar, final
 
 T = TypeVar("T")
@@ -11,8 +13,9 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Kept(Generic[T]):
-    answer: "asyncio.Future[T]"
+    answer: "asyncio.Task[T]"
     until_s: float
+    n_waiting: int = 0
 
 
 @final
@@ -39,30 +42,44 @@ class Once(Generic[T]):
         return len(self._kept)
 
     async def __call__(self, id: str, answer: Callable[[], Awaitable[T]]) -> T:
-        """The answer of `id`: made now, or that of its first arrival. Raises what making it raises."""
+        """The answer of `id`: made now, or that of its first arrival. Raises what making it raises.
+
+        Making it is cancelled once all who wait for it are: where that has an effect, it is forgotten.
+        """
         self._forget()
-        known = self._kept.get(id)
-        if known is not None:
-            return await asyncio.shield(known.answer)
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._kept[id] = _Kept(future, float("inf"))
-        try:
-            result = await answer()
-        except BaseException as error:
-            del self._kept[id]
-            if isinstance(error, asyncio.CancelledError):
-                future.cancel()
-            else:
-                future.set_exception(error)
-                future.exception()  # whoever waits is told; nobody may be waiting
-            raise
-        future.set_result(result)
+        while True:
+            kept = self._kept.get(id)
+            if kept is None or kept.answer.cancelled():
+                task = asyncio.get_running_loop().create_task(self._make(id, answer))
+                task.add_done_callback(partial(self._ended, id))
+                kept = self._kept[id] = _Kept(task, inf)
+            kept.n_waiting += 1
+            try:
+                return await asyncio.shield(kept.answer)
+            except asyncio.CancelledError:
+                if not kept.answer.cancelled() or _is_cancelled():
+                    raise  # else all who waited had left just before this one came
+            finally:
+                kept.n_waiting -= 1
+                if not kept.n_waiting and not kept.answer.done():
+                    kept.answer.cancel()
+
+    async def _make(self, id: str, answer: Callable[[], Awaitable[T]]) -> T:
+        result = await answer()
         if self._size(result) > self._largest:
             del self._kept[id]
             return result
         self._kept[id].until_s = self._clock() + self._keep_s
         self._kept.move_to_end(id)
         return result
+
+    def _ended(self, id: str, task: "asyncio.Task[T]") -> None:
+        """Forget what failed; its error is nobody's where all who waited have left, and would be logged."""
+        if not task.cancelled() and task.exception() is None:
+            return
+        kept = self._kept.get(id)
+        if kept is not None and kept.answer is task:
+            del self._kept[id]
 
     def _forget(self) -> None:
         """What ended stands in order of its end; what still runs stands among it, and stays."""
@@ -73,3 +90,8 @@ class Once(Generic[T]):
             if number >= surplus and self._kept[id].until_s > now_s:
                 break
             del self._kept[id]
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -41,12 +41,16 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least."""
+    """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least.
+
+    `client` is the address that it came from.
+    """
 
     request: Request
     due_s: float | None = None
     floor: float | None = None
     best_effort: bool = False
+    client: str = ""
 
     @property
     def length(self) -> int:

@@ -1,0 +1,132 @@
+"""Work that nobody waits for is not done, and no client takes all of the queue from others."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from pliant.errors import NodeError
+from pliant.serve.node.admission import Admission
+
+
+class Busy:
+    """An admission whose thread is held by one piece until `gate` opens; `done` names what was done."""
+
+    def __init__(self, queue: int) -> None:
+        self.admission, self.gate, self.done = Admission(queue), threading.Event(), list[str]()
+        self._is_held = threading.Event()
+
+    def ask(self, client: str, name: str = "") -> "asyncio.Task[object]":
+        work = self._doing(name or client)
+        return asyncio.create_task(self.admission.run(work, 1.0, client))
+
+    def _doing(self, name: str) -> Callable[[], None]:
+        return lambda: self.done.append(name)
+
+    def hold(self) -> None:
+        self._is_held.set()
+        assert self.gate.wait(60)
+        self.done.append("first")
+
+    async def begun(self) -> None:
+        await asyncio.to_thread(self._is_held.wait, 60)
+
+
+@asynccontextmanager
+async def busy(queue: int) -> AsyncIterator[tuple[Busy, "asyncio.Task[object]"]]:
+    made = Busy(queue)
+    first = asyncio.create_task(made.admission.run(made.hold, 1.0, "first"))
+    await asyncio.sleep(0)
+    await made.begun()
+    try:
+        yield made, first
+    finally:
+        made.gate.set()
+        await asyncio.gather(first, return_exceptions=True)
+        made.admission.close()
+
+
+async def asked(made: Busy, *clients: str) -> "list[asyncio.Task[object]]":
+    tasks = [made.ask(client, f"{client}{i}") for i, client in enumerate(clients)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def refused(task: "asyncio.Task[object]") -> bool:
+    return task.done() and isinstance(task.exception(), NodeError)
+
+
+def test_work_that_is_cancelled_while_it_waits_is_not_done_and_leaves_its_place() -> None:
+    """The device worked for clients that had left, while those that had not were refused."""
+
+    async def run() -> None:
+        async with busy(1) as (made, first):
+            (gone,) = await asked(made, "a")
+            assert not made.admission.has_room("a")
+            gone.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await gone
+            assert made.admission.backlog_s == 1.0
+            (stays,) = await asked(made, "b")
+            made.gate.set()
+            await asyncio.gather(first, stays)
+            assert made.done == ["first", "b0"]
+
+    asyncio.run(run())
+
+
+def test_work_that_has_begun_is_done_and_counts_until_it_ends() -> None:
+    """A thread cannot be stopped: were its place free, the backlog would be too short by it."""
+
+    async def run() -> None:
+        async with busy(0) as (made, first):
+            first.cancel()
+            await asyncio.sleep(0)
+            assert not first.done()
+            assert made.admission.backlog_s == 1.0
+            made.gate.set()
+            await first
+            assert made.done == ["first"]
+            assert made.admission.backlog_s == 0.0
+
+    asyncio.run(run())
+
+
+def test_one_client_alone_may_fill_the_queue_and_two_get_half_each() -> None:
+    """One that sent 64 requests had every other client refused until they were answered."""
+
+    async def run() -> None:
+        async with busy(4) as (made, first):
+            greedy = await asked(made, *"aaaa")
+            assert not made.admission.has_room("a")
+            assert made.admission.has_room("b")
+            others = await asked(made, *"bbb")
+            await asyncio.wait([*greedy[2:], others[2]], timeout=60)
+            assert [refused(task) for task in greedy] == [False, False, True, True]
+            assert [refused(task) for task in others] == [False, False, True]
+            with pytest.raises(NodeError, match="more requests in the queue than its share") as told:
+                await greedy[3]
+            assert told.value.status == 503
+            assert told.value.retry_after_s == 5
+            made.gate.set()
+            await asyncio.gather(first, *greedy[:2], *others[:2])
+            assert made.done == ["first", "a0", "a1", "b0", "b1"]
+
+    asyncio.run(run())
+
+
+def test_who_has_no_more_than_others_is_not_displaced() -> None:
+    """Each would take the other's place in turn, and nobody would be answered."""
+
+    async def run() -> None:
+        async with busy(2) as (made, _):
+            here = await asked(made, "a", "b")
+            (late,) = await asked(made, "c")
+            assert refused(late)
+            assert not any(task.done() for task in here)
+            made.gate.set()
+            await asyncio.gather(*here)
+
+    asyncio.run(run())
