@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.api import open_elastic as api
-from pliant.cli.verb_options import Asked
+from pliant.cli.verb_options import SessionArguments
 from pliant.plan.submodel.plan_options import PAPER
 from pliant.store.read import open_store
 from tests.cli.conftest import Cli
@@ -13,10 +13,10 @@ from tests.cli.conftest import Cli
 
 def test_the_option_sets_everything_that_the_paper_does() -> None:
     """A researcher who forgets one of seven settings compares with a system that nobody published."""
-    options = Asked("sst2", "20ms", paper=True).options
+    options = SessionArguments("sst2", "20ms", paper=True).options
     assert options.plan == options.planning == PAPER
     assert (PAPER.choose, PAPER.slack, PAPER.uses_lead, PAPER.depths) == ("size", "none", False, "any")
-    assert Asked("sst2", "20ms", paper=True).quantizer == "equal-population"
+    assert SessionArguments("sst2", "20ms", paper=True).quantizer == "equal-population"
 
 
 def test_the_papers_system_plans_runs_and_is_evaluated(

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pliant.cli.command import command_of
 from pliant.errors import PliantError
 
 _VERBS = {
@@ -44,7 +45,7 @@ class _Later(TyperCommand):
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         is_below = parent is not None and parent.parent is not None
         name = f"{parent.info_name} {self.name}" if is_below else str(self.name)
-        alone.command(self.name)(resolve_name(f"pliant.cli.{_VERBS[name][0]}"))
+        alone.command(self.name)(command_of(resolve_name(f"pliant.cli.{_VERBS[name][0]}")))
         return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
 
 

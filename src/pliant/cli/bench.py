@@ -42,48 +42,53 @@ class Profiled:
     profile: Profile
 
 
-def bench(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    against: Annotated[
-        str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")
-    ] = "onnxruntime",
-    dim: Dims = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchArguments:
+    """The options of `pliant bench`."""
+
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")]
+    against: Annotated[str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")] = (
+        "onnxruntime"
+    )
+    dim: Dims = None
     bucket: Annotated[
         list[str] | None,
         typer.Option(help="Sizes to pad a dimension to, such as sequence=32,64,128; repeatable."),
-    ] = None,
-    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50,
-    weights: WeightBits = "fp32",
-    compute: Precise = "fp32",
-    threads: Threads = None,
+    ] = None
+    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50
+    weights: WeightBits = "fp32"
+    compute: Precise = "fp32"
+    threads: Threads = None
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
-    ] = False,
-    trace: Trace = None,
-    json: Json = False,
-) -> None:
+    ] = False
+    trace: Trace = None
+    json: Json = False
+
+
+def bench(args: BenchArguments) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
-    dims, buckets = dims_of(dim), buckets_of(bucket)
+    dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
     session = compiled.compile(
-        model,
+        args.model,
         dims={x: n for x, n in dims.items() if x not in buckets},
         buckets=buckets,
-        threads=threads,
-        weights=weights_of(weights),
-        compute=compute,
+        threads=args.threads,
+        weights=weights_of(args.weights),
+        compute=args.compute,
     )
     feeds = compiled.sample_feeds([fixed(port, dims) for port in session.inputs])
-    n_threads = thread_count(threads)
-    names = [name for name in against.split(",") if name]
+    n_threads = thread_count(args.threads)
+    names = [name for name in args.against.split(",") if name]
     runners: dict[str, Run] = {"pliant": session.run}
-    runners |= {name: open_peer(name, model, n_threads) for name in names}
-    rows = measure(runners, feeds, runs)
-    steps = session.profile(feeds, runs) if profile or trace is not None else None
-    if steps is not None and trace is not None:
-        with kept(trace) as path:
+    runners |= {name: open_peer(name, args.model, n_threads) for name in names}
+    rows = measure(runners, feeds, args.runs)
+    steps = session.profile(feeds, args.runs) if args.profile or args.trace is not None else None
+    if steps is not None and args.trace is not None:
+        with kept(args.trace) as path:
             steps.write_trace(path)
-    if json:
-        print_json(Profiled(rows, steps) if profile and steps is not None else rows)
+    if args.json:
+        print_json(Profiled(rows, steps) if args.profile and steps is not None else rows)
         return
     table = Table("runtime", "median", "95th percentile", "pliant / this", "largest difference")
     for row in rows:
@@ -91,8 +96,8 @@ def bench(
         times = format_seconds(row.median_s), format_seconds(row.p95_s)
         table.add_row(row.runtime, *times, f"{row.ratio:.2f}", difference)
     console().print(table)
-    typer.echo(f"{runs} runs each, in turns, {n_threads} threads")
-    if profile and steps is not None:
+    typer.echo(f"{args.runs} runs each, in turns, {n_threads} threads")
+    if args.profile and steps is not None:
         for table in steps.tables():
             console().print(table)
         typer.echo(steps.summary)

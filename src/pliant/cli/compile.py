@@ -71,42 +71,45 @@ class Compiled:
     library: str | None
 
 
-def compile(
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the result goes.")] = None,
-    dim: Dims = None,
-    emit: Annotated[
-        Emit, typer.Option(help="A directory for Python, or C source and a library.")
-    ] = "session",
-    target: Annotated[TargetName, typer.Option(help="The CPU to compile for.")] = "native",
-    without: Annotated[
-        list[str] | None, typer.Option("--without", help="Leave a pass out; repeatable.")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileArguments:
+    """The options of `pliant compile`."""
+
+    model: Annotated[Path, typer.Argument(help="An ONNX file.")]
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Where the result goes.")] = None
+    dim: Dims = None
+    emit: Annotated[Emit, typer.Option(help="A directory for Python, or C source and a library.")] = "session"
+    target: Annotated[TargetName, typer.Option(help="The CPU to compile for.")] = "native"
+    without: Annotated[list[str] | None, typer.Option("--without", help="Leave a pass out; repeatable.")] = (
+        None
+    )
     schedule: Annotated[
         ScheduleName, typer.Option(help="Who chooses layouts and loops: a rule, nobody, votes, a solver.")
-    ] = "static",
-    weights: WeightBits = "fp32",
-    compute: Precise = "fp32",
-    threads: Threads = None,
-    json: Json = False,
-) -> None:
+    ] = "static"
+    weights: WeightBits = "fp32"
+    compute: Precise = "fp32"
+    threads: Threads = None
+    json: Json = False
+
+
+def compile(args: CompileArguments) -> None:
     """Compile an ONNX model and say what became of it."""
-    for_cpu = Target(_ISAS[target] if target in _ISAS else host_isa(), thread_count(threads))
+    for_cpu = Target(_ISAS[args.target] if args.target in _ISAS else host_isa(), thread_count(args.threads))
     graph, image, report = compiled.whole(
-        model,
+        args.model,
         for_cpu,
-        dims=dims_of(dim),
-        without=without or (),
-        schedule=schedule,
-        weights=weights_of(weights),
-        compute=compute,
+        dims=dims_of(args.dim),
+        without=args.without or (),
+        schedule=args.schedule,
+        weights=weights_of(args.weights),
+        compute=args.compute,
     )
     library, reason = None, ""
-    if output is not None and emit == "c":
-        emitted = write_c(image, identifier(model), output)
+    if args.output is not None and args.emit == "c":
+        emitted = write_c(image, identifier(args.model), args.output)
         library, reason = emitted.library, emitted.reason
-    elif output is not None:
-        save(image, output, onnx_identity(model, cache_folder()))
+    elif args.output is not None:
+        save(image, args.output, onnx_identity(args.model, cache_folder()))
     said = Compiled(
         nodes=len(graph.nodes),
         calls=len(image.calls),
@@ -114,10 +117,10 @@ def compile(
         arena_bytes=image.arena_bytes,
         weight_bytes=_weight_bytes(image),
         schedule=report,
-        output=None if output is None else str(output),
+        output=None if args.output is None else str(args.output),
         library=None if library is None else str(library),
     )
-    if json:
+    if args.json:
         print_json(said)
         return
     _show(said, reason)

@@ -1,12 +1,13 @@
 """`pliant demo`: the model that ships with pliant answers four sentences and shows its work."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from pliant.api import open_elastic as api
 from pliant.cli.show import print_json, progress_bar, reply_values, show_plan, show_reply, show_steps
-from pliant.cli.verb_options import Asked, Json
+from pliant.cli.verb_options import Json, SessionArguments
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
 
@@ -18,27 +19,32 @@ SENTENCES = (
 )
 
 
-def demo(
-    source: Annotated[str, typer.Argument(help="What to open.")] = "sst2",
-    latency: Annotated[str, typer.Option(help="Target from text to answer.")] = "20ms",
-    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs.")] = "200KB",
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoArguments:
+    """The options of `pliant demo`."""
+
+    source: Annotated[str, typer.Argument(help="What to open.")] = "sst2"
+    latency: Annotated[str, typer.Option(help="Target from text to answer.")] = "20ms"
+    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs.")] = "200KB"
+    json: Json = False
+
+
+def demo(args: DemoArguments) -> None:
     """Open the shipped model under a target, show the plan, answer, and compare with the prediction."""
-    if source == "sst2" and source not in api.shipped_models():
+    if args.source == "sst2" and args.source not in api.shipped_models():
         raise InputError("this installation ships no model 'sst2'; name a model directory: pliant demo DIR.")
     # A machine slower than the target allows shall still show what it can do.
-    asked = Asked(source, latency, preload, length=32, best_effort=True)
+    asked = SessionArguments(args.source, args.latency, args.preload, length=32, best_effort=True)
     with progress_bar() as on_progress:
         session = asked.open(on_progress)
     with session:
         plan = session.plan
         replies = [session(sentence) for sentence in SENTENCES]
         whole = session.store.manifest.spec.n_layers * plan.shape.n_slices * plan.shape.full_bytes
-    if json:
+    if args.json:
         print_json({"plan": plan, "replies": [reply_values(reply) for reply in replies]})
         return
-    typer.echo(f"pliant run {source} --latency {latency} --preload {preload}\n")
+    typer.echo(f"pliant run {args.source} --latency {args.latency} --preload {args.preload}\n")
     show_plan(plan)
     typer.echo("")
     for sentence, reply in zip(SENTENCES, replies, strict=True):

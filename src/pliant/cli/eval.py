@@ -1,6 +1,7 @@
 """`pliant eval`: accuracy and latency of a real session over a TSV."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from pliant.api.open_recurrent import names_recurrent
 from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
 from pliant.cli.show import print_json, progress_bar, show_truncation
 from pliant.cli.text_lines import Reading, Text, Truncate, readable
-from pliant.cli.verb_options import Asked, Json, System, asking
+from pliant.cli.verb_options import Json, SessionArguments, System
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
 from pliant.models.examples import Example, read_examples
@@ -21,30 +22,34 @@ from pliant.quantities import format_bytes, format_seconds
 from pliant.run.submodel.reply import Reply
 
 
-@asking
-def evaluate(
-    asked: Asked,
-    data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")],
-    baseline: System = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None,
-    truncate: Truncate = False,
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalArguments:
+    """The options of `pliant eval`."""
+
+    session: SessionArguments
+    data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")]
+    baseline: System = None
+    limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None
+    truncate: Truncate = False
+    json: Json = False
+
+
+def evaluate(args: EvalArguments) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
-    if names_recurrent(asked.source):
-        if baseline is not None:
+    if names_recurrent(args.session.source):
+        if args.baseline is not None:
             raise InputError("baselines are for models that are planned; a recurrent one is not.")
-        report = evaluate_recurrent(asked, data, limit, is_truncating=truncate)
-        (print_json if json else show_evaluation)(report)
+        report = evaluate_recurrent(args.session, args.data, args.limit, is_truncating=args.truncate)
+        (print_json if args.json else show_evaluation)(report)
         return
     with progress_bar() as on_progress:
-        session = asked.open(on_progress, baseline)
+        session = args.session.open(on_progress, args.baseline)
         with session:
             labels = session.store.spec.head.labels or ()
-            examples = read_examples(data, labels)[:limit]
+            examples = read_examples(args.data, labels)[: args.limit]
             tokenizer = open_tokenizer(session.store.path, session.store.spec)
             given = (Text(e.text, e.pair, e.where) for e in examples)
-            texts = readable(given, Reading(tokenizer.encode, tokenizer.truncate), truncate)
+            texts = readable(given, Reading(tokenizer.encode, tokenizer.truncate), args.truncate)
             replies = []
             for i, text in enumerate(texts):
                 on_progress("answering", i, len(texts))
@@ -52,10 +57,10 @@ def evaluate(
             planned = (session.plan.n, session.plan.width)
     values = _values(examples, replies, labels) | {
         "submodel": list(planned),
-        "system": baseline or ("paper" if asked.paper else "ours"),
+        "system": args.baseline or ("paper" if args.session.paper else "ours"),
         "n_truncated": sum(text.is_truncated for text in texts),
     }
-    if json:
+    if args.json:
         print_json(values)
     else:
         _show(values)

@@ -1,6 +1,7 @@
 """`pliant inspect`: what a model is, whatever form it has, and whether a store is as it was written."""
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,27 +22,32 @@ from pliant.store.manifest import Manifest
 from pliant.store.store_files import verify as verify_files
 
 
-def inspect(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InspectArguments:
+    """The options of `pliant inspect`."""
+
     source: Annotated[
         str,
         typer.Argument(
             help="A store, a model that ships with pliant (sst2), a model directory, a hub id, an ONNX file, "
             "or what pliant compile wrote."
         ),
-    ],
+    ]
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the SHA-256 of every file; fails naming what is damaged.")
-    ] = False,
-    json: Json = False,
-) -> None:
+    ] = False
+    json: Json = False
+
+
+def inspect(args: InspectArguments) -> None:
     """Print what a model is; of a store (packed first, where it is none) sizes, error and importance."""
-    values = _other_values(source)
+    values = _other_values(args.source)
     if values is None:
-        _inspect_store(source, is_verifying=verify, is_json=json)
+        _inspect_store(args.source, is_verifying=args.verify, is_json=args.json)
         return
-    if verify:
-        raise InputError(f"--verify checks the files of a store, and {source} is none; see pliant pack.")
-    if json:
+    if args.verify:
+        raise InputError(f"--verify checks the files of a store, and {args.source} is none; see pliant pack.")
+    if args.json:
         print_json(values)
         return
     for name, value in values.items():

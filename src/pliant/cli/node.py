@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,47 +24,50 @@ LEARN_S = 3.0
 """A node may time its model so long before it starts."""
 
 
-def node(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeArguments:
+    """The options of `pliant node`."""
+
     model: Annotated[
         str, typer.Argument(help="A model that ships with pliant, a store, a directory, or an ONNX file.")
-    ],
+    ]
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"
-    ),
+    )
     upstream: Annotated[
         list[str] | None, typer.Option(help="A node to pass requests on to: URL; repeatable.")
-    ] = None,
+    ] = None
     address: Annotated[
         str | None,
         typer.Option(help="URL at which other nodes reach this one.", show_default="where it listens"),
-    ] = None,
+    ] = None
     token_file: Annotated[
         Path | None,
         typer.Option(help="Bearer tokens, one a line: requests of clients must bring one."),
-    ] = None,
+    ] = None
     peer_token_file: Annotated[
         Path | None,
         typer.Option(help="Bearer tokens of other nodes, one a line; the first is shown to upstreams."),
-    ] = None,
+    ] = None
     peer_network: Annotated[
         list[str] | None,
         typer.Option(
             help="Where nodes may be told of changes, besides the address they call from: a network such as "
             "10.0.0.0/8, or a host's name; repeatable."
         ),
-    ] = None,
+    ] = None
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen where others can reach it without a token.")
-    ] = False,
-    tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None,
+    ] = False
+    tls_cert: Annotated[Path | None, typer.Option(help="The certificate to show, in PEM.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None
     ca: Annotated[
         Path | None,
         typer.Option(help="What upstreams' certificates are held against.", show_default="system"),
-    ] = None,
+    ] = None
     name: Annotated[
         str | None, typer.Option(help="What this node is called.", show_default="its address")
-    ] = None,
+    ] = None
     latency: Annotated[
         str | None,
         typer.Option(
@@ -72,30 +75,30 @@ def node(
             "refused where none is in time.",
             show_default="none: the most accurate answer",
         ),
-    ] = None,
+    ] = None
     best_effort: Annotated[
         bool,
         typer.Option(
             "--best-effort", help="Answer late, as soon as can be, where a deadline cannot be kept."
         ),
-    ] = False,
+    ] = False
     accuracy_floor: Annotated[
         float | None,
         typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
-    ] = None,
-    preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB",
-    threads: Threads = None,
-    depths: LayersLeft = "trained",
+    ] = None
+    preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB"
+    threads: Threads = None
+    depths: LayersLeft = "trained"
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
-    ] = 64,
+    ] = 64
     settle: Annotated[
         str,
         typer.Option(
             help="How long to accept requests after SIGTERM, while /v2/health/ready says no: as long as "
             "balancers take to look elsewhere."
         ),
-    ] = "5s",
+    ] = "5s"
     per_joule: Annotated[
         float,
         typer.Option(
@@ -103,76 +106,90 @@ def node(
             "plus that are least; `inf` for joules alone.",
             min=0,
         ),
-    ] = 0.0,
+    ] = 0.0
     power: Annotated[
         str | None,
         typer.Option(
             help="What this device draws while it computes, over what it draws idle: watts, or `measure`."
         ),
-    ] = None,
+    ] = None
     radio: Annotated[
         str | None,
         typer.Option(
             help="What upstreams are reached by: `lte`, or a JSON file.", show_default="costs nothing"
         ),
-    ] = None,
+    ] = None
     cluster: Annotated[
         str | None,
         typer.Option(
             help="Answer over several devices: HOST:PORT where `pliant worker --join` finds this one."
         ),
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Workers of the cluster to wait for.", min=0)] = 1,
-    key: KeyFile = None,
-    dilate: Slower = 1.0,
+    ] = None
+    workers: Annotated[int, typer.Option(help="Workers of the cluster to wait for.", min=0)] = 1
+    key: KeyFile = None
+    dilate: Slower = 1.0
     verbose: Annotated[
         bool,
         typer.Option("--verbose", help="Say of each request, by its id, where it goes and what it took."),
-    ] = False,
-    json: Json = False,
-) -> None:
+    ] = False
+    json: Json = False
+
+
+def node(args: NodeArguments) -> None:
     """Answer requests over HTTP (Open Inference Protocol v2), until Ctrl-C or SIGTERM."""
     from pliant.serve.node.power import read_objective, read_power, read_radio
     from pliant.serve.node.start_node import NodeOptions, serve  # needs the extra; the help does not
     from pliant.serve.upstream.callback import parse_callbacks
 
-    if per_joule and power is None:
+    if args.per_joule and args.power is None:
         raise NodeError("joules can only count where it is said what computing draws: add --power.")
-    if verbose:
+    if args.verbose:
         logging.basicConfig(format="%(asctime)s %(message)s")
         logging.getLogger("pliant.serve").setLevel(logging.INFO)
     options = NodeOptions(
-        listen=parse_address(listen),
+        listen=parse_address(args.listen),
         version=__version__,
-        name=name,
-        tokens=() if token_file is None else read_tokens(token_file),
-        peer_tokens=() if peer_token_file is None else read_tokens(peer_token_file),
-        callbacks=parse_callbacks(peer_network or ()),
-        tls=Tls(tls_cert, tls_key, ca),
-        is_insecure=insecure,
-        upstreams=tuple(upstream or ()),
-        address=address,
-        queue=queue,
-        settle_s=parse_seconds(settle),
-        terms=Terms(None if latency is None else parse_seconds(latency), accuracy_floor, best_effort or None),
+        name=args.name,
+        tokens=() if args.token_file is None else read_tokens(args.token_file),
+        peer_tokens=() if args.peer_token_file is None else read_tokens(args.peer_token_file),
+        callbacks=parse_callbacks(args.peer_network or ()),
+        tls=Tls(args.tls_cert, args.tls_key, args.ca),
+        is_insecure=args.insecure,
+        upstreams=tuple(args.upstream or ()),
+        address=args.address,
+        queue=args.queue,
+        settle_s=parse_seconds(args.settle),
+        terms=Terms(
+            None if args.latency is None else parse_seconds(args.latency),
+            args.accuracy_floor,
+            args.best_effort or None,
+        ),
         learn_s=LEARN_S,
-        objective=read_objective(per_joule),
-        radio=None if radio is None else read_radio(radio),
+        objective=read_objective(args.per_joule),
+        radio=None if args.radio is None else read_radio(args.radio),
     )
     served: Served
-    if cluster is None:
-        served = open_served(model, preload=preload, threads=threads, dilation=dilate, depths=depths)
+    if args.cluster is None:
+        served = open_served(
+            args.model, preload=args.preload, threads=args.threads, dilation=args.dilate, depths=args.depths
+        )
     else:
         from pliant.serve.node.cluster_endpoint import open_cluster_text  # needs pyzmq
 
         served = open_cluster_text(
-            model, cluster, key=key, n_workers=workers, threads=threads, dilation=dilate, on_event=say
+            args.model,
+            args.cluster,
+            key=args.key,
+            n_workers=args.workers,
+            threads=args.threads,
+            dilation=args.dilate,
+            on_event=say,
         )
-    if power is not None:
-        options = replace(options, power=read_power(power, served))
+    if args.power is not None:
+        options = replace(options, power=read_power(args.power, served))
 
     def report(event: str, **more: object) -> None:
-        if json:
+        if args.json:
             print_json({"event": event, **more})
         else:
             say(" ".join([event, *map(str, more.values())]))

@@ -29,49 +29,54 @@ from pliant.store.read import open_store
 Method = Literal["ablation", "gradient"]
 
 
-def pack(
-    source: Annotated[str, typer.Argument(help="A model directory, a shipped model or a hub id.")],
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackArguments:
+    """The options of `pliant pack`."""
+
+    source: Annotated[str, typer.Argument(help="A model directory, a shipped model or a hub id.")]
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Where the store goes.", show_default="NAME.store"),
-    ] = None,
+    ] = None
     quantizer: Annotated[
         Literal["lloyd", "equal-population"], typer.Option(help="How weights become 6-bit codes.")
-    ] = "lloyd",
+    ] = "lloyd"
     bits: Annotated[
         str | None, typer.Option(help="Bitwidths offered, of 1..6 and 32.", show_default="all")
-    ] = None,
+    ] = None
     importance: Annotated[
         Path | None,
         typer.Option(help="A labelled TSV to measure each shard's importance on, or a JSON table of it."),
-    ] = None,
+    ] = None
     importance_examples: Annotated[
         int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
-    ] = 200,
+    ] = 200
     importance_method: Annotated[
         Method,
         typer.Option(help="Run the model with each shard raised, or take one gradient for all shards."),
-    ] = "ablation",
+    ] = "ablation"
     accuracy: Annotated[
         Path | None,
         typer.Option(
             help="A labelled TSV, not trained on, to measure every submodel's accuracy on, or a JSON table "
             "of it: then the planner takes the most accurate submodel, not the largest."
         ),
-    ] = None,
+    ] = None
     accuracy_examples: Annotated[
         int, typer.Option(help="How many examples of that TSV, evenly spread.", min=1)
-    ] = 500,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False,
-    json: Json = False,
-) -> None:
+    ] = 500
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the store that is there.")] = False
+    json: Json = False
+
+
+def pack(args: PackArguments) -> None:
     """Cut a model into shards of every bitwidth and write them as a store."""
-    directory = api.model_directory(source)
-    out = output or Path(f"{directory.name}.store")
+    directory = api.model_directory(args.source)
+    out = args.output or Path(f"{directory.name}.store")
     checkpoint = open_checkpoint(directory)
-    chosen = numbers(bits, "--bits") or ALL_BITS
-    ordered = _importance_given(importance, importance_examples, checkpoint.spec, chosen)
-    known = _accuracy_given(accuracy, accuracy_examples, checkpoint.spec)
+    chosen = numbers(args.bits, "--bits") or ALL_BITS
+    ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
+    known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
     with progress_bar() as on_progress:
 
         def on_build(progress: Progress) -> None:
@@ -80,18 +85,18 @@ def pack(
         build(
             checkpoint,
             out,
-            quantizer,
+            args.quantizer,
             chosen,
-            source=source,
-            overwrite=overwrite,
+            source=args.source,
+            overwrite=args.overwrite,
             on_progress=on_build,
         )
         if ordered is not None:
-            put_importance(out, _importance(out, ordered, importance_method, on_progress))
+            put_importance(out, _importance(out, ordered, args.importance_method, on_progress))
         if known is not None:
             put_accuracy(out, _accuracy(out, known, on_progress))
     manifest = read_manifest(out)
-    if json:
+    if args.json:
         print_json(store_values(out, manifest))
         return
     typer.echo(f"{out}: {store_line(manifest)}")

@@ -1,5 +1,6 @@
 """`pliant plan`: what would run under a target and a buffer, and why."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -7,32 +8,38 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.cli.show import print_json, progress_bar, show_plan
-from pliant.cli.verb_options import Asked, Json, System, asking
+from pliant.cli.verb_options import Json, SessionArguments, System
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
 from pliant.plan.submodel.lower_plan import lower_plan
 
 
-@asking
-def plan(
-    asked: Asked,
-    baseline: System = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the plan: .svg, .png or .pdf.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanArguments:
+    """The options of `pliant plan`."""
+
+    session: SessionArguments
+    baseline: System = None
+    plot: Annotated[Path | None, typer.Option(help="Draw the plan: .svg, .png or .pdf.")] = None
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print the program: every step, its reads and waits.")
-    ] = False,
-    json: Json = False,
-) -> None:
+    ] = False
+    json: Json = False
+
+
+def plan(args: PlanArguments) -> None:
     """Choose submodel, preload set and bits, and predict when everything happens."""
-    with progress_bar() as on_progress, asked.open_store(on_progress) as store:
-        made = api.plan_of(store, asked.profile(store, on_progress), asked.options, baseline)
-    if plot is not None:
-        draw_plan(made, plot)
-    if json:
+    with progress_bar() as on_progress, args.session.open_store(on_progress) as store:
+        made = api.plan_of(
+            store, args.session.profile(store, on_progress), args.session.options, args.baseline
+        )
+    if args.plot is not None:
+        draw_plan(made, args.plot)
+    if args.json:
         print_json(made)
         return
     show_plan(made)
-    if explain:
+    if args.explain:
         typer.echo(program_text(lower_plan(made)), nl=False)
-    if plot is not None:
-        typer.echo(f"drawn as {plot}")
+    if args.plot is not None:
+        typer.echo(f"drawn as {args.plot}")

@@ -1,5 +1,6 @@
 """`pliant profile`: measure this device with a model's shape, and keep it."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -13,24 +14,29 @@ from pliant.quantities import format_bytes, format_seconds
 from pliant.settings import cache_folder, thread_count
 
 
-def profile(
-    source: Source,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileArguments:
+    """The options of `pliant profile`."""
+
+    source: Source
     lengths: Annotated[
         str | None,
         typer.Option(help="Input lengths, such as 16,32,64.", show_default="16..256 and the limit"),
-    ] = None,
-    threads: Threads = None,
-    compute: Precise = "fp32",
-    seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 6.0,
-    json: Json = False,
-) -> None:
+    ] = None
+    threads: Threads = None
+    compute: Precise = "fp32"
+    seconds: Annotated[float, typer.Option(help="About how long to measure.", min=0.1)] = 6.0
+    json: Json = False
+
+
+def profile(args: ProfileArguments) -> None:
     """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head."""
     cache = cache_folder()
-    how = api.Measuring(lengths=numbers(lengths, "--lengths"), seconds=seconds)
-    with progress_bar() as on_progress, api.open_source(source, cache, on_progress) as store:
-        n_threads = thread_count(threads)
-        measured = api.profile_of(store, cache, n_threads, compute, on_progress, measuring=how)
-    if json:
+    how = api.Measuring(lengths=numbers(args.lengths, "--lengths"), seconds=args.seconds)
+    with progress_bar() as on_progress, api.open_source(args.source, cache, on_progress) as store:
+        n_threads = thread_count(args.threads)
+        measured = api.profile_of(store, cache, n_threads, args.compute, on_progress, measuring=how)
+    if args.json:
         print_json(measured)
     else:
         show_profile(measured)

@@ -1,4 +1,4 @@
-"""`pliant run` and `pliant eval` on recurrent models, which need no plan. Knows what verbs were asked for."""
+"""`pliant run` and `pliant eval` on recurrent models, which need no plan. Knows what verbs were args for."""
 
 import time
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import typer
 from pliant.api.open_recurrent import open_recurrent
 from pliant.cli.show import print_json, show_truncation
 from pliant.cli.text_lines import Reading, Text, readable
-from pliant.cli.verb_options import Asked
+from pliant.cli.verb_options import SessionArguments
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
 from pliant.models.examples import read_examples
@@ -29,9 +29,11 @@ class _Timed:
     seconds: float
 
 
-def run_recurrent(asked: Asked, texts: Sequence[Text], *, is_truncating: bool, is_json: bool) -> None:
+def run_recurrent(
+    args: SessionArguments, texts: Sequence[Text], *, is_truncating: bool, is_json: bool
+) -> None:
     """Answer each text, and say how long it took."""
-    model, target_s = _open(asked), asked.options.latency_s
+    model, target_s = _open(args), args.options.latency_s
     for text in readable(texts, _reading(model), is_truncating):
         timed = _timed(model, text.text)
         if is_json:
@@ -41,9 +43,11 @@ def run_recurrent(asked: Asked, texts: Sequence[Text], *, is_truncating: bool, i
             show_truncation(int(text.is_truncated))
 
 
-def evaluate_recurrent(asked: Asked, data: Path, limit: int | None, *, is_truncating: bool) -> dict[str, Any]:
+def evaluate_recurrent(
+    args: SessionArguments, data: Path, limit: int | None, *, is_truncating: bool
+) -> dict[str, Any]:
     """The report of `pliant eval`, of each example of `data` answered once."""
-    model, target_s = _open(asked), asked.options.latency_s
+    model, target_s = _open(args), args.options.latency_s
     examples = read_examples(data, model.spec.labels or ())[:limit]
     if any(e.pair is not None for e in examples):
         raise InputError(f"{data} holds pairs; a recurrent model reads one text.")
@@ -85,12 +89,12 @@ def show_evaluation(values: dict[str, Any]) -> None:
     )
 
 
-def _open(asked: Asked) -> RecurrentModel:
-    if asked.compute != "fp32":
-        raise InputError(f"recurrent models compute in fp32, not {asked.compute}.")
-    if (asked.dilation.compute, asked.dilation.io) != (1.0, 1.0):
+def _open(args: SessionArguments) -> RecurrentModel:
+    if args.compute != "fp32":
+        raise InputError(f"recurrent models compute in fp32, not {args.compute}.")
+    if (args.dilation.compute, args.dilation.io) != (1.0, 1.0):
         raise InputError("recurrent models cannot be dilated here.")
-    model = open_recurrent(asked.source, threads=asked.threads)
+    model = open_recurrent(args.source, threads=args.threads)
     model.answer(np.zeros(8, np.int32))  # the first run touches all weights
     return model
 

@@ -1,5 +1,6 @@
 """`pliant route explain`: what a node would choose now, and why."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,27 +11,32 @@ from pliant.cli.verb_options import Json
 from pliant.quantities import format_bytes, format_seconds
 
 
-def explain(
-    length: Annotated[int, typer.Option(help="Length of the input, in the model's items (tokens).", min=0)],
-    node: Annotated[str, typer.Option(help="The node to ask.")] = "http://127.0.0.1:8080",
-    token_file: Annotated[Path | None, typer.Option(help="The file whose first token to show it.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainArguments:
+    """The options of `pliant route explain`."""
+
+    length: Annotated[int, typer.Option(help="Length of the input, in the model's items (tokens).", min=0)]
+    node: Annotated[str, typer.Option(help="The node to ask.")] = "http://127.0.0.1:8080"
+    token_file: Annotated[Path | None, typer.Option(help="The file whose first token to show it.")] = None
     ca: Annotated[
         Path | None, typer.Option(help="What its certificate is held against.", show_default="system")
-    ] = None,
-    json: Json = False,
-) -> None:
+    ] = None
+    json: Json = False
+
+
+def explain(args: ExplainArguments) -> None:
     """Say where a node would have an input of some length answered now, and what it knows of each way."""
     from rich.table import Table
 
     from pliant.serve.http.security import Tls, read_tokens
     from pliant.serve.node.start_node import ask_explanation  # needs the extra; the help does not
 
-    token = None if token_file is None else read_tokens(token_file)[0]
-    found = ask_explanation(node, length, token, Tls(ca=ca).client())
-    if json:
+    token = None if args.token_file is None else read_tokens(args.token_file)[0]
+    found = ask_explanation(args.node, args.length, token, Tls(ca=args.ca).client())
+    if args.json:
         print_json(found)
         return
-    table = Table(title=f"{found.node}, an input of length {length}", title_justify="left")
+    table = Table(title=f"{found.node}, an input of length {args.length}", title_justify="left")
     has_power = any(row.energy_j for row in found.candidates)
     seconds = ("way or waiting", "answer", "total", "round trip")
     for name in ("", "target", *seconds, "bandwidth", "heard", "why not", *(["energy"] if has_power else [])):

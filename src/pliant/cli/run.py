@@ -1,5 +1,6 @@
 """`pliant run`: answer texts under a target and a buffer."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -10,46 +11,51 @@ from pliant.cli.recurrent import run_recurrent
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps, show_truncation
 from pliant.cli.text_lines import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.trace import Trace, kept
-from pliant.cli.verb_options import Asked, Json, asking
+from pliant.cli.verb_options import Json, SessionArguments
 from pliant.errors import InputError
 from pliant.models.tokenizer import open_tokenizer
 from pliant.run.trace import write_trace
 
 
-@asking
-def run(
-    asked: Asked,
-    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
-    pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunArguments:
+    """The options of `pliant run`."""
+
+    session: SessionArguments
+    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None
+    pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
     input: Annotated[
-        Path | None, typer.Option(help="A file with one text a line; none may be empty.")
-    ] = None,
-    truncate: Truncate = False,
-    trace: Trace = None,
-    json: Json = False,
-) -> None:
+        Path | None,
+        typer.Option(help="A file with one text a line; none may be empty."),
+    ] = None
+    truncate: Truncate = False
+    trace: Trace = None
+    json: Json = False
+
+
+def run(args: RunArguments) -> None:
     """Answer text within the target; with --json, one line of JSON a text."""
-    if (text is None) == (input is None) or (pair is not None and text is None):
+    if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
-    texts = (Text(text, pair),) if text is not None else text_lines(input or Path())
-    if names_recurrent(asked.source):
-        if pair is not None or trace is not None:
+    texts = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
+    if names_recurrent(args.session.source):
+        if args.pair is not None or args.trace is not None:
             raise InputError("a recurrent model reads one text at a time, and has no steps to trace.")
-        run_recurrent(asked, texts, is_truncating=truncate, is_json=json)
+        run_recurrent(args.session, texts, is_truncating=args.truncate, is_json=args.json)
         return
     with progress_bar() as on_progress:
-        session = asked.open(on_progress)
+        session = args.session.open(on_progress)
     with session:
         tokenizer = open_tokenizer(session.store.path, session.store.spec)
-        for line in readable(texts, Reading(tokenizer.encode, tokenizer.truncate), truncate):
+        for line in readable(texts, Reading(tokenizer.encode, tokenizer.truncate), args.truncate):
             reply = session(line.text, line.pair)
-            if json:
+            if args.json:
                 print_json(reply_values(reply) | {"truncated": line.is_truncated})
             else:
                 show_reply(reply, line.text)
                 show_truncation(int(line.is_truncated))
-    if not json and len(texts) == 1:
+    if not args.json and len(texts) == 1:
         show_steps(reply)
-    if trace is not None:
-        with kept(trace) as path:
+    if args.trace is not None:
+        with kept(args.trace) as path:
             write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)

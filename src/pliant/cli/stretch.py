@@ -1,5 +1,6 @@
 """`pliant stretch`: fine-tune a model directory into an elastic one (extra `train`)."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,59 +15,62 @@ from pliant.errors import InputError
 from pliant.models.hf.hub import resolve
 
 
-def stretch(
-    model: Annotated[str, typer.Argument(help="A model directory of the BERT family, or a hub id.")],
-    train: Annotated[Path, typer.Option(help="TSV to learn from.")],
-    dev: Annotated[Path, typer.Option(help="TSV that is only reported on.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the elastic model goes.")],
-    teacher: Annotated[
-        Path | None, typer.Option(help="Where the fine-tuned, unstretched model goes.")
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="Names for the labels, such as negative,positive.")
-    ] = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchArguments:
+    """The options of `pliant stretch`."""
+
+    model: Annotated[str, typer.Argument(help="A model directory of the BERT family, or a hub id.")]
+    train: Annotated[Path, typer.Option(help="TSV to learn from.")]
+    dev: Annotated[Path, typer.Option(help="TSV that is only reported on.")]
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the elastic model goes.")]
+    teacher: Annotated[Path | None, typer.Option(help="Where the fine-tuned, unstretched model goes.")] = None
+    labels: Annotated[str | None, typer.Option(help="Names for the labels, such as negative,positive.")] = (
+        None
+    )
     widths: Annotated[
         str | None, typer.Option(help="Slices to run with.", show_default="quarters of the heads")
-    ] = None,
-    tune_epochs: Annotated[float, typer.Option()] = 2.0,
-    distil_epochs: Annotated[float, typer.Option()] = 2.0,
-    final_epochs: Annotated[float, typer.Option()] = 0.25,
-    batch: Annotated[int, typer.Option()] = 32,
-    distil_batch: Annotated[int | None, typer.Option()] = None,
-    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
-    max_tokens: Annotated[int, typer.Option(help="Longer texts are cut while training.")] = 128,
-    seed: Annotated[int, typer.Option()] = 0,
-    workers: Annotated[int, typer.Option(help="Threads that share a batch.")] = 2,
+    ] = None
+    tune_epochs: Annotated[float, typer.Option()] = 2.0
+    distil_epochs: Annotated[float, typer.Option()] = 2.0
+    final_epochs: Annotated[float, typer.Option()] = 0.25
+    batch: Annotated[int, typer.Option()] = 32
+    distil_batch: Annotated[int | None, typer.Option()] = None
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4
+    max_tokens: Annotated[int, typer.Option(help="Longer texts are cut while training.")] = 128
+    seed: Annotated[int, typer.Option()] = 0
+    workers: Annotated[int, typer.Option(help="Threads that share a batch.")] = 2
     compact: Annotated[
         bool, typer.Option("--compact", help="Write half precision with 6-bit word embeddings.")
-    ] = False,
+    ] = False
     plot: Annotated[
         Path | None, typer.Option(help="Draw accuracy over layers and slices: .svg, .png or .pdf.")
-    ] = None,
-    json: Json = False,
-) -> None:
+    ] = None
+    json: Json = False
+
+
+def stretch(args: StretchArguments) -> None:
     """Tune, reorder by importance, distil into submodels, tune again; resumes what was interrupted."""
     options = StretchOptions(
-        model=resolve(model),
-        train=train,
-        dev=dev,
-        out=output,
-        teacher=teacher,
-        labels=None if labels is None else tuple(labels.split(",")),
-        widths=numbers(widths, "--widths"),
-        tune_epochs=tune_epochs,
-        distil_epochs=distil_epochs,
-        final_epochs=final_epochs,
-        batch=batch,
-        distil_batch=distil_batch,
-        rate=rate,
-        max_tokens=max_tokens,
-        seed=seed,
-        workers=workers,
-        is_compact=compact,
+        model=resolve(args.model),
+        train=args.train,
+        dev=args.dev,
+        out=args.output,
+        teacher=args.teacher,
+        labels=None if args.labels is None else tuple(args.labels.split(",")),
+        widths=numbers(args.widths, "--widths"),
+        tune_epochs=args.tune_epochs,
+        distil_epochs=args.distil_epochs,
+        final_epochs=args.final_epochs,
+        batch=args.batch,
+        distil_batch=args.distil_batch,
+        rate=args.rate,
+        max_tokens=args.max_tokens,
+        seed=args.seed,
+        workers=args.workers,
+        is_compact=args.compact,
     )
-    if plot is not None:
-        check_picture(plot)
+    if args.plot is not None:
+        check_picture(args.plot)
     try:
         from pliant.elastic.progress import shown_progress
         from pliant.elastic.stretch import stretch as run_stretch
@@ -75,12 +79,12 @@ def stretch(
         raise InputError(f"stretching needs torch ({error}): pip install 'pliant[train]'.") from error
     with shown_progress(Console(stderr=True)) as watch:
         report = run_stretch(options, watch)
-    if plot is not None:
-        draw_grid(report.grid, plot, f"{output.name}: accuracy on {dev.name}")
-    if json:
+    if args.plot is not None:
+        draw_grid(report.grid, args.plot, f"{args.output.name}: accuracy on {args.dev.name}")
+    if args.json:
         print_json({"out": str(report.out), "teacher_accuracy": report.teacher, "dev": as_json(report.grid)})
         return
     console().print(as_table(report.grid, "accuracy on dev, %"))
     typer.echo(f"unstretched: {100 * report.teacher:.2f} %; the model is at {report.out}")
-    if plot is not None:
-        typer.echo(f"drawn as {plot}")
+    if args.plot is not None:
+        typer.echo(f"drawn as {args.plot}")

@@ -1,10 +1,8 @@
 """Options that several verbs share, and how they become a session. Knows no verb."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from functools import wraps
-from inspect import Parameter, Signature, signature
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 
@@ -41,8 +39,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What run, plan and eval are all asked for, in the words of the command line (see `asking`)."""
+class SessionArguments:
+    """The options that `run`, `plan` and `eval` share, as the command line gives them."""
 
     source: Source
     latency: Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
@@ -153,22 +151,6 @@ class Asked:
         threads = self.options.n_threads
         kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
         return dilate(kept, self.dilation)
-
-
-def asking(verb: Callable[..., None]) -> Callable[..., None]:
-    """`verb(asked=..., its own options)` as a command: Asked's options stand where `asked` stands."""
-
-    @wraps(verb)
-    def command(**given: Any) -> None:
-        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
-        verb(asked=asked, **given)
-
-    parameters: list[Parameter] = []
-    for own in signature(verb).parameters.values():
-        shared = signature(Asked).parameters.values() if own.name == "asked" else (own,)
-        parameters += [p.replace(kind=Parameter.KEYWORD_ONLY) for p in shared]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return command
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from pliant.cli.cluster.cluster_options import Led, ModelName, Tokens, leading
+from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments, Tokens
 from pliant.cli.show import console, print_json
 from pliant.cli.verb_options import Json
 from pliant.ir.partition import Mode
@@ -32,25 +32,29 @@ class Measured:
     difference: float
 
 
-@leading
-def bench(
-    model: ModelName,
-    led: Led,
-    tokens: Tokens = 128,
-    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 10,
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterBenchArguments:
+    """The options of `pliant cluster bench`."""
+
+    model: ModelName
+    primary: PrimaryArguments
+    tokens: Tokens = 128
+    runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 10
+    json: Json = False
+
+
+def bench(args: ClusterBenchArguments) -> None:
     """Time a model over the cluster and on this device alone, in turns."""
-    with led.open(model) as cluster:
-        feeds = cluster.sample(model, tokens)
+    with args.primary.open(args.model) as cluster:
+        feeds = cluster.sample(args.model, args.tokens)
         replies: dict[str, list[ClusterReply]] = {"cluster": [], "alone": []}
-        for i in range(runs + 1):
+        for i in range(args.runs + 1):
             for way, found in replies.items():
-                reply = cluster.run(model, feeds, is_alone=way == "alone")
+                reply = cluster.run(args.model, feeds, is_alone=way == "alone")
                 if i:  # the first loads weights
                     found.append(reply)
     rows = [_measured(found, replies["alone"][0]) for found in replies.values()]
-    if json:
+    if args.json:
         print_json(rows)
         return
     table = Table("devices", "mode", "predicted", "median", "95th percentile", "exchanged", "difference")
@@ -65,7 +69,7 @@ def bench(
             f"{row.difference:.2e}",
         )
     console().print(table)
-    typer.echo(f"{runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
+    typer.echo(f"{args.runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
 
 
 def _measured(replies: "list[ClusterReply]", alone: "ClusterReply") -> Measured:

@@ -1,5 +1,6 @@
 """`pliant cluster key`: make the key that all members hold."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,19 +10,24 @@ from pliant.cli.show import print_json
 from pliant.cli.verb_options import Json
 
 
-def key(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyArguments:
+    """The options of `pliant cluster key`."""
+
     path: Annotated[
         Path | None,
         typer.Argument(help="Where to write it.", show_default="where all verbs look for it"),
-    ] = None,
-    json: Json = False,
-) -> None:
+    ] = None
+    json: Json = False
+
+
+def key(args: KeyArguments) -> None:
     """Make a new key; copy the file to every device that shall join, over a channel nobody else reads."""
     from pliant.cluster.net.key import default_path, make_key
 
-    where = path or default_path()
+    where = args.path or default_path()
     make_key(where)
-    if json:
+    if args.json:
         print_json({"path": str(where)})
     else:
         typer.echo(f"{where}: copy it to every member of the cluster, and keep its mode at 0600.")

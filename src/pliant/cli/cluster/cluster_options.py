@@ -1,10 +1,8 @@
 """Options that the verbs of `pliant cluster` share, and how they become a cluster. Knows no verb."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import wraps
-from inspect import Parameter, Signature, signature
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +52,8 @@ DataPort = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
-    """What every verb that leads a cluster is asked for (see `leading`)."""
+class PrimaryArguments:
+    """The options that every verb shares which leads a cluster: how this device is its primary."""
 
     listen: Annotated[str, typer.Option(help="Where workers join: HOST:PORT of this device.")] = (
         f"127.0.0.1:{PORT}"
@@ -116,19 +114,3 @@ class Led:
 def say(text: str) -> None:
     """For people, beside what a verb prints."""
     typer.echo(f"pliant: {text}", err=True)
-
-
-def leading(verb: Callable[..., None]) -> Callable[..., None]:
-    """`verb(led=..., its own options)` as a command: Led's options stand where `led` stands."""
-
-    @wraps(verb)
-    def command(**given: object) -> None:
-        led = Led(**{field.name: given.pop(field.name) for field in fields(Led)})  # type: ignore[arg-type]
-        verb(led=led, **given)
-
-    parameters: list[Parameter] = []
-    for own in signature(verb).parameters.values():
-        shared = signature(Led).parameters.values() if own.name == "led" else (own,)
-        parameters += [p.replace(kind=Parameter.KEYWORD_ONLY) for p in shared]
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    return command

@@ -1,30 +1,35 @@
 """`pliant cluster plan`: who would take what, and how long it should take."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from pliant.cli.cluster.cluster_options import Deadline, Led, ModelName, Tokens, leading
+from pliant.cli.cluster.cluster_options import Deadline, ModelName, PrimaryArguments, Tokens
 from pliant.cli.cluster.cluster_show import plan_values, show_plan
 from pliant.cli.show import print_json
 from pliant.cli.verb_options import Json
 
 
-@leading
-def plan(
-    model: ModelName,
-    led: Led,
-    tokens: Tokens = 128,
-    latency: Deadline = None,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlanArguments:
+    """The options of `pliant cluster plan`."""
+
+    model: ModelName
+    primary: PrimaryArguments
+    tokens: Tokens = 128
+    latency: Deadline = None
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say why: every mode's time, memory, what might be saved.")
-    ] = False,
-    json: Json = False,
-) -> None:
+    ] = False
+    json: Json = False
+
+
+def plan(args: ClusterPlanArguments) -> None:
     """Choose who takes what, and predict the time; nothing runs."""
-    with led.open(model) as cluster:
-        made = cluster.plan(model, tokens, latency, explain=explain)
-    if json:
+    with args.primary.open(args.model) as cluster:
+        made = cluster.plan(args.model, args.tokens, args.latency, explain=args.explain)
+    if args.json:
         print_json(plan_values(made))
         return
     show_plan(made)

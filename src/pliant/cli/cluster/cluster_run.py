@@ -1,12 +1,13 @@
 """`pliant cluster run`: answer with a model split over the cluster."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
-from pliant.cli.cluster.cluster_options import Led, ModelName, leading
+from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_timeline
 from pliant.cli.show import print_json
 from pliant.cli.trace import Trace, kept
@@ -18,32 +19,38 @@ if TYPE_CHECKING:
     from pliant.api.open_cluster import Cluster, ClusterReply
 
 
-@leading
-def run(
-    model: ModelName,
-    led: Led,
-    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None,
-    pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
-    input: Annotated[Path | None, typer.Option(help="Feeds as .npz: ids and types, pixels, or mel.")] = None,
-    tokens: Annotated[int | None, typer.Option(help="Random feeds of so many rows.", min=1)] = None,
-    repeat: Annotated[int, typer.Option(help="Answer so many times.", min=1)] = 1,
-    trace: Trace = None,
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterRunArguments:
+    """The options of `pliant cluster run`."""
+
+    model: ModelName
+    primary: PrimaryArguments
+    text: Annotated[str | None, typer.Option(help="The text to answer.")] = None
+    pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
+    input: Annotated[Path | None, typer.Option(help="Feeds as .npz: ids and types, pixels, or mel.")] = None
+    tokens: Annotated[int | None, typer.Option(help="Random feeds of so many rows.", min=1)] = None
+    repeat: Annotated[int, typer.Option(help="Answer so many times.", min=1)] = 1
+    trace: Trace = None
+    json: Json = False
+
+
+def run(args: ClusterRunArguments) -> None:
     """Answer with a model split over the cluster; with --json, one line of JSON a run."""
-    if sum(one is not None for one in (text, input, tokens)) != 1 or (pair is not None and text is None):
+    if sum(one is not None for one in (args.text, args.input, args.tokens)) != 1 or (
+        args.pair is not None and args.text is None
+    ):
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
-    with led.open(model) as cluster:
-        for _ in range(repeat):
-            reply = _answer(cluster, model, text, pair, input, tokens)
-            if json:
+    with args.primary.open(args.model) as cluster:
+        for _ in range(args.repeat):
+            reply = _answer(cluster, args.model, args.text, args.pair, args.input, args.tokens)
+            if args.json:
                 print_json(reply_values(reply))
             else:
                 show_reply(reply)
-    if not json and repeat == 1:
+    if not args.json and args.repeat == 1:
         show_timeline(reply)
-    if trace is not None:
-        with kept(trace) as path:
+    if args.trace is not None:
+        with kept(args.trace) as path:
             write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
 
 

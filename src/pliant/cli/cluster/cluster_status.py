@@ -1,5 +1,6 @@
 """`pliant cluster status`: what a running primary says of its cluster."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,17 +16,22 @@ if TYPE_CHECKING:
     from pliant.cluster.lead.overview import ClusterStatus, FaultStatus, MemberStatus
 
 
-def status(
-    primary: Annotated[str, typer.Option(help="Where the primary listens: HOST:PORT.")] = f"127.0.0.1:{PORT}",
-    key: KeyFile = None,
-    patience: Annotated[str, typer.Option(help="How long to wait for its answer.")] = "5s",
-    json: Json = False,
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusArguments:
+    """The options of `pliant cluster status`."""
+
+    primary: Annotated[str, typer.Option(help="Where the primary listens: HOST:PORT.")] = f"127.0.0.1:{PORT}"
+    key: KeyFile = None
+    patience: Annotated[str, typer.Option(help="How long to wait for its answer.")] = "5s"
+    json: Json = False
+
+
+def status(args: StatusArguments) -> None:
     """Ask a running primary who joined, what runs, and what failed lately."""
     from pliant.api.open_cluster import cluster_status
 
-    found = cluster_status(primary, key=key, timeout=patience)
-    if json:
+    found = cluster_status(args.primary, key=args.key, timeout=args.patience)
+    if args.json:
         print_json(found)
     else:
         _show(found)

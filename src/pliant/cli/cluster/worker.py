@@ -4,6 +4,7 @@ import platform
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 from types import FrameType
@@ -26,61 +27,66 @@ PROBLEM_S = 2.0
 LOOK_S = 0.1
 
 
-def worker(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerArguments:
+    """The options of `pliant worker`."""
+
     join: Annotated[
         list[str] | None, typer.Option(help="A primary's HOST:PORT; repeatable, any may call.")
-    ] = None,
+    ] = None
     discover: Annotated[
         bool, typer.Option("--discover", help="Join primaries that announce themselves (multicast DNS).")
-    ] = False,
+    ] = False
     name: Annotated[
         str | None, typer.Option(help="What this device is called.", show_default="the host's name")
-    ] = None,
+    ] = None
     model: Annotated[
         list[str] | None,
         typer.Option(help="A model that this device holds: directory, store, name, random:CONFIG[:SEED]."),
-    ] = None,
-    key: KeyFile = None,
-    engine: DataEngine = "zmq",
-    data_port: DataPort = None,
-    memory: Memory = None,
-    threads: Threads = None,
+    ] = None
+    key: KeyFile = None
+    engine: DataEngine = "zmq"
+    data_port: DataPort = None
+    memory: Memory = None
+    threads: Threads = None
     dilate_compute: Annotated[
         str, typer.Option(help="Emulate a device so many times slower; @FILE reads it whenever asked.")
-    ] = "1",
+    ] = "1"
     silence: Annotated[
         str,
         typer.Option(help="How long a primary may be silent, on a busy device, before it counts as lost."),
-    ] = "1s",
-    json: Json = False,
-) -> None:
+    ] = "1s"
+    json: Json = False
+
+
+def worker(args: WorkerArguments) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
     from pliant.api.open_cluster import cluster_key, data_ports, memory_source, open_model, pace_source
     from pliant.cluster.control.patience import Patience
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 
-    if not (join or discover):
+    if not (args.join or args.discover):
         raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
     cache = cache_folder()
-    sources = [open_model(one, cache) for one in model or ("sst2",)]
+    sources = [open_model(one, cache) for one in args.model or ("sst2",)]
 
     def report(text: str) -> None:
-        if json:
+        if args.json:
             print_json({"event": text})
         else:
             say(text)
 
     options = MemberOptions(
-        name=name or platform.node() or "worker",
-        key=cluster_key(key),
+        name=args.name or platform.node() or "worker",
+        key=cluster_key(args.key),
         version=__version__,
         cache=cache,
-        n_threads=thread_count(threads),
-        free_bytes=memory_source(memory),
-        dilation=pace_source(dilate_compute),
-        engine=engine,
-        data_ports=data_ports(data_port),
-        patience=Patience(silence_s=parse_seconds(silence)),
+        n_threads=thread_count(args.threads),
+        free_bytes=memory_source(args.memory),
+        dilation=pace_source(args.dilate_compute),
+        engine=args.engine,
+        data_ports=data_ports(args.data_port),
+        patience=Patience(silence_s=parse_seconds(args.silence)),
         on_event=report,
     )
     ended = Event()
@@ -92,11 +98,11 @@ def worker(
     signal.signal(signal.SIGINT, end)
     found: SimpleQueue[str] = SimpleQueue()
     with ExitStack() as ends:
-        if discover:
+        if args.discover:
             from pliant.cluster.control.discover import discovered
 
             ends.enter_context(discovered(options.key, found.put))
-        known = list(join or ())
+        known = list(args.join or ())
         if not known:
             report(f"{options.name} looks for primaries that hold its key")
         while not known and not ended.wait(LOOK_S):

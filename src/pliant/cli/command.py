@@ -1,0 +1,47 @@
+"""A verb as a Typer command: the fields of its one argument become the command's parameters."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+Verb = Callable[[Any], None]
+"""Takes one frozen dataclass, its arguments: each field is annotated with typer.Option or typer.Argument, or
+is of another such dataclass, whose fields stand in its place."""
+
+
+def command_of(verb: Verb) -> Callable[..., None]:
+    """`verb` as Typer reads commands: with a parameter for each field of the verb's arguments, in order."""
+    (parameter,) = signature(verb).parameters.values()
+    arguments = parameter.annotation
+
+    # Typer and inspect.signature read the parameters of what a function wraps: here, of a flat dataclass.
+    @wraps(make_dataclass(arguments.__name__, _parameters(arguments), kw_only=True), updated=())
+    def command(**given: Any) -> None:
+        verb(_filled(arguments, given))
+
+    command.__doc__ = verb.__doc__
+    return command
+
+
+def _parameters(arguments: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Name, type and default of every field; those of a nested dataclass where it stands."""
+    for one in fields(arguments):
+        if is_dataclass(one.type):
+            yield from _parameters(one.type)
+        else:
+            yield one.name, one.type, _default(one)
+
+
+def _default(one: Field[Any]) -> Any:
+    return field() if one.default is MISSING else field(default=one.default)
+
+
+def _filled(arguments: Any, given: dict[str, Any]) -> Any:
+    """`arguments` with the values of the command line, nested ones first."""
+    values = {
+        one.name: _filled(one.type, given) if is_dataclass(one.type) else given[one.name]
+        for one in fields(arguments)
+    }
+    return arguments(**values)
