@@ -1,12 +1,15 @@
 """`profile`, `plan`, `run`, `eval` and `demo` on a tiny model."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from pliant.cli.app import app
 from tests.cli.conftest import Cli
 
 TSV = "sentence\tlabel\na good film\t1\nthe plot is bad\t0\nnot a good story\t0\n"
@@ -33,13 +36,25 @@ def test_run_answers_with_the_fields_machines_rely_on(as_json: Callable[..., Any
     assert min(reply["resident_weight_bytes"], reply["peak_rss_bytes"], reply["seconds"]) > 0
 
 
-def test_run_prints_predicted_beside_measured_and_a_trace(cli: Cli, model: Path, tmp_path: Path) -> None:
+def test_run_prints_three_lines_a_text(cli: Cli, model: Path) -> None:
+    """The answer, its time against the target, what ran and how often it is right: what a reader asks."""
+    result = cli("run", model, "--latency", "60s", "--text", "a good film")
+    assert result.exit_code == 0, result.output
+    answer, times, ran = result.stdout.splitlines()
+    assert re.fullmatch(r"(negative|positive) \(0\.\d{3}\)  <- a good film", answer)
+    assert re.fullmatch(r"  [\d.]+ .?s of 60 s \(met\), [\d.]+ .?s predicted; 5 tokens", times)
+    assert ran == "  accuracy not measured; 2x4, bits by layer 32 | 32"
+
+
+def test_run_prints_the_steps_where_that_is_asked_for_and_a_trace(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
     """One glance must tell where the time went; the trace opens in a browser."""
     trace = tmp_path / "t.json"
-    result = cli("run", model, "--latency", "60s", "--text", "a good film", "--trace", trace)
+    result = cli("run", model, "--latency", "60s", "--text", "a good film", "--timeline", "--trace", trace)
     assert result.exit_code == 0, result.output
-    assert "predicted beside measured" in result.stdout
-    assert "met" in result.stdout
+    for said in ("predicted beside measured", "io |", "weights in memory", "32 32 32 32 | 32 32 32 32"):
+        assert said in result.stdout
     assert {e["args"]["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "M"} >= {
         "predicted",
         "measured",
@@ -67,6 +82,21 @@ def test_the_nth_answer_is_that_of_line_n(cli: Cli, model: Path, tmp_path: Path)
     answers = [json.loads(line) for line in result.stdout.splitlines()]
     assert [a["n_tokens"] for a in answers] == [5, 6, 7]
     assert not any(a["truncated"] for a in answers)
+
+
+def test_a_dash_reads_standard_input(model: Path, cache: Path) -> None:
+    """A pipe needs no file; the answers are those of a file, and a bad line is named by its number."""
+    shared = ("--latency", "60s", "--json")
+
+    def piped(verb: str, name: str, text: str) -> Result:
+        words = [verb, str(model), *(["--input"] if verb == "run" else []), name, *shared]
+        return CliRunner().invoke(app, words, input=text, env={"PLIANT_CACHE": str(cache)})
+
+    answers = piped("run", "-", "a good film\nthe plot is bad\n").stdout.splitlines()
+    assert [json.loads(line)["n_tokens"] for line in answers] == [5, 6]
+    assert "-, line 1: the line is empty" in piped("run", "-", "\na good film\n").stderr
+    assert "- holds no text" in piped("run", "-", "").stderr
+    assert json.loads(piped("eval", "-", TSV).stdout)["n"] == 3
 
 
 @pytest.mark.parametrize(
@@ -100,7 +130,7 @@ def test_a_line_too_long_is_cut_where_that_is_asked_for(
     assert "--truncate cuts it" in cli(*words).stderr
     answers = [json.loads(line) for line in cli(*words, "--truncate", "--json").stdout.splitlines()]
     assert [(a["truncated"], a["n_tokens"]) for a in answers] == [(False, 5), (True, 24)]
-    assert "1 text was cut" in cli(*words, "--truncate").stdout
+    assert "24 tokens, cut to what the model reads" in cli(*words, "--truncate").stdout
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\na good film\t1\n" + "good " * 60 + "\t1\n")
     seen = as_json("eval", model, tmp_path / "dev.tsv", "--latency", "60s", "--truncate")
     assert (seen["n"], seen["n_truncated"]) == (2, 1)
@@ -115,13 +145,16 @@ def test_the_smallest_preload_and_target_are_read_in_human_units(
     assert not any(load["base"] or load["refinements"] for load in made["loads"])
 
 
-def test_plan_prints_bits_budgets_timeline_memory_and_why(cli: Cli, model: Path, tmp_path: Path) -> None:
-    """What the verb is for; --plot draws the same."""
+def test_plan_prints_a_page_with_bits_budgets_timeline_memory_and_why(
+    cli: Cli, model: Path, tmp_path: Path
+) -> None:
+    """What the verb is for; `print(model.plan)` gives the same page, and --plot draws it."""
     pytest.importorskip("matplotlib", reason="drawing needs matplotlib")
     result = cli("plan", model, "--latency", "5s", "--explain", "--plot", tmp_path / "p.svg")
     assert result.exit_code == 0, result.output
     for word in ("AIB", "io |", "memory:", "every shard runs at full fidelity", "segment 0"):
         assert word in result.stdout
+    assert "Plan(" not in result.stdout
     assert "<svg" in (tmp_path / "p.svg").read_text()
 
 

@@ -21,7 +21,7 @@ import pytest
 from pliant.ir.cost import Budget, CostTable, cost_table, simulate
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.ir.program_text import program_text
-from pliant.plan.result import Plan, plan_text
+from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.lower_plan import lower_plan
@@ -30,7 +30,7 @@ from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import FULL_BITS, StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
-from tests.guards.texts import digests, spans_text
+from tests.guards.texts import digests, plan_text, spans_text
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
 from pliant.ir.program_text import program_text
-from pliant.plan.result import plan_text, run_bytes
+from pliant.plan.result import run_bytes
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER, plan
 from pliant.plan.submodel.shape import StoreShape
+from tests.guards.texts import plan_text
 from tests.plan.problems import random_problem
 
 SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.cli.show import print_json, progress_bar, reply_values, show_plan, show_reply, show_steps
+from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.cli.verb_options import Json, SessionArguments
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
@@ -45,8 +45,7 @@ def demo(args: DemoArguments) -> None:
         print_json({"plan": plan, "replies": [reply_values(reply) for reply in replies]})
         return
     typer.echo(f"pliant run {args.source} --latency {args.latency} --preload {args.preload}\n")
-    show_plan(plan)
-    typer.echo("")
+    typer.echo(str(plan))
     for sentence, reply in zip(SENTENCES, replies, strict=True):
         show_reply(reply, sentence)
     typer.echo("")

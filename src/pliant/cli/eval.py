@@ -27,7 +27,9 @@ class EvalArguments:
     """The options of `pliant eval`."""
 
     session: SessionArguments
-    data: Annotated[Path, typer.Argument(help="A TSV of sentences or pairs with labels.")]
+    data: Annotated[
+        Path, typer.Argument(help="A TSV of sentences or pairs with labels; - reads standard input.")
+    ]
     baseline: System = None
     limit: Annotated[int | None, typer.Option(help="Only the first so many examples.", min=1)] = None
     truncate: Truncate = False

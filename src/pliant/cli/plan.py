@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.cli.show import print_json, progress_bar, show_plan
+from pliant.cli.show import print_json, progress_bar
 from pliant.cli.verb_options import Json, SessionArguments, System
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
@@ -38,7 +38,7 @@ def plan(args: PlanArguments) -> None:
     if args.json:
         print_json(made)
         return
-    show_plan(made)
+    typer.echo(str(made), nl=False)
     if args.explain:
         typer.echo(program_text(lower_plan(made)), nl=False)
     if args.plot is not None:

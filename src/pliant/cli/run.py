@@ -8,7 +8,7 @@ import typer
 
 from pliant.api.open_recurrent import names_recurrent
 from pliant.cli.recurrent import run_recurrent
-from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps, show_truncation
+from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.cli.text_lines import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.trace import Trace, kept
 from pliant.cli.verb_options import Json, SessionArguments
@@ -26,9 +26,12 @@ class RunArguments:
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
     input: Annotated[
         Path | None,
-        typer.Option(help="A file with one text a line; none may be empty."),
+        typer.Option(help="A file with one text a line, none of them empty; - reads standard input."),
     ] = None
     truncate: Truncate = False
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
+    ] = False
     trace: Trace = None
     json: Json = False
 
@@ -39,8 +42,8 @@ def run(args: RunArguments) -> None:
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     texts = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
     if names_recurrent(args.session.source):
-        if args.pair is not None or args.trace is not None:
-            raise InputError("a recurrent model reads one text at a time, and has no steps to trace.")
+        if args.pair is not None or args.trace is not None or args.timeline:
+            raise InputError("a recurrent model reads one text at a time, and has no steps to show.")
         run_recurrent(args.session, texts, is_truncating=args.truncate, is_json=args.json)
         return
     with progress_bar() as on_progress:
@@ -52,10 +55,9 @@ def run(args: RunArguments) -> None:
             if args.json:
                 print_json(reply_values(reply) | {"truncated": line.is_truncated})
             else:
-                show_reply(reply, line.text)
-                show_truncation(int(line.is_truncated))
-    if not args.json and len(texts) == 1:
-        show_steps(reply)
+                show_reply(reply, line.text, is_truncated=line.is_truncated)
+                if args.timeline:
+                    show_steps(reply)
     if args.trace is not None:
         with kept(args.trace) as path:
             write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)

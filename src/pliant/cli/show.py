@@ -1,7 +1,7 @@
-"""Progress bars, tables and JSON on the terminal. Knows replies and plans, not how they are made."""
+"""Progress bars, tables and JSON on the terminal. Knows replies, not how they are made."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from pliant.api.open_elastic import OnProgress
-from pliant.plan.result import Plan, plan_text
-from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.submodel.reply import Reply
-from pliant.run.trace import compare_table, timeline_text
+from pliant.run.trace import compare_table
 
 
 @contextmanager
@@ -49,51 +48,19 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=132)
 
 
-def show_plan(plan: Plan, is_explained: bool = True) -> None:
-    """The plan, why, its predicted timeline and its memory."""
-    text = plan_text(plan)
-    if not is_explained:
-        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("  - "))
-    typer.echo(text, nl=False)
-    typer.echo("predicted timeline, by layer (* is embedding and head):")
-    typer.echo(timeline_text(lower_plan(plan), plan.spans), nl=False)
-    memory = plan.memory
+def show_reply(reply: Reply, text: str, *, is_truncated: bool = False) -> None:
+    """Three lines: the answer; its time against the target; what ran, and how often that is right."""
+    out = "" if reply.within_reach else "; out of reach: now no plan keeps this target for 95 of 100 answers"
+    cut = ", cut to what the model reads" if is_truncated else ""
+    typer.echo(f"{_answer(reply)}  <- {text}")
     typer.echo(
-        f"memory: weights {format_bytes(memory.weight_bytes)} ({format_bytes(memory.preload_bytes)} kept "
-        f"between runs), activations {format_bytes(memory.arena_bytes)}"
+        f"  {format_seconds(reply.seconds)} of {format_seconds(reply.target_s)} "
+        f"({'met' if reply.met else 'MISSED'}), {format_seconds(reply.predicted_s)} predicted; "
+        f"{reply.n_tokens} tokens{cut}{out}"
     )
-
-
-def show_reply(reply: Reply, text: str) -> None:
-    """The answer, its time against the target, and what ran, in a few lines."""
-    if reply.vector is not None:
-        head = ", ".join(f"{x:.4f}" for x in reply.vector[:4])
-        answer = f"vector of {len(reply.vector)}: [{head}, ...]"
-    else:
-        answer = f"{reply.label} ({reply.score:.3f})" if reply.score is not None else f"{reply.label}"
-    verdict = "met" if reply.met else "MISSED"
     n, m = reply.submodel
-    typer.echo(f"{answer}  <- {text}")
-    typer.echo(
-        f"  {format_seconds(reply.seconds)} of {format_seconds(reply.target_s)} ({verdict}); predicted "
-        f"{format_seconds(reply.predicted_s)}; {reply.n_tokens} tokens, {n}x{m}"
-    )
-    if not reply.within_reach:
-        typer.echo("  out of reach: by the latest answers no plan keeps this target for 95 of 100")
-    interval = reply.accuracy_interval
-    if reply.expected_accuracy is not None and interval is not None:
-        typer.echo(
-            f"  expected accuracy {100 * reply.expected_accuracy:.1f} % (95 % interval "
-            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
-        )
-    if reply.cut == "untrained":
-        typer.echo("  layers left out of a model that was not trained for it: --depths any was asked for")
-    typer.echo(f"  bits by layer: {bits_text(reply)}")
-    typer.echo(
-        f"  weights in memory {format_bytes(reply.resident_weight_bytes)}, read "
-        f"{format_bytes(reply.read_bytes)}, activations {format_bytes(reply.arena_bytes)}, peak of the "
-        f"process {format_bytes(reply.peak_rss_bytes)}"
-    )
+    untrained = " (not trained for that: --depths any)" if reply.cut == "untrained" else ""
+    typer.echo(f"  {_accuracy(reply)}; {n}x{m}{untrained}, bits by layer {bits_text(reply)}")
 
 
 def show_truncation(n_texts: int) -> None:
@@ -103,20 +70,45 @@ def show_truncation(n_texts: int) -> None:
 
 
 def show_steps(reply: Reply) -> None:
-    """Predicted beside measured: the timelines and one row a step."""
-    typer.echo("measured timeline:")
+    """Memory and the bits of every slice; predicted beside measured: the timeline and one row a step."""
+    typer.echo(
+        f"weights in memory {format_bytes(reply.resident_weight_bytes)}, read "
+        f"{format_bytes(reply.read_bytes)}, activations {format_bytes(reply.arena_bytes)}, peak of the "
+        f"process {format_bytes(reply.peak_rss_bytes)}"
+    )
+    typer.echo("bits of each slice, by layer: " + " | ".join(" ".join(map(str, row)) for row in reply.bits))
+    typer.echo("measured timeline, by layer (* is embedding and head):")
     typer.echo(timeline_text(reply.program, reply.spans), nl=False)
     console().print(compare_table(reply.program, reply.predicted_spans, reply.spans))
 
 
 def bits_text(reply: Reply) -> str:
-    """`6 | 32 32 4`: one entry a layer, one number where all its shards ran alike; planned in brackets."""
+    """`6 | 4-6 (planned 6)`: for each layer the bits, least to most, of its slices, and those planned."""
     rows = []
     for ran, planned in zip(reply.bits, reply.planned_bits, strict=True):
-        cells = f"{ran[0]}" if len(set(ran)) == 1 else " ".join(map(str, ran))
-        wanted = "" if ran == planned else f" (planned {' '.join(map(str, planned))})"
-        rows.append(cells + wanted)
+        wanted = "" if ran == planned else f" (planned {_range(planned)})"
+        rows.append(_range(ran) + wanted)
     return " | ".join(rows)
+
+
+def _range(bits: Sequence[int]) -> str:
+    return f"{min(bits)}" if len(set(bits)) == 1 else f"{min(bits)}-{max(bits)}"
+
+
+def _answer(reply: Reply) -> str:
+    if reply.vector is not None:
+        return f"vector of {len(reply.vector)}: [{', '.join(f'{x:.4f}' for x in reply.vector[:4])}, ...]"
+    return f"{reply.label} ({reply.score:.3f})" if reply.score is not None else f"{reply.label}"
+
+
+def _accuracy(reply: Reply) -> str:
+    interval = reply.accuracy_interval
+    if reply.expected_accuracy is None or interval is None:
+        return "accuracy not measured"
+    return (
+        f"accuracy {100 * reply.expected_accuracy:.1f} % expected (95 % interval {100 * interval.low:.1f} to "
+        f"{100 * interval.high:.1f} %)"
+    )
 
 
 def reply_values(reply: Reply) -> dict[str, Any]:

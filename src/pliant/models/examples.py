@@ -2,7 +2,9 @@
 
 import gzip
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -91,12 +93,13 @@ def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Numbered lines without their ends; only a line feed ends a line. Blank lines may end the file.
 
-    A file whose name ends in .gz is decompressed. Raises InputError naming file and line for a blank line
-    before others, which would shift what is answered against what was asked, and for bad UTF-8.
+    A file whose name ends in .gz is decompressed; `-` is standard input. Raises InputError naming file and
+    line for a blank line before others, which would shift what is answered against what was asked, and for
+    bad UTF-8.
     """
     blank: int | None = None
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with _opened(path) as file:
             for at, raw in enumerate(file, 1):
                 line = raw.decode("utf-8-sig" if at == 1 else "utf-8").rstrip("\r\n")
                 if not line.strip():
@@ -111,6 +114,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
         ) from e
     except (OSError, EOFError) as e:
         raise InputError(f"{path} cannot be read: {e}") from e
+
+
+def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
+    if path == Path("-"):
+        return nullcontext(sys.stdin.buffer)  # which is not ours to close
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _layout(path: Path, header: list[str]) -> _Layout:

@@ -1,5 +1,7 @@
 """A plan as a picture: bits, AIBs, predicted timeline. The one module here that loads matplotlib."""
 
+from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,27 @@ def draw_plan(plan: Plan, path: Path) -> None:
     """
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise InputError(f"a picture ends in .svg, .png or .pdf, not {path.name!r}.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("drawing needs matplotlib: pip install 'pliant[plot]'.") from error
+    if not can_draw():
+        raise InputError("drawing needs matplotlib: pip install 'pliant[plot]'.")
+    _figure(plan).savefig(path)
+
+
+def plan_svg(plan: Plan) -> str:
+    """`plan` as an `<svg>` element, to stand in a page. Needs matplotlib (see `can_draw`)."""
+    written = StringIO()
+    _figure(plan).savefig(written, format="svg")
+    text = written.getvalue()
+    return text[text.index("<svg") :]  # without the XML declaration, which only begins a document
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+def _figure(plan: Plan) -> Any:
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 7), layout="constrained")
     grid, aib, lanes = figure.subplot_mosaic([["grid", "aib"], ["lanes", "lanes"]]).values()
     figure.suptitle(
@@ -34,7 +53,7 @@ def draw_plan(plan: Plan, path: Path) -> None:
     _draw_bits(grid, plan)
     _draw_aibs(aib, plan)
     _draw_lanes(lanes, plan)
-    figure.savefig(path)
+    return figure
 
 
 def _draw_bits(axes: Any, plan: Plan) -> None:

@@ -11,6 +11,7 @@ from pliant.plan.submodel.io_plan import LayerLoad
 from pliant.plan.submodel.shape import FULL_BITS, StoreShape
 from pliant.plan.submodel.slowdown import Slowdown
 from pliant.plan.submodel.submodel import Cut
+from pliant.quantities import format_seconds
 
 Grid = tuple[tuple[int, ...], ...]
 
@@ -28,9 +29,9 @@ class PlanMemory:
         return self.preload_bytes + self.working_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """One submodel with its bits, loads and predicted times.
+    """One submodel with its bits, loads and predicted times; it prints as a page that a person reads.
 
     `layers` are the model's own layer numbers, in order; each runs its leading `width` slices.
     `bits[k][s]` is what shard s of the k-th layer is planned to run with, `held[k][s]` how many of
@@ -109,6 +110,25 @@ class Plan:
                 runs += [Run(layer, part, first, count) for first, count in _spans(is_held)]
         return tuple(runs)
 
+    def __str__(self) -> str:
+        """The plan as a page: submodel, times, memory, the bits of every shard, timeline, reasons."""
+        from pliant.plan.page import plan_page  # which imports this module
+
+        return plan_page(self)
+
+    def __repr__(self) -> str:
+        """One line: some dozen fields of numbers say nothing in a console."""
+        return (
+            f"<Plan {self.name}: {self.n}x{self.width} of {self.shape.n_layers}x{self.shape.n_slices}, "
+            f"{format_seconds(self.latency_s)} of {format_seconds(self.budget.latency_s)}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The page for a notebook: with its picture where matplotlib is installed, else with the table."""
+        from pliant.plan.page import plan_html  # which imports this module
+
+        return plan_html(self)
+
     def load_bytes(self, k: int) -> int:
         """Bytes that layer k reads."""
         return sum(run_bytes(self.shape, run.part) * run.count for run in self.loads[k].runs)
@@ -119,38 +139,6 @@ def run_bytes(shape: StoreShape, part: int) -> int:
     return shape.full_bytes if part == FULL else shape.plane_bytes
 
 
-def plan_text(plan: Plan) -> str:
-    """The plan for people, the same text for the same plan: why, the bits of every shard, AIBs, memory."""
-    target = f"target {plan.budget.latency_s * 1e3:.1f} ms, preload {plan.budget.preload_bytes} B"
-    limit = plan.budget.working_bytes
-    most = "" if limit is None else f"at most {limit} B, "
-    lines = [
-        f"{plan.name}: {plan.n}x{plan.width} of {plan.shape.n_layers}x{plan.shape.n_slices}, {target}",
-        f"  predicted {plan.latency_s * 1e3:.2f} ms (95 % under {plan.latency_p95_s * 1e3:.2f} ms): compute "
-        f"{plan.compute_s * 1e3:.2f} ms, IO {plan.io_s * 1e3:.2f} ms, waits {plan.wait_s * 1e3:.2f} ms",
-        f"  weights {plan.memory.preload_bytes} B preloaded + {plan.memory.working_bytes} B working "
-        f"({most}window of {plan.window} layers)",
-        *_accuracy_lines(plan),
-        "  layer  bits of each slice (held before the run)       reads [B]  AIB before  after [ms]",
-    ]
-    for k, layer in enumerate(plan.layers):
-        cells = " ".join(_cell(b, h) for b, h in zip(plan.bits[k], plan.held[k], strict=True))
-        aib = f"{plan.aib_start_s[k] * 1e3:10.3f} {plan.aib_s[k] * 1e3:10.3f}"
-        lines.append(f"  {layer:5d}  {cells:<48} {plan.load_bytes(k):10d} {aib}")
-    lines += [f"  - {reason}" for reason in plan.reasons]
-    return "\n".join(lines) + "\n"
-
-
-def _accuracy_lines(plan: Plan) -> Iterator[str]:
-    """What share of answers is expected to be right, where that is known."""
-    interval = plan.accuracy_interval
-    if plan.expected_accuracy is not None and interval is not None:
-        yield (
-            f"  expected accuracy {100 * plan.expected_accuracy:.1f} % (95 % interval "
-            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
-        )
-
-
 def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """Runs of True as (first, count)."""
     first = 0
@@ -159,10 +147,3 @@ def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
         if value:
             yield first, count
         first += count
-
-
-def _cell(bits: int, held: int) -> str:
-    """`6(2)`: runs with 6 bits, 2 planes of them held; `6*`: all of them held; `6`: all of them read."""
-    if held >= bits:
-        return f"{bits}*"
-    return f"{bits}({held})" if held else f"{bits}"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
-from pliant.plan.result import Plan, plan_text
+from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
 from pliant.plan.submodel.attempt import Problem
 from pliant.plan.submodel.io_plan import fidelity
@@ -158,7 +158,7 @@ def test_depth_that_was_measured_to_pay_is_taken_and_said_so() -> None:
     assert (p.n, p.width) == (6, 3)
     assert most.width > p.width
     assert p.expected_accuracy is not None
-    assert f"{100 * p.expected_accuracy:.1f} % accurate" in plan_text(p)
+    assert f"{100 * p.expected_accuracy:.1f} % accurate" in str(p)
     assert any("most slices would be" in reason for reason in p.reasons)
 
 

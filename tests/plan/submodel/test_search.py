@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, SpanState, latency, simulate
 from pliant.ir.program import Compute, Load
-from pliant.plan.result import Plan, plan_text
+from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
 from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan
@@ -275,7 +275,7 @@ def test_a_working_memory_lowers_bits_and_the_plan_says_so() -> None:
     assert bounded.memory.working_bytes <= 800_000
     assert (bounded.n, bounded.width) == (free.n, free.width)
     assert 0.9 < bounded.fidelity < free.fidelity
-    assert "at most 800000 B" in plan_text(bounded)
+    assert "at most 800 KB" in str(bounded)
 
 
 def test_a_working_memory_too_small_for_one_layer_is_refused() -> None:

@@ -8,8 +8,8 @@ from rich.table import Table
 from pliant.cli.show import console
 from pliant.cluster.lead.run_log import Fault
 from pliant.ir.partition import Partition
+from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.trace import timeline_text
 
 if TYPE_CHECKING:
     from pliant.api.open_cluster import ClusterPlan, ClusterReply

@@ -1,0 +1,115 @@
+"""A plan as a page that a person reads: as text, and as HTML for notebooks. Knows no planner."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import groupby
+
+from pliant.ir.timeline_text import timeline_text
+from pliant.plan.picture import can_draw, plan_svg
+from pliant.plan.result import Plan
+from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.quantities import format_bytes, format_seconds
+
+_COLUMNS = ("layer", "bits of its slices", "reads", "AIB before", "after")
+_LEGEND = (
+    "bits: `6*` all planes in memory before the run, `6(2)` two of them, `6` none; the others are read.",
+    "AIB: accumulated IO budget, the IO time left up to a layer, before and after what it reads.",
+)
+
+
+def plan_page(plan: Plan) -> str:
+    """Submodel, times, memory and accuracy; the bits and reads of each layer; predicted timeline; reasons.
+
+    Equal plans give equal text.
+    """
+    lines = [*_summary(plan), "", *_table_lines(plan), *(f"  {line}" for line in _LEGEND), ""]
+    lines += ["predicted timeline, by layer (* is embedding and head):", *_timeline(plan), "", "why:"]
+    lines += [f"  - {reason}" for reason in plan.reasons]
+    return "\n".join(lines) + "\n"
+
+
+def plan_html(plan: Plan) -> str:
+    """The page as HTML: the picture as inline SVG where matplotlib is installed, else table and timeline."""
+    summary = "<br>".join(map(escape, _summary(plan)))
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in plan.reasons)
+    shown = plan_svg(plan) if can_draw() else _html_table(plan)
+    return f"<div><p>{summary}</p>{shown}<ul>{reasons}</ul></div>"
+
+
+def _summary(plan: Plan) -> Iterator[str]:
+    memory, budget = plan.memory, plan.budget
+    yield (
+        f"submodel: {plan.n} of {plan.shape.n_layers} layers x {plan.width} of {plan.shape.n_slices} slices "
+        f"(planner: {plan.name})"
+    )
+    yield (
+        f"time: {format_seconds(plan.latency_s)} predicted of {format_seconds(budget.latency_s)}"
+        f"{'' if plan.meets_target else ', which it MISSES'}; 95 of 100 answers within "
+        f"{format_seconds(plan.latency_p95_s)}"
+    )
+    yield (
+        f"  compute {format_seconds(plan.compute_s)}, IO {format_seconds(plan.io_s)}, of which compute waits "
+        f"for {format_seconds(plan.wait_s)}"
+    )
+    interval = plan.accuracy_interval
+    if plan.expected_accuracy is not None and interval is not None:
+        yield (
+            f"accuracy: {100 * plan.expected_accuracy:.1f} % expected (95 % interval "
+            f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
+        )
+    limit = budget.working_bytes
+    most = "" if limit is None else f"at most {format_bytes(limit)}, "
+    yield (
+        f"memory: weights {format_bytes(memory.weight_bytes)}: {format_bytes(memory.preload_bytes)} of "
+        f"{format_bytes(budget.preload_bytes)} preloaded, {format_bytes(memory.working_bytes)} working "
+        f"({most}window of {plan.window} layers); activations {format_bytes(memory.arena_bytes)}"
+    )
+
+
+def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The cells of each layer, in the order of _COLUMNS."""
+    for k, layer in enumerate(plan.layers):
+        yield (
+            str(layer),
+            _bits(plan.bits[k], plan.held[k]),
+            format_bytes(plan.load_bytes(k)),
+            *(f"{budget[k] * 1e3:.2f} ms" for budget in (plan.aib_start_s, plan.aib_s)),
+        )
+
+
+def _table_lines(plan: Plan) -> Iterator[str]:
+    rows = [_COLUMNS, *_rows(plan)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i == 1 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  " + "  ".join(cells)
+
+
+def _timeline(plan: Plan) -> list[str]:
+    return timeline_text(lower_plan(plan), plan.spans).splitlines()
+
+
+def _html_table(plan: Plan) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
+    rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in _rows(plan))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    legend = "<br>".join(map(escape, _LEGEND))
+    timeline = escape("\n".join(_timeline(plan)))
+    return f"<table><tr>{head}</tr>{body}</table><p>{legend}</p><pre>{timeline}</pre>"
+
+
+def _bits(bits: Sequence[int], held: Sequence[int]) -> str:
+    """`3 x 32, 2 x 6(2), 6*`: neighbouring slices of equal bits and planes held are counted."""
+    cells = [_cell(b, h) for b, h in zip(bits, held, strict=True)]
+    counts = [(cell, len(list(same))) for cell, same in groupby(cells)]
+    return ", ".join(cell if n == 1 else f"{n} x {cell}" for cell, n in counts)
+
+
+def _cell(bits: int, held: int) -> str:
+    """`6(2)`: runs with 6 bits, 2 planes of them held; `6*`: all of them held; `6`: all of them read."""
+    if held >= bits:
+        return f"{bits}*"
+    return f"{bits}({held})" if held else f"{bits}"
