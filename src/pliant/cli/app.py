@@ -67,7 +67,6 @@ app = typer.Typer(
     help="Inference that bends to the device: name the model, the latency and the memory.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 _GROUPS = {
     "cluster": "Run one inference over several devices, led by this one.",

@@ -7,7 +7,7 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
-from pliant.cli.verb_options import Json, SessionArguments
+from pliant.cli.verb_options import Json, SessionArguments, shipped
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
 
@@ -23,7 +23,7 @@ SENTENCES = (
 class DemoArguments:
     """The options of `pliant demo`."""
 
-    source: Annotated[str, typer.Argument(help="What to open.")] = "sst2"
+    source: Annotated[str, typer.Argument(help="What to open.", autocompletion=shipped)] = "sst2"
     latency: Annotated[str, typer.Option(help="Target from text to answer.")] = "20ms"
     preload: Annotated[str, typer.Option(help="Weights kept in memory between runs.")] = "200KB"
     json: Json = False

@@ -12,7 +12,7 @@ from pliant.api import open_elastic as api
 from pliant.api.open_recurrent import names_recurrent, recurrent_source
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.show import console, print_json, progress_bar
-from pliant.cli.verb_options import Json
+from pliant.cli.verb_options import Json, shipped
 from pliant.compiler.aot.compiled_directory import PROGRAM, open_saved
 from pliant.errors import InputError
 from pliant.models.onnx.onnx_file import open_onnx
@@ -30,7 +30,8 @@ class InspectArguments:
         str,
         typer.Argument(
             help="A store, a model that ships with pliant (sst2), a model directory, a hub id, an ONNX file, "
-            "or what pliant compile wrote."
+            "or what pliant compile wrote.",
+            autocompletion=shipped,
         ),
     ]
     verify: Annotated[

@@ -13,7 +13,7 @@ import typer
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json, LayersLeft, Threads
+from pliant.cli.verb_options import Json, LayersLeft, Threads, shipped
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.serve.http.security import Tls, parse_address, read_tokens
@@ -29,7 +29,11 @@ class NodeArguments:
     """The options of `pliant node`."""
 
     model: Annotated[
-        str, typer.Argument(help="A model that ships with pliant, a store, a directory, or an ONNX file.")
+        str,
+        typer.Argument(
+            help="A model that ships with pliant, a store, a directory, or an ONNX file.",
+            autocompletion=shipped,
+        ),
     ]
     listen: Annotated[str, typer.Option(help="Where to answer: HOST:PORT; port 0 takes a free one.")] = (
         "127.0.0.1:8080"

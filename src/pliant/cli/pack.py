@@ -11,7 +11,7 @@ import typer
 from pliant.api import open_elastic as api
 from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
 from pliant.cli.show import print_json, progress_bar
-from pliant.cli.verb_options import Json, numbers
+from pliant.cli.verb_options import Json, numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.evaluate.answers import Labelled, spread
 from pliant.elastic.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
@@ -33,7 +33,9 @@ Method = Literal["ablation", "gradient"]
 class PackArguments:
     """The options of `pliant pack`."""
 
-    source: Annotated[str, typer.Argument(help="A model directory, a shipped model or a hub id.")]
+    source: Annotated[
+        str, typer.Argument(help="A model directory, a shipped model or a hub id.", autocompletion=shipped)
+    ]
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Where the store goes.", show_default="NAME.store"),

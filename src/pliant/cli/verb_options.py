@@ -18,8 +18,18 @@ from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store
 
+
+def shipped(incomplete: str) -> list[str]:
+    """Names of shipped models that begin so, for shell completion; shells complete paths themselves."""
+    return [name for name in api.shipped_models() if name.startswith(incomplete)]
+
+
 Source = Annotated[
-    str, typer.Argument(help="A store, a model that ships with pliant (sst2), a model directory or hub id.")
+    str,
+    typer.Argument(
+        help="A store, a model that ships with pliant (sst2), a model directory or hub id.",
+        autocompletion=shipped,
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option(help="Compute threads.", show_default="the cores it may use", min=1)

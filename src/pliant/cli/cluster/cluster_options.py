@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pliant.cli.verb_options import Threads
+from pliant.cli.verb_options import Threads, shipped
 from pliant.cluster.lead.choose_partition import AnyMode, Shares
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine
@@ -30,7 +30,8 @@ Memory = Annotated[
 ModelName = Annotated[
     str,
     typer.Argument(
-        help="A model directory, a store, a model that ships with pliant, or random:CONFIG[:SEED]."
+        help="A model directory, a store, a model that ships with pliant, or random:CONFIG[:SEED].",
+        autocompletion=shipped,
     ),
 ]
 Tokens = Annotated[int, typer.Option(help="Rows that the model reads: tokens, patches or frames.", min=1)]

@@ -15,7 +15,7 @@ import typer
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
 from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json, Threads
+from pliant.cli.verb_options import Json, Threads, shipped
 from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 
@@ -42,7 +42,10 @@ class WorkerArguments:
     ] = None
     model: Annotated[
         list[str] | None,
-        typer.Option(help="A model that this device holds: directory, store, name, random:CONFIG[:SEED]."),
+        typer.Option(
+            help="A model that this device holds: directory, store, name, random:CONFIG[:SEED].",
+            autocompletion=shipped,
+        ),
     ] = None
     key: KeyFile = None
     engine: DataEngine = "zmq"
