@@ -47,7 +47,7 @@ def test_the_environment_names_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def test_only_settings_reads_the_environment() -> None:
     """A second place that counts CPUs or finds folders is how caches and threads came to differ."""
-    reads = re.compile(r"os\.environ|getenv|sched_getaffinity|cpu_count|Path\.home")
+    reads = re.compile(r"\benvironb?\b|getenv|putenv|sched_getaffinity|cpu_count|Path\.home|expanduser")
     found = {path.name for path in SOURCES.rglob("*.py") if reads.search(path.read_text(encoding="utf-8"))}
     assert found == {"settings.py"}
 

@@ -30,6 +30,11 @@ def config_folder() -> Path:
     return _user_folder("XDG_CONFIG_HOME", ".config")
 
 
+def user_path(text: str) -> Path:
+    """`text` as a path, a leading `~` as the home folder ($HOME); an unknown `~user` is left as it is."""
+    return Path(os.path.expanduser(text))
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """This process's environment with `changes`, for a child process."""
     return {**os.environ, **changes}

@@ -1,11 +1,11 @@
 """From what a user calls a model to the directory that holds it. Knows nothing of what is inside."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 from pliant.errors import ModelError
+from pliant.settings import user_path
 
 ANSWER_TIMEOUT_S = 5.0
 # "name" or "owner/name" as the hub spells them; anything else was meant as a path.
@@ -20,7 +20,7 @@ def resolve(source: str, download: Callable[[str], Path] | None = None) -> Path:
     HF_TOKEN hold). Raises ModelError for a path that is not a directory, when huggingface_hub is not
     installed, and when the hub gives no answer within ANSWER_TIMEOUT_S or no model.
     """
-    path = Path(os.path.expanduser(source))  # unlike Path.expanduser, leaves an unknown ~user as it is
+    path = user_path(source)
     if source and path.is_dir():
         return path
     if source and path.exists():
