@@ -6,6 +6,8 @@
 """
 
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ _MODULES = {
     "open_recurrent": "open_recurrent",
 }
 
+if find_spec("zmq") is None:  # extra `cluster`; `help(pliant)` and `import *` import all that is listed
+    __all__.remove("Cluster")
+
 
 def __getattr__(name: str) -> Any:
     """Import what the package exports when it is first asked for (PEP 562): importing pliant is cheap."""
@@ -43,4 +48,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """What is exported, and the modules imported so far; not what this file imports for itself."""
+    own = (name for name, value in globals().items() if name[:2] == "__" or isinstance(value, ModuleType))
+    return sorted({*own, *__all__})
