@@ -146,3 +146,20 @@ def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
             return found[1]
         time.sleep(0.05)
     raise AssertionError(f"it never listened: {said.read_text()}")
+
+
+def test_a_plan_prints_as_a_page_here_and_in_python(cli: Cli, tmp_path: Path) -> None:
+    """`print(cluster.plan(...))` printed a dataclass with every span of the program."""
+    key, model = tmp_path / "key", small_model(tmp_path)
+    cli("cluster", "key", str(key))
+    with Cluster("127.0.0.1:0", key=key, name="kitchen", threads=1, shares="equal") as cluster:
+        page = str(cluster.plan(model, 8, "1us", explain=True))
+    assert page.startswith("mode: ")
+    assert "of 1 µs, which it MISSES" in page
+    assert re.search(r"^  kitchen +\d+ +\d+ +\d+ +[\d.]+ [KM]?B$", page, re.MULTILINE)
+    assert re.search(r"^ +ms \|0 .*\|$", page, re.MULTILINE)
+    assert "\n  - " in page
+    alone = ("--listen", "127.0.0.1:0", "--key", key, "--wait", "0", "--partition", "equal", "--tokens", "8")
+    shown = cli("cluster", "plan", model, *alone, "--name", "kitchen", "--latency", "1us", "--threads", "1")
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.splitlines()[3:5] == page.splitlines()[3:5]

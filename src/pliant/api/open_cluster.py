@@ -17,6 +17,7 @@ from typing import Generic, TypeVar, final
 
 import numpy as np
 
+from pliant.api.cluster_page import cluster_page
 from pliant.api.open_elastic import is_store, model_directory
 from pliant.cluster.control.inquire import inquire
 from pliant.cluster.control.patience import Patience
@@ -54,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What would run: each device's share and weights, and what it should take.
+    """What would run: each device's share and weights, and what it should take. It prints as a page.
 
     `misfits` say whose weights do not fit in its memory; `reasons` why this plan, where that was asked.
     """
@@ -74,6 +75,9 @@ class ClusterPlan:
     def met(self) -> bool | None:
         """Whether the deadline is met by prediction; None where there is none."""
         return None if self.deadline_s is None else self.predicted_s <= self.deadline_s
+
+    def __str__(self) -> str:
+        return cluster_page(self)
 
 
 @dataclass(frozen=True, slots=True)

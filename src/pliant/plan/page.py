@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
+from pliant.ir.table_text import table_lines
 from pliant.ir.timeline_text import timeline_text
 from pliant.plan.picture import can_draw, plan_svg
 from pliant.plan.result import Plan
@@ -22,7 +23,13 @@ def plan_page(plan: Plan) -> str:
 
     Equal plans give equal text.
     """
-    lines = [*_summary(plan), "", *_table_lines(plan), *(f"  {line}" for line in _LEGEND), ""]
+    lines = [
+        *_summary(plan),
+        "",
+        *table_lines((_COLUMNS, *_rows(plan)), left=1),
+        *(f"  {line}" for line in _LEGEND),
+        "",
+    ]
     lines += ["predicted timeline, by layer (* is embedding and head):", *_timeline(plan), "", "why:"]
     lines += [f"  - {reason}" for reason in plan.reasons]
     return "\n".join(lines) + "\n"
@@ -75,17 +82,6 @@ def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
             format_bytes(plan.load_bytes(k)),
             *(f"{budget[k] * 1e3:.2f} ms" for budget in (plan.aib_start_s, plan.aib_s)),
         )
-
-
-def _table_lines(plan: Plan) -> Iterator[str]:
-    rows = [_COLUMNS, *_rows(plan)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
-    for row in rows:
-        cells = [
-            cell.ljust(width) if i == 1 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  " + "  ".join(cells)
 
 
 def _timeline(plan: Plan) -> list[str]:

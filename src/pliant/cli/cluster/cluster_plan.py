@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from pliant.cli.cluster.cluster_options import Deadline, ModelName, PrimaryArguments, Tokens
-from pliant.cli.cluster.cluster_show import plan_values, show_plan
+from pliant.cli.cluster.cluster_show import plan_values
 from pliant.cli.show import print_json
 from pliant.cli.verb_options import Json
 
@@ -32,6 +32,4 @@ def plan(args: ClusterPlanArguments) -> None:
     if args.json:
         print_json(plan_values(made))
         return
-    show_plan(made)
-    if made.met is False:
-        typer.echo("the deadline cannot be met; this is the quickest plan that was found")
+    typer.echo(str(made), nl=False)

@@ -3,32 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.table import Table
 
-from pliant.cli.show import console
 from pliant.cluster.lead.run_log import Fault
-from pliant.ir.partition import Partition
 from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from pliant.api.open_cluster import ClusterPlan, ClusterReply
-
-
-def show_plan(plan: "ClusterPlan") -> None:
-    """Shares, weights and the predicted timeline."""
-    console().print(_shares(plan.partition, plan.weight_bytes))
-    met = "" if plan.met is None else f", deadline {format_seconds(plan.deadline_s or 0.0)}: {_met(plan.met)}"
-    typer.echo(
-        f"mode {plan.mode}: {format_seconds(plan.predicted_s)} predicted, "
-        f"{format_seconds(plan.layer_s)} a layer{met}"
-    )
-    for line in plan.misfits:
-        typer.echo(f"  ! {line}")
-    for line in plan.reasons:
-        typer.echo(f"  - {line}")
-    typer.echo("predicted timeline, by layer:")
-    typer.echo(timeline_text(plan.program, plan.spans), nl=False)
 
 
 def show_reply(reply: "ClusterReply") -> None:
@@ -97,15 +78,3 @@ def reply_values(reply: "ClusterReply") -> dict[str, Any]:
         "faults": reply.faults,
         "sent_bytes": reply.sent_bytes,
     }
-
-
-def _shares(partition: Partition, weight_bytes: Any) -> Table:
-    table = Table("device", "heads", "rows", "columns", "weights")
-    for share in partition.shares:
-        weights = format_bytes(weight_bytes.get(share.device, 0))
-        table.add_row(share.device, str(share.heads), str(share.rows), str(share.columns), weights)
-    return table
-
-
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "MISSED"
