@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 
 from pliant.elastic.evaluate.intervals import accuracy, paired_difference
+from pliant.ir.bitwidths import LOWEST_BITS
 from pliant.models.spec import picked_layers
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.plan_options import OURS, PAPER
-from pliant.plan.submodel.shape import LOWEST_BITS, store_shape
+from pliant.plan.submodel.shape import store_shape
 from report import Report
 from sti_cell import SLOW_IO
 from sti_plans import MARGIN, PRELOAD_BYTES, Size, brief, job_of, ours

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.search import plan as make_plan
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape, store_shape
+from pliant.plan.submodel.shape import StoreShape, store_shape
 from sti_rig import Device, Quantizer, Rig
 
 PRELOAD_BYTES = 200_000

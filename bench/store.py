@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from pliant.ir.bitwidths import PLANES
+from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
 from pliant.store.build import build
-from pliant.store.coding.quantize import BITS, Quantizer
-from pliant.store.manifest import FULL, Manifest
+from pliant.store.coding.quantize import Quantizer
+from pliant.store.manifest import Manifest
 from pliant.store.read import Run, Store, aligned_buffer, open_store
 from pliant.store.store_files import verify
 from report import Report, options
@@ -67,13 +69,13 @@ def _errors(manifests: Mapping[Quantizer, Manifest]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for quantizer, manifest in manifests.items():
         errors = _mean_errors(manifest)
-        rows.append({"quantizer": quantizer, **{f"k={k}": errors[k] for k in range(1, BITS + 1)}})
+        rows.append({"quantizer": quantizer, **{f"k={k}": errors[k] for k in range(1, PLANES + 1)}})
     return rows
 
 
 def _mean_errors(manifest: Manifest) -> dict[int, float]:
     return {
-        k: sum(e.error[k - 1] for e in manifest.layers) / len(manifest.layers) for k in range(1, BITS + 1)
+        k: sum(e.error[k - 1] for e in manifest.layers) / len(manifest.layers) for k in range(1, PLANES + 1)
     }
 
 

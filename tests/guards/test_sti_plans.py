@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable, cost_table, simulate
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.ir.program_text import program_text
@@ -27,7 +28,7 @@ from pliant.plan.submodel.baseline import load_and_execute, preload_model, stand
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
 from pliant.plan.submodel.search import plan
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 from tests.guards.texts import digests, plan_text, spans_text

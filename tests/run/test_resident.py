@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import cost_table
 from pliant.ir.device import Disk
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import ExpectedAccuracy
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.run.submodel.planning import Planner, SessionOptions
 from pliant.run.submodel.session import Session
 from pliant.store.read import open_store

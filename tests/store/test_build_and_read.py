@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 from pliant.errors import StoreError
+from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.submodel.io_plan import count_reads
@@ -24,7 +25,7 @@ from pliant.store.coding.cut_slices import LINEARS, column_group_starts, cut
 from pliant.store.coding.encode_layer import to_precision
 from pliant.store.coding.planes import decode, unpack_planes
 from pliant.store.coding.quantize import Quantizer, quantize_table
-from pliant.store.manifest import FULL, put_importance
+from pliant.store.manifest import put_importance
 from pliant.store.read import Run, Store, aligned_buffer, open_store
 from pliant.store.store_files import DenseTable, verify
 from tests.tiny import random_tensors, tiny_spec, write_model

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from pliant.errors import ModelError, StoreError
+from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.build import build, layer_layout
-from pliant.store.manifest import FULL, VERSION
+from pliant.store.manifest import VERSION
 from pliant.store.read import Run, open_store
 from pliant.store.store_files import verify
 from tests.tiny import tiny_spec

@@ -14,15 +14,16 @@ from pliant.cli.show import print_json, progress_bar
 from pliant.cli.verb_options import Json, numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.evaluate.answers import Labelled, spread
-from pliant.elastic.importance import FULL_BITS, LOWEST_BITS, ablate, first_order
+from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError
+from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS
 from pliant.models.examples import Example, read_examples
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import encode_example, open_tokenizer
 from pliant.quantities import format_bytes
 from pliant.run.submodel.engine import Engine
-from pliant.store.build import ALL_BITS, Progress, build
+from pliant.store.build import Progress, build
 from pliant.store.manifest import AccuracyTable, Manifest, put_accuracy, put_importance, read_manifest
 from pliant.store.read import open_store
 
@@ -76,7 +77,7 @@ def pack(args: PackArguments) -> None:
     directory = api.model_directory(args.source)
     out = args.output or Path(f"{directory.name}.store")
     checkpoint = open_checkpoint(directory)
-    chosen = numbers(args.bits, "--bits") or ALL_BITS
+    chosen = numbers(args.bits, "--bits") or BITS
     ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
     known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)
     with progress_bar() as on_progress:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import assert_never
 
+from pliant.ir.bitwidths import PLANES
+
 # Parts 0..5 of a layer are its bit-planes, most significant first; this one is full fidelity.
-FULL = 6
+FULL = PLANES
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import Compute, Load, Work
 from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
-from pliant.plan.submodel.shape import FULL_BITS
 
 _COLUMN_OF_BITS = {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, FULL_BITS: 7}
 

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, Span
 from pliant.ir.program import FULL, Run
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.io_plan import LayerLoad
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_seconds

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from pliant.errors import ProfileError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead
 from pliant.ir.program import FULL, Run
 from pliant.models.spec import ModelSpec
@@ -23,7 +24,6 @@ from pliant.profile.system_memory import memory_bytes
 from pliant.store.read import Extent, Store, aligned_buffer
 
 LENGTHS = (16, 32, 64, 128, 256)
-FULL_BITS = 32
 _MIN_REPEATS, _MAX_REPEATS = 7, 60
 _CHAIN_S = 30e-3
 _WORDS = (

@@ -12,6 +12,8 @@ import numpy as np
 import xxhash
 
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import BITS
+from pliant.ir.program import FULL
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.word_table import QuantizedTable
 from pliant.store.coding.encode_layer import (
@@ -21,13 +23,11 @@ from pliant.store.coding.encode_layer import (
     encode_layer,
     to_precision,
 )
-from pliant.store.coding.quantize import BITS, Quantizer
+from pliant.store.coding.quantize import Quantizer
 from pliant.store.coding.shard_order import Cell, file_order
 from pliant.store.container import BLOCK, Field, Layout, Opener, Written, dtype_name, lay_out, write_file
 from pliant.store.manifest import (
     FORMAT,
-    FULL,
-    FULL_BITS,
     VERSION,
     FileEntry,
     LayerEntry,
@@ -43,7 +43,6 @@ from pliant.store.staged import clear_leftovers, staged
 from pliant.store.store_files import EMBEDDINGS, HEAD, RESIDENT
 
 TOKENIZER = "tokenizer.json"
-ALL_BITS = (*range(1, BITS + 1), FULL_BITS)
 
 
 @runtime_checkable
@@ -71,7 +70,7 @@ def build(
     checkpoint: Weights,
     out: Path,
     quantizer: Quantizer = "lloyd",
-    bits: tuple[int, ...] = ALL_BITS,
+    bits: tuple[int, ...] = BITS,
     *,
     source: str | None = None,
     overwrite: bool = False,
@@ -152,7 +151,7 @@ def _build(
     on_progress(Progress(total, total, "done"))
 
 
-def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = ALL_BITS) -> Layout:
+def layer_layout(spec: ModelSpec, bits: tuple[int, ...] = BITS) -> Layout:
     """A layer's file: the cells of the stored parts in `file_order`, each beginning on a disk block."""
     fields = []
     for cell in _cells(spec, bits):

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float32, UInt8
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.models.slice_shapes import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
 from pliant.store.coding.cut_slices import column_group_starts, join
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.coding.planes import decode
-from pliant.store.manifest import FULL_BITS
 from pliant.store.read import Store
 from pliant.store.store_files import DenseTable, Linear
 

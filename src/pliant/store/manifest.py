@@ -13,17 +13,17 @@ from typing import Any, Literal
 import msgspec
 
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import FULL_BITS, PLANES
+from pliant.ir.program import FULL
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
-from pliant.store.coding.quantize import BITS, Quantizer
+from pliant.store.coding.quantize import Quantizer
 
 VERSION = 3
 OLDEST_VERSION = 2  # without `spec.depths` and the folds of `accuracy`; otherwise the same
 FORMAT: Literal["pliant-store"] = "pliant-store"
 MANIFEST = "manifest.json"
-FULL = BITS  # the part after the planes: full fidelity
-FULL_BITS = 32
-PART_NAMES = (*(f"plane {q}" for q in range(BITS)), "full fidelity")
+PART_NAMES = (*(f"plane {q}" for q in range(PLANES)), "full fidelity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class AccuracyTable:
     def check(self, spec: ModelSpec) -> None:
         """Raise StoreError unless every entry is a submodel of `spec`."""
         for e in self.entries:
-            known = e.bits == FULL_BITS or 1 <= e.bits <= BITS
+            known = e.bits == FULL_BITS or 1 <= e.bits <= PLANES
             if not (1 <= e.n <= spec.n_layers and e.m in spec.widths and known):
                 raise StoreError(
                     f"accuracy of {e.n}x{e.m} at {e.bits} bits does not fit a model of {spec.n_layers} "
@@ -209,17 +209,17 @@ class Manifest:
 
 def check_bits(bits: tuple[int, ...]) -> None:
     """Raise StoreError unless `bits` ascend, are of 1..6 and 32, and hold at least one of 1..6."""
-    allowed = [b for b in bits if 1 <= b <= BITS or b == FULL_BITS]
-    if list(bits) != sorted(set(allowed)) or not bits or bits[0] > BITS:
+    allowed = [b for b in bits if 1 <= b <= PLANES or b == FULL_BITS]
+    if list(bits) != sorted(set(allowed)) or not bits or bits[0] > PLANES:
         raise StoreError(
-            f"bits {','.join(map(str, bits)) or 'none'}: name ascending bitwidths of 1..{BITS}, at least "
+            f"bits {','.join(map(str, bits)) or 'none'}: name ascending bitwidths of 1..{PLANES}, at least "
             f"one, and {FULL_BITS} for full fidelity."
         )
 
 
 def stored_parts(bits: tuple[int, ...]) -> tuple[int, ...]:
     """The parts a store with these bitwidths holds: the planes of the highest, and full fidelity for 32."""
-    planes = max(b for b in bits if b <= BITS)
+    planes = max(b for b in bits if b <= PLANES)
     return (*range(planes), FULL) if FULL_BITS in bits else tuple(range(planes))
 
 

@@ -19,12 +19,12 @@ import xxhash
 
 from pliant.arrays import UInt8
 from pliant.errors import StoreError
-from pliant.ir.program import Run
+from pliant.ir.program import FULL, Run
 from pliant.models.slice_shapes import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.container import BLOCK
-from pliant.store.manifest import FULL, PART_NAMES, FileEntry, Manifest, read_manifest
+from pliant.store.manifest import PART_NAMES, FileEntry, Manifest, read_manifest
 from pliant.store.store_files import (
     Embeddings,
     HeadWeights,

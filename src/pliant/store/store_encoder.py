@@ -11,6 +11,7 @@ import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError, StoreError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.encoder.bert import text
 from pliant.models.encoder.encoder_directory import open_directory
 from pliant.models.encoder.encoder_random import random_encoder
@@ -18,7 +19,7 @@ from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.hf.checkpoint import WORD
 from pliant.settings import cache_folder
 from pliant.store.layers import LayerWeights, layer_weights
-from pliant.store.manifest import FULL_BITS, MANIFEST
+from pliant.store.manifest import MANIFEST
 from pliant.store.read import Store, open_store
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 

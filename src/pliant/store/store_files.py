@@ -11,11 +11,11 @@ import xxhash
 
 from pliant.arrays import Float32, Integer, UInt64
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import PLANES
 from pliant.models.slice_shapes import SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec, Precision, tensor_shapes
 from pliant.models.word_table import QuantizedTable
 from pliant.store.coding.encode_layer import RESIDENT_ARRAYS, ResidentLayer
-from pliant.store.coding.quantize import BITS
 from pliant.store.container import read_layout, view
 from pliant.store.manifest import FileEntry, Manifest, identity_of, read_manifest
 
@@ -93,7 +93,7 @@ def open_resident(store: Path, manifest: Manifest) -> tuple[ResidentLayer, ...]:
     for number in range(manifest.spec.n_layers):
         prefix = f"layers.{number}."
         codebooks = {
-            k: _take(tensors, RESIDENT, f"{prefix}codebook.{k}", (1 << k,)) for k in range(1, BITS + 1)
+            k: _take(tensors, RESIDENT, f"{prefix}codebook.{k}", (1 << k,)) for k in range(1, PLANES + 1)
         }
         shapes = _resident_shapes(manifest.spec, slice_geometry(manifest.spec))
         arrays = {n: _take(tensors, RESIDENT, prefix + n, shapes[n]) for n in RESIDENT_ARRAYS}

@@ -8,8 +8,8 @@ import pytest
 
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.importance import ablate, first_order, rank_correlation
-from pliant.elastic.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.errors import InputError, StoreError
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Family, ModelSpec
 from pliant.models.tokenizer import Encoded

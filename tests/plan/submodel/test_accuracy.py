@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
@@ -16,7 +17,7 @@ from pliant.plan.submodel.io_plan import fidelity
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.preload_set import PreloadRule
 from pliant.plan.submodel.search import plan
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import fitting, rank, submodels
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 from tests.plan.problems import random_problem

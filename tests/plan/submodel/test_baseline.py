@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.search import OURS, PlanOptions
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 ALL = tuple(range(1, 13))
 # Odroid-like: compute proportional to m; a full-fidelity layer's IO takes 3.6 times its compute (STI 2.2).

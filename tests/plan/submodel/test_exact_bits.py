@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import BITS
 from pliant.ir.cost import Disk
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.exact_bits import fill_exact
@@ -19,7 +20,7 @@ from pliant.plan.submodel.io_plan import (
     fill_floor,
     weights_of,
 )
-from pliant.plan.submodel.shape import BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 
 def ledger_of(rng: np.random.Generator, n: int, m: int, latency_s: float) -> Ledger:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Disk
 from pliant.ir.program import FULL, Run
 from pliant.plan.submodel.bit_rows import fill_rows
@@ -20,7 +21,7 @@ from pliant.plan.submodel.io_plan import (
     fill_uniform,
     weights_of,
 )
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 # A 2-bit shard loads in 0.2 s: a plane is 1 byte at 10 bytes a second.
 FIGURE_6 = StoreShape(2, 3, (3,), 1, 16, (2,))

@@ -4,10 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pliant.ir.bitwidths import BITS, FULL_BITS
 from pliant.ir.cost import Disk
 from pliant.plan.submodel.io_plan import Ledger
 from pliant.plan.submodel.preload_set import FixedRule, held_bytes, hold_in_order, preload
-from pliant.plan.submodel.shape import BITS, FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 SHAPE = StoreShape(5, 4, (4,), 10, 160, (5,))
 rules: st.SearchStrategy[FixedRule] = st.sampled_from(["shards", "planes", "base"])

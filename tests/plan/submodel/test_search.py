@@ -11,13 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, SpanState, latency, simulate
 from pliant.ir.program import Compute, Load
 from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
 from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from tests.plan.problems import random_problem
 
 rngs = st.integers(0, 2**31).map(np.random.default_rng)

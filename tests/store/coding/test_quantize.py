@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import PLANES
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.store.coding.encode_layer import relative_errors
 from pliant.store.coding.quantize import (
-    BITS,
     Quantizer,
     equal_population_edges,
     fit,
@@ -54,10 +54,10 @@ def alone(values: np.ndarray, is_outlier: np.ndarray, k: int) -> tuple[np.ndarra
 def test_equal_population_at_every_k_is_quantizing_at_that_k_alone(values: np.ndarray) -> None:
     """The store keeps six bits once; every lower version must be what the paper would have stored."""
     fitted = fit(values, "equal-population")
-    for k in range(1, BITS + 1):
+    for k in range(1, PLANES + 1):
         codes, means = alone(values, fitted.is_outlier, k)
         kept = ~fitted.is_outlier
-        np.testing.assert_array_equal(fitted.codes[kept] >> (BITS - k), codes[kept])
+        np.testing.assert_array_equal(fitted.codes[kept] >> (PLANES - k), codes[kept])
         filled = ~np.isnan(means)
         # Prefix sums against math.fsum differ by 1e-15; bfloat16 keeps 8 bits, so a tie may flip one ulp.
         np.testing.assert_allclose(fitted.code.codebooks[k][filled], means[filled], rtol=2**-8, atol=1e-12)
@@ -67,7 +67,7 @@ def test_equal_population_centroids_are_the_rounded_means_of_a_large_layer() -> 
     """On real sizes the codebook is exactly the bfloat16 of the arithmetic mean of each cluster."""
     values = gaussian(50_000)
     fitted = fit(values, "equal-population")
-    for k in range(1, BITS + 1):
+    for k in range(1, PLANES + 1):
         _, means = alone(values, fitted.is_outlier, k)
         np.testing.assert_array_equal(fitted.code.codebooks[k], to_bfloat16(means))
 
@@ -76,7 +76,7 @@ def test_equal_population_centroids_are_the_rounded_means_of_a_large_layer() -> 
 def test_edges_of_fewer_bits_are_a_subset(n: int, k: int) -> None:
     """This is why one set of codes serves all bitwidths."""
     np.testing.assert_array_equal(
-        equal_population_edges(n)[:: 1 << (BITS - k)], equal_population_edges(n, bits=k)
+        equal_population_edges(n)[:: 1 << (PLANES - k)], equal_population_edges(n, bits=k)
     )
 
 
@@ -133,12 +133,12 @@ def test_lloyd_ends_at_cells_that_are_nearest_to_their_means(n: int, seed: int) 
     assert gap <= 1e-6 * np.square(order - own).sum() + 1e-20
 
 
-@pytest.mark.parametrize("k", range(1, BITS + 1))
+@pytest.mark.parametrize("k", range(1, PLANES + 1))
 def test_as_many_values_as_levels_are_told_apart_at_every_k(k: int) -> None:
     """Binary or ternary weights must not share a cell while others stand empty."""
     values = np.repeat(np.linspace(-0.125, 0.125, 1 << k, dtype=np.float32), 9)
     fitted = fit(values, "lloyd")
-    decoded = fitted.code.codebooks[k][fitted.codes >> (BITS - k)]
+    decoded = fitted.code.codebooks[k][fitted.codes >> (PLANES - k)]
     np.testing.assert_array_equal(decoded[~fitted.is_outlier], to_bfloat16(values)[~fitted.is_outlier])
 
 
@@ -163,7 +163,7 @@ def test_lloyd_reproduces_the_designs_table(minilm: Path) -> None:
     edges = {"lloyd": lloyd_edges(order), "equal": equal_population_edges(order.size)}
     for name, rows in expected.items():
         for k, figure in rows:
-            cells = edges[name][:: 1 << (BITS - k)]
+            cells = edges[name][:: 1 << (PLANES - k)]
             sums, counts = np.add.reduceat(order, cells[:-1]), np.diff(cells)
             error = (order @ order - (sums**2 / counts).sum()) / order.size / order.var()
             assert error == pytest.approx(figure, rel=0.06), (name, k)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pliant.ir.bitwidths import FULL_BITS
+from pliant.ir.program import FULL
 from pliant.kernels.coded import gemm
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
@@ -13,8 +15,6 @@ from pliant.models.spec import Precision
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.store_files import Linear
 
-FULL_BITS = 32
-FULL_PART = 6
 _BIASES = ("qkv_bias", "output_bias", "up_bias", "down_bias")
 _FULL_CODE: dict[Precision, int] = {"F16": F16, "BF16": BF16, "F32": F32}
 
@@ -60,9 +60,9 @@ class Weights:
 
     def place(self, part: int, first: int, count: int, address: int) -> None:
         """Slices `first` .. `first + count - 1` of `part` begin at `address`, one behind the other."""
-        size = self._full_bytes if part == FULL_PART else self._plane_bytes
+        size = self._full_bytes if part == FULL else self._plane_bytes
         at = address + size * np.arange(count, dtype=np.uint64)
-        if part == FULL_PART:
+        if part == FULL:
             self.slices["full"][first : first + count] = at
         else:
             self.slices["planes"][first : first + count, part] = at

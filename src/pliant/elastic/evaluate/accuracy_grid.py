@@ -12,12 +12,13 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.elastic.evaluate.answers import Labelled, embedded, log_likelihood, through
 from pliant.errors import InputError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.spec import picked_layers
 from pliant.run.submodel.engine import Engine
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 
 # Between these, accuracy is interpolated; 5 bits differ from 6 by less than any table can tell.
-GRID_BITS = (2, 3, 4, 6, 32)
+GRID_BITS = (2, 3, 4, 6, FULL_BITS)
 
 # A submodel is judged by each fold after the others chose it (plan/submodel/accuracy.py).
 N_FOLDS = 5

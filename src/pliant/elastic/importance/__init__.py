@@ -2,13 +2,10 @@
 
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.importance.ablation import Ablation, ablate
-from pliant.elastic.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.elastic.importance.compare import draw_importance, importance_text, rank_correlation
 from pliant.elastic.importance.gradient import first_order
 
 __all__ = [
-    "FULL_BITS",
-    "LOWEST_BITS",
     "Ablation",
     "Labelled",
     "ablate",

@@ -10,8 +10,8 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.elastic.evaluate.answers import Labelled, embedded, log_likelihood, through
-from pliant.elastic.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.errors import InputError
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.run.submodel.preload_buffer import PreloadBuffer
 

@@ -10,8 +10,8 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.importance.backward import Tokens, backward, embed, forward, loss_gradient
-from pliant.elastic.importance.bits import FULL_BITS, LOWEST_BITS
 from pliant.errors import InputError
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.layers import LayerWeights, layer_weights
 from pliant.store.read import Store

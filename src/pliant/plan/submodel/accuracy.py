@@ -27,7 +27,7 @@ from statistics import NormalDist
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.plan.submodel.shape import PLANES
+from pliant.ir.bitwidths import PLANES
 from pliant.store.manifest import AccuracyEntry, AccuracyTable
 
 # Expected accuracy of a submodel at uniform bits: (n, m, bits) -> fraction.

@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers
 from pliant.plan.submodel.assemble_plan import granule_s, needed_window, working_bytes
@@ -23,7 +24,7 @@ from pliant.plan.submodel.io_plan import (
 )
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.plan.submodel.preload_set import hold_in_order, preload
-from pliant.plan.submodel.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import Submodel
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from pliant.arrays import Float
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers
 from pliant.plan.result import Plan
@@ -18,7 +19,7 @@ from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.submodel.assemble_plan import Draft, assemble, pipeline
 from pliant.plan.submodel.io_plan import Ledger, weights_of
 from pliant.plan.submodel.search import OURS, PlanOptions
-from pliant.plan.submodel.shape import FULL_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
     Submodel,
     allowed,

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from pliant.arrays import Bool, Float, Int
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.program import FULL
 from pliant.plan.submodel.io_plan import TOLERANCE_S, Ledger, fidelity, fill_uniform
-from pliant.plan.submodel.shape import FULL_BITS, LOWEST_BITS, PLANES
 
 Rows = Int[np.ndarray, "n rows m"]
 _N_QUANTA = 1152

@@ -7,8 +7,8 @@ import numpy as np
 
 from pliant.arrays import Float
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.plan.submodel.io_plan import Ledger
-from pliant.plan.submodel.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES
 
 
 def fill_exact(

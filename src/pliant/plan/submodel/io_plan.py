@@ -7,9 +7,10 @@ from functools import cache
 import numpy as np
 
 from pliant.arrays import Float, Int
+from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.cost import Disk
 from pliant.ir.program import FULL, Run
-from pliant.plan.submodel.shape import BITS, FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 
 TOLERANCE_S = 1e-9  # sums of rounded seconds: a nanosecond is no overspending
 

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 
 from pliant.arrays import Int
-from pliant.plan.submodel.shape import FULL_BITS, LOWEST_BITS, PLANES, StoreShape
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS, PLANES
+from pliant.plan.submodel.shape import StoreShape
 
 # "first": what most submodels read first, in one fixed order (`hold_in_order`). "shards": whole shards of one
 # bitwidth, bottom layer first (the paper's). "planes": the same, plane by plane within a layer. "base": the

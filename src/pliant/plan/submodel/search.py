@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.ir.cost import Budget, CostTable
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
@@ -17,7 +18,7 @@ from pliant.plan.submodel.plan_options import OURS as OURS
 from pliant.plan.submodel.plan_options import PAPER as PAPER
 from pliant.plan.submodel.plan_options import PlanOptions as PlanOptions
 from pliant.plan.submodel.preload_set import held_bytes
-from pliant.plan.submodel.shape import FULL_BITS, LOWEST_BITS, StoreShape
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import io_reserve
 from pliant.plan.submodel.submodel import (
     Cut,

@@ -3,14 +3,10 @@
 from dataclasses import dataclass
 
 from pliant.errors import BudgetError
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.coding.shard_order import file_offsets, file_places, file_tiers
-
-FULL_BITS = 32  # a shard in the checkpoint's own precision, whatever that is
-PLANES = 6
-BITS = (1, 2, 3, 4, 5, 6, FULL_BITS)
-LOWEST_BITS = 2  # below two bits a submodel answers at random (STI 5.4.3 starts at 2)
 
 
 @dataclass(frozen=True, slots=True)

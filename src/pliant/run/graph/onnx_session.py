@@ -23,6 +23,7 @@ from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.rewrite.coder import Coder
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, ShapeError, ValueNeeded
+from pliant.ir.bitwidths import PLANES
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -48,7 +49,6 @@ from pliant.run.graph.ports import (
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.packed_weights import SharedWeights
-from pliant.store.coding.quantize import BITS
 
 if TYPE_CHECKING:
     from pliant.run.graph.step_profile import Profile
@@ -83,15 +83,15 @@ class ModelOptions:
             raise InputError(
                 f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
             )
-        is_known = type(self.weights) in (int, str) and self.weights in ("fp32", *range(1, BITS + 1))
+        is_known = type(self.weights) in (int, str) and self.weights in ("fp32", *range(1, PLANES + 1))
         if not is_known:
-            raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {BITS}.")
+            raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {PLANES}.")
         if self.compute not in get_args(Precise):
             raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
         if self.compute == "int8" and self.weights == "fp32":
             raise InputError(
-                f"int8 products take coded weights, not fp32; give weights=1 to {BITS} as well "
-                f"({BITS} is the most faithful)."
+                f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
+                f"({PLANES} is the most faithful)."
             )
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 import numpy as np
 
 from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.kernels.runtime.jit import Library
@@ -18,8 +19,6 @@ from pliant.models.tokenizer import Encoded
 from pliant.run.submodel.preload_buffer import PreloadBuffer
 from pliant.settings import thread_count
 from pliant.store.read import Store
-
-FULL_BITS = 32
 
 
 class Engine:

@@ -11,14 +11,13 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.executable.encoder_stages import Encoder
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
 from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.run.execute import Do, Lanes, execute
 from pliant.store.read import Extent, Store, aligned_buffer
-
-FULL_BITS = 32
 
 
 def _leading(mask: int) -> int:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
-from pliant.plan.submodel.shape import FULL_BITS
 from pliant.store.read import Store
 
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from pliant.arrays import Float32, UInt8, UInt16, UInt32
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import PLANES
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, SliceGeometry, slice_geometry
 from pliant.models.spec import ModelSpec, Precision
 from pliant.store.coding.cut_slices import LINEARS, column_group_starts, cut
 from pliant.store.coding.planes import pack_planes
-from pliant.store.coding.quantize import BITS, Fitted, Quantizer, fit, to_bfloat16
+from pliant.store.coding.quantize import Fitted, Quantizer, fit, to_bfloat16
 
 MAX_ROWS = (1 << 16) // GROUP_COLUMNS  # an outlier's offset is 16 bits: row * 16 + column
 
@@ -89,7 +90,7 @@ def encode_layer(
     codes[is_kept] = 0
     planes = pack_planes(codes.reshape(-1, GROUP_ROWS, GROUP_COLUMNS))
     return EncodedLayer(
-        planes.reshape(BITS, spec.n_heads, geometry.plane_bytes),
+        planes.reshape(PLANES, spec.n_heads, geometry.plane_bytes),
         to_precision(slices, spec.precision).reshape(spec.n_heads, -1).view(np.uint8),
         _resident(spec, geometry, layer, fitted, slices, is_kept),
         fitted.code.mean,
@@ -105,8 +106,8 @@ def relative_errors(weights: Float32[np.ndarray, " n"], fitted: Fitted) -> tuple
     spread = float(weights.var(dtype=np.float64)) * weights.size
     inliers, codes = weights[~fitted.is_outlier], fitted.codes[~fitted.is_outlier]
     errors = []
-    for k in range(1, BITS + 1):
-        miss = inliers - fitted.code.codebooks[k][codes >> (BITS - k)]
+    for k in range(1, PLANES + 1):
+        miss = inliers - fitted.code.codebooks[k][codes >> (PLANES - k)]
         errors.append(float(np.square(miss, dtype=np.float64).sum()) / spread if spread else 0.0)
     return tuple(errors)
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from pliant.arrays import Float32, Int, UInt8
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import PLANES
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, PLANE_GROUP_BYTES
-from pliant.store.coding.quantize import BITS, LEVELS
+from pliant.store.coding.quantize import LEVELS
 
 _BLOCK = 512  # groups at a time, so that the unpacked bits stay in cache
 
@@ -19,12 +20,12 @@ _BLOCK = 512  # groups at a time, so that the unpacked bits stay in cache
 def pack_planes(codes: UInt8[np.ndarray, "groups 32 16"]) -> UInt8[np.ndarray, "6 groups 64"]:
     """Codes 0..63 as six bit-planes. Raises StoreError when a code needs more than six bits."""
     if codes.size and int(codes.max()) >= LEVELS:
-        raise StoreError(f"code {int(codes.max())} does not fit {BITS} bits.")
-    out = np.empty((BITS, len(codes), PLANE_GROUP_BYTES), np.uint8)
+        raise StoreError(f"code {int(codes.max())} does not fit {PLANES} bits.")
+    out = np.empty((PLANES, len(codes), PLANE_GROUP_BYTES), np.uint8)
     for start in range(0, len(codes), _BLOCK):
         columns = codes[start : start + _BLOCK].transpose(0, 2, 1)
-        for q in range(BITS):
-            bits = columns[:, :, _rows_by_position(q)] & np.uint8(1 << (BITS - 1 - q))
+        for q in range(PLANES):
+            bits = columns[:, :, _rows_by_position(q)] & np.uint8(1 << (PLANES - 1 - q))
             words = np.packbits(bits, axis=2, bitorder="little")
             out[q, start : start + _BLOCK] = words.reshape(len(bits), PLANE_GROUP_BYTES)
     return out

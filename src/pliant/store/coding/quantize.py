@@ -9,10 +9,10 @@ import numpy as np
 
 from pliant.arrays import Bool, Float32, Float64, Int, UInt8
 from pliant.errors import StoreError
+from pliant.ir.bitwidths import PLANES
 from pliant.models.word_table import TABLE_BITS, QuantizedTable, pack_codes
 
-BITS = 6
-LEVELS = 1 << BITS
+LEVELS = 1 << PLANES
 LOG_LIKELIHOOD_THRESHOLD = -4.0
 LLOYD_TOLERANCE = 1e-9  # relative fall of the squared error over 64 rounds below which Lloyd has converged
 LLOYD_ROUNDS = 20_000
@@ -35,7 +35,7 @@ class LayerCode:
 
     @property
     def centroids(self) -> Float32[np.ndarray, "64"]:
-        return self.codebooks[BITS]
+        return self.codebooks[PLANES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def fit(values: Float32[np.ndarray, " n"], quantizer: Quantizer = "lloyd") -> Fi
         case _:
             assert_never(quantizer)
     sums, borders = _PrefixSums(order), _borders(order, edges)
-    codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (BITS - k)])) for k in range(1, BITS + 1)}
+    codebooks = {k: to_bfloat16(_means(sums, edges[:: 1 << (PLANES - k)])) for k in range(1, PLANES + 1)}
     del order, sums  # most of the memory this takes
     codes = _cell_codes(values, borders) if quantizer == "lloyd" else _rank_codes(values, is_outlier, mean)
     return Fitted(LayerCode(codebooks, mean, std), codes, is_outlier)
@@ -91,7 +91,7 @@ def outlier_distance(std: float) -> float:
     return std * math.sqrt(max(0.0, 2 * room))
 
 
-def equal_population_edges(n: int, bits: int = BITS) -> Int[np.ndarray, " edges"]:
+def equal_population_edges(n: int, bits: int = PLANES) -> Int[np.ndarray, " edges"]:
     """Where each of 2**bits equally populated cells begins among n sorted weights; the last edge is n.
 
     Rank r falls into cell floor(2**bits r / n); the edges at fewer bits are a subset of these.
@@ -161,7 +161,7 @@ def _rank_codes(
     codes = np.where(values > mean, LEVELS - 1, 0).astype(np.uint8)
     inliers = np.flatnonzero(~is_outlier)
     ranks = np.argsort(values[inliers], kind="stable")
-    codes[inliers[ranks]] = (np.arange(inliers.size, dtype=np.int64) << BITS) // max(1, inliers.size)
+    codes[inliers[ranks]] = (np.arange(inliers.size, dtype=np.int64) << PLANES) // max(1, inliers.size)
     return codes
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from pliant.store.coding.quantize import BITS
+from pliant.ir.bitwidths import PLANES
+from pliant.ir.program import FULL
 from pliant.store.container import BLOCK
 
 BASE_PLANES = 2  # no plan runs a shard with fewer, so these are always read together
-FULL = BITS  # the part after the planes: full fidelity
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
     edges = sorted({0, n_slices, *(w for w in widths if w < n_slices)})
     tiers = [(a, b - a) for a, b in pairwise(edges)]
     narrow, others = tiers[0], tiers[1:]
-    cells = [Cell(q, *narrow) for q in reversed(range(BITS))]
+    cells = [Cell(q, *narrow) for q in reversed(range(PLANES))]
     cells += [Cell(q, *tier) for tier in others for q in range(BASE_PLANES)]
-    for q in range(BASE_PLANES, BITS):
+    for q in range(BASE_PLANES, PLANES):
         cells += [Cell(q, *tier) for tier in (others if q % 2 else reversed(others))]
     return (*cells, Cell(FULL, 0, n_slices))
 
@@ -47,7 +47,7 @@ def file_order(n_slices: int, widths: tuple[int, ...]) -> tuple[Cell, ...]:
 @cache
 def file_places(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """[part][slice]: how many slices of parts stand before it in the file. Neighbours are one read."""
-    places = [[0] * n_slices for _ in range(BITS + 1)]
+    places = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
     for cell in file_order(n_slices, widths):
         for s in range(cell.first, cell.first + cell.count):
@@ -61,7 +61,7 @@ def file_offsets(
     n_slices: int, widths: tuple[int, ...], plane_bytes: int, full_bytes: int
 ) -> tuple[tuple[int, ...], ...]:
     """[part][slice]: the byte where it begins, from the first tensor on; every cell begins on a block."""
-    offsets = [[0] * n_slices for _ in range(BITS + 1)]
+    offsets = [[0] * n_slices for _ in range(PLANES + 1)]
     at = 0
     for cell in file_order(n_slices, widths):
         size = full_bytes if cell.part == FULL else plane_bytes
@@ -86,7 +86,7 @@ def block_bytes(spans: Iterable[tuple[int, int]]) -> int:
 def file_tiers(n_slices: int, widths: tuple[int, ...]) -> tuple[tuple[tuple[int, int, int], ...], ...]:
     """[part]: its cells as (first slice, a mask of its length, place of its first slice)."""
     places = file_places(n_slices, widths)
-    tiers: list[list[tuple[int, int, int]]] = [[] for _ in range(BITS + 1)]
+    tiers: list[list[tuple[int, int, int]]] = [[] for _ in range(PLANES + 1)]
     for cell in file_order(n_slices, widths):
         tiers[cell.part].append((cell.first, (1 << cell.count) - 1, places[cell.part][cell.first]))
     return tuple(map(tuple, tiers))
