@@ -1,4 +1,4 @@
-"""Array types with shapes and dtypes, for annotations: jaxtyping's where it is in use. Knows no array.
+"""Array types with shapes and dtypes, for annotations: jaxtyping's where it is in use.
 
 Importing jaxtyping takes 13 MB and 0.1 s, which a process that only runs a model does not spend: without it
 an annotation such as `Float[np.ndarray, "rows n"]` is its array type. What checks shapes (the tests) imports

@@ -1,4 +1,4 @@
-"""Human units in and out: `200ms`, `1MB`. Knows nothing of what is measured."""
+"""Parse and format human units: `200ms`, `1MB`."""
 
 import re
 

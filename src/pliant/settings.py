@@ -1,4 +1,4 @@
-"""What the process's surroundings decide: the folders, the number of threads, the environment of children.
+"""Settings from the environment: folders, the number of threads, the environment of child processes.
 
 No other module reads the environment. Everything is read when it is asked for and nothing is kept, so that a
 changed affinity or variable counts for what is opened next.

@@ -1,1 +1,1 @@
-"""One inference over several devices: how they talk, what each runs, who leads, what if one fails."""
+"""One inference over several devices: messages, the share of each member, the primary, failures."""

@@ -1,4 +1,4 @@
-"""Cut examples into batches of like length. Knows token ids, not models or losses."""
+"""Cut examples into batches of like length."""
 
 import random
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Move weights between torch and model directories, in full or compact. Knows no training."""
+"""Move weights between torch and model directories, in full or compact."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Run one training stage over threads, resumably. Knows optimisers and files, not what the loss means.
+"""Run one training stage over threads, resumably.
 
 All randomness of a step is a function of (seed, stage, step), so that a run continued from a saved
 state takes the same steps as one that was never interrupted.

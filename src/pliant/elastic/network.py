@@ -1,4 +1,4 @@
-"""The forward pass of any submodel in torch, differentiable. Knows canonical weights, no data and no loss."""
+"""The forward pass of any submodel in torch, differentiable."""
 
 import math
 from collections.abc import Mapping, Sequence

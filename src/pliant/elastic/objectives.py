@@ -1,4 +1,4 @@
-"""The losses of the three stages of DynaBERT's recipe. Knows submodels, not optimisers or files."""
+"""The losses of the three stages of DynaBERT's recipe."""
 
 import random
 from collections.abc import Iterator

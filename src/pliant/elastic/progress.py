@@ -1,4 +1,4 @@
-"""Show a stretching run as progress bars, one a stage. Knows rich, not torch."""
+"""Show a stretching run as progress bars, one a stage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Order heads and FFN neurons so that leading slices matter most. Knows no training.
+"""Order heads and FFN neurons so that leading slices matter most.
 
 DynaBERT (Hou et al. 2020), section 2.1: the importance of a head or neuron is the size of the loss's
 first-order change when it is removed, that is |dL/dg| of a factor g = 1 on its output.

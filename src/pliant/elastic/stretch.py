@@ -1,7 +1,6 @@
 """Make a fine-tuned, elastic model of a BERT-family directory: tune, reorder, distil, tune again.
 
-DynaBERT (Hou et al. 2020), the recipe of section 2, without data augmentation. Knows the order of the
-stages; what each does is said by the modules it calls.
+DynaBERT (Hou et al. 2020), the recipe of section 2, without data augmentation.
 """
 
 import json

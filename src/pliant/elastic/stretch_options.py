@@ -1,4 +1,4 @@
-"""What `pliant stretch` is told: paths, sizes and rates in one value. Knows no torch."""
+"""The options of `pliant stretch`: paths, sizes and rates."""
 
 from dataclasses import dataclass
 from pathlib import Path

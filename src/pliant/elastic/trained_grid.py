@@ -1,4 +1,4 @@
-"""Measure accuracy over the n x m grid, as a table and JSON. Knows no training and no files."""
+"""Measure accuracy over the n x m grid, as a table and JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

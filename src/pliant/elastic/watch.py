@@ -1,4 +1,4 @@
-"""Who is told how a stretching run goes. Knows nothing of screens or torch."""
+"""Callbacks that report the progress of a stretching run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Values that every layer shares: graphs, programs, costs, curves, devices, endpoints."""
+"""Values that every room shares: graphs, programs, costs, curves, devices, endpoints."""

@@ -1,4 +1,4 @@
-"""What steps cost and when they run: one cost model for every planner. Knows no planner and no clock."""
+"""The cost model of all planners: what steps cost and when they run."""
 
 from collections import deque
 from collections.abc import Collection, Mapping

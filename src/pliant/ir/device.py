@@ -1,4 +1,4 @@
-"""What one device was measured to do. Knows the numbers and how to look between them, not how to measure."""
+"""The measured costs of one device, and interpolation between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

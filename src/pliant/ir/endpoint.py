@@ -1,6 +1,6 @@
-"""What a router chooses among: anything that answers a request and says how long it will take.
+"""The protocol of endpoints: answer a request, and estimate how long the answer will take.
 
-Knows no implementation: a local session, a cluster and a remote node are three of them.
+A local session, a cluster and a remote node are three implementations.
 """
 
 from collections.abc import Mapping

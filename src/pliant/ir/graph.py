@@ -1,4 +1,4 @@
-"""A model as a graph of operators over typed tensors. Knows no file format, kernel or memory."""
+"""A model as a graph of operators over typed tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

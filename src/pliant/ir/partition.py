@@ -1,4 +1,4 @@
-"""Who takes which heads, rows and columns of every layer (Hepti 4.2). Knows no model, device or time."""
+"""A partition: which device takes which heads, rows and columns of every layer (Hepti 4.2)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Inputs and outputs as a user sees them: a name, a type, dimensions that may be open. Knows no graph."""
+"""Inputs and outputs as a user sees them: a name, a type, dimensions that may be open."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The narrow waist: what is to be done, in which order, on which lane. Knows no kernel, file or clock."""
+"""Programs: steps in lanes, each with the earlier steps that it waits for."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""A program as stable text, for people and golden files. Knows nothing of costs or times."""
+"""A program as stable text, for people and golden files."""
 
 from pliant.ir.program import Program, Step
 

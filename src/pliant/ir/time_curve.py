@@ -1,4 +1,4 @@
-"""Time against input length as straight pieces: minima, differences, fits. Knows no device and no clock.
+"""Piecewise-linear time curves over the input length: minima, differences, fits.
 
 Every operation is exact at every integer length (up to rounding): what counts is breakpoints, not samples.
 """

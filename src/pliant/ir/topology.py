@@ -1,4 +1,4 @@
-"""What devices and the links between them are able to do, as numbers. Knows no model, socket or clock."""
+"""The capabilities of devices and of the links between them, as numbers."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The version of the kernel generators: a hash of this package's source. Knows no kernel."""
+"""The version of the kernel generators: a hash of this package's source."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""The content hash of a model's files, by which devices tell whether they hold the same model."""
+"""The content hash of a model's files, by which devices check that they hold the same model."""
 
 import contextlib
 import os

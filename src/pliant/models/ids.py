@@ -1,4 +1,4 @@
-"""Check numbers that name rows of a model's tables: token ids and token types."""
+"""Check that token ids and token types lie within a model's tables."""
 
 import numpy as np
 

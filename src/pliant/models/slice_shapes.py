@@ -1,4 +1,4 @@
-"""How a layer is cut into slices and groups (STI Table 1). Knows sizes and offsets, no weights and no files.
+"""How a layer is cut into slices and groups (STI Table 1).
 
 A slice is one attention head plus 1/M of the FFN neurons. It holds four matrices, in this order,
 each as [K, N] (input rows by output columns), zero-padded to whole groups of 32 rows by 16 columns:

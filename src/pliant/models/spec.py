@@ -1,4 +1,4 @@
-"""What a BERT-family model is: its dimensions and its head. Knows nothing of files, weights or kernels."""
+"""The specification of a BERT-family model: its dimensions and its head."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Turn text into token ids and types. Knows the tokenizer file and the model's limits, not its weights."""
+"""Turn text into token ids and types."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A word-embedding table kept in 6-bit codes. Knows how to read rows, not how the codes were chosen."""
+"""A word-embedding table kept in 6-bit codes."""
 
 from dataclasses import dataclass
 

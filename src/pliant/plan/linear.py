@@ -1,4 +1,4 @@
-"""Linear and integer programs from arrays, solved by HiGHS. Knows nothing of what they mean."""
+"""Linear and integer programs from arrays, solved by HiGHS."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The CPU's clock rate from a chain of operations that take one cycle each. Knows no model.
+"""The CPU's clock rate from a chain of operations that take one cycle each.
 
 What a machine tells may be its nominal rate (a virtual one told 2.45 GHz and ran at 3.24); some tell none.
 """

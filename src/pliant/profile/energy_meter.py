@@ -1,4 +1,4 @@
-"""Joules that this machine says it has spent: RAPL's counters, or a hwmon energy counter. Decides nothing.
+"""Read the joules that this machine has spent: RAPL's counters, or a hwmon energy counter.
 
 RAPL counts a package's energy in `/sys/class/powercap` (often readable by root alone), hwmon in
 `/sys/class/hwmon/*/energy*_input`; both in microjoules. Counters wrap; a reading says so by its range.

@@ -1,4 +1,4 @@
-"""Measure the forms operators can run in, once each, and keep the times. Knows no layout and no operator.
+"""Measure the forms operators can run in, once each, and keep the times.
 
 What runs is given as a callable; times lie in one file a device, thread count and version of the kernels.
 """

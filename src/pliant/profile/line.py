@@ -1,4 +1,4 @@
-"""A line through read times: latency and bandwidth. Knows no file and no clock."""
+"""Fit a line to read times: latency and bandwidth."""
 
 from collections.abc import Mapping, Sequence
 

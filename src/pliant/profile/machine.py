@@ -1,4 +1,4 @@
-"""What the system tells of itself: CPU model, clock rate. Knows no model and measures nothing."""
+"""The CPU model and clock rate that the system reports."""
 
 import platform
 from dataclasses import dataclass

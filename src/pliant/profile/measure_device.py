@@ -1,4 +1,4 @@
-"""Measure what a device does with layers of one shape (STI 5.2). Knows no cache, no plan and no kernel.
+"""Measure what a device does with layers of one shape (STI 5.2).
 
 Every repeat visits all that is measured once, so that a machine that drifts drifts for all alike.
 """

@@ -1,4 +1,4 @@
-"""Keep device profiles as JSON, one file a device and model shape. Knows no way to measure one."""
+"""Keep device profiles as JSON, one file a device and model shape."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The memory a process may use and what of it is free, by the machine and by control groups.
+"""The memory that this process may use and what of it is free, by the machine and by control groups.
 
 Files of groups: Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
 """

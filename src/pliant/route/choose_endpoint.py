@@ -1,4 +1,4 @@
-"""The decision (CRIME eq. 5, 6, 8, 9): the candidate that costs least. Knows no link and no clock."""
+"""The decision (CRIME eq. 5, 6, 8, 9): the candidate that costs least."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a router wants done besides answering: pings, broadcasts, probes. Decides nothing."""
+"""The tasks of a router besides answering: pings, broadcasts, probes."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""What computing and sending cost a battery (CRIME 4.4, eq. 8 and 9), as data with their sources.
-
-Knows no meter (profile/energy_meter.py) and no choice.
-"""
+"""The energy that computing and sending take from a battery (CRIME 4.4, eq. 8 and 9), with sources."""
 
 from dataclasses import dataclass
 

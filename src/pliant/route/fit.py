@@ -1,6 +1,6 @@
-"""A device's own time against length, from what its latest inferences took (CRIME 4.1, 4.3.2).
+"""Fit a device's own time against input length, from its latest inferences (CRIME 4.1, 4.3.2).
 
-Knows no clock: it is told (length, seconds) one by one. The paper's plain least squares over a sliding
+Observations are given as (length, seconds), one at a time. The paper's plain least squares over a sliding
 window is kept (`FitSettings(is_robust=False)`); what stands beside it survives outliers, follows a change
 of load within a few inferences, and says something before it has seen much.
 """

@@ -1,4 +1,4 @@
-"""What nodes say of their model and software in the headers of every message, and whether they fit."""
+"""The identity headers of messages between nodes: model and software version, and whether they match."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What nodes say to each other, as text in headers and bodies, and Figure 7's bytes. Sends nothing.
+"""The messages between nodes as text in headers and bodies, and their sizes (CRIME Figure 7).
 
 Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
 ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.

@@ -1,4 +1,4 @@
-"""What a node tells about itself: its curve, on whom it depends, and when it said so. Knows no transport."""
+"""A node's advert: its curve, the nodes that it depends on, and its stamp."""
 
 import re
 from dataclasses import dataclass

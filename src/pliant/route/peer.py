@@ -1,4 +1,4 @@
-"""What a router knows of one successor: its link, its word, and whether to believe it. Chooses nothing."""
+"""A router's view of one successor: its link, its advert, and whether to trust it."""
 
 from collections import deque
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How much of a round trip's distance from the usual is still there a while later. Knows no link, no clock.
+"""How much of a round trip's deviation from the usual persists after a given time.
 
 Some links change with every packet, some stay as they are for a second, some for minutes. What the last trip
 says about the next is learned by the time between them, and asked by it.

@@ -1,4 +1,4 @@
-"""Times that are no straight line, as the fewest straight pieces within a tolerance. Knows no measurement."""
+"""Fit times that are no straight line by the fewest straight pieces within a tolerance."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

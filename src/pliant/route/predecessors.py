@@ -1,4 +1,4 @@
-"""Who asks this node, where broadcasts reach them, and what each was told last. Knows no curve of its own."""
+"""The nodes that send requests here, their broadcast addresses, and what each was told last."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

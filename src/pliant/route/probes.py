@@ -1,4 +1,4 @@
-"""When a device that looks slower than it was is tried with an input of no one's. Knows no other device.
+"""When to probe a device that looks slower than before, with an input that no request needs.
 
 Nothing else would show that it has recovered: inputs go elsewhere.
 """

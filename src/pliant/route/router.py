@@ -1,4 +1,4 @@
-"""One node's decisions for one model, from what happens to it (CRIME 4). Knows no clock, network or thread.
+"""One node's decisions for one model, from what happens to it (CRIME 4).
 
 The same object runs in a node and in the simulator: it is told of every event with the time of it
 (`now_s`, monotonic seconds), and says where an input goes (`choose`), what a predecessor is told (`tell`)

@@ -1,4 +1,4 @@
-"""What a router is told once: windows, thresholds, waits. `paper` gives CRIME's own. Decides nothing."""
+"""The settings of a router: windows, thresholds, waits. `paper` gives CRIME's own."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Accuracy against time: the ways one endpoint can answer, and which of them a request gets. Knows no model.
+"""Trade accuracy against time: the ways in which one endpoint can answer, and the one for a request.
 
 The best accuracy there is; under a deadline the best that meets it, and where none does, the least time,
 flagged; with a floor and no deadline the least time among ways at least that accurate.

@@ -1,4 +1,4 @@
-"""The time to a successor and back, T_rtt + S(n)/B (CRIME eq. 2, 4.3.1). Knows no clock and no socket.
+"""The time of a transfer to a successor and back, T_rtt + S(n)/B (CRIME eq. 2, 4.3.1).
 
 No clocks are compared: the time away, by this device's clock, less the time that the successor says it spent,
 by its own, is what the network took. Two clocks that differ by any offset give the same; a drift of 100

@@ -1,4 +1,4 @@
-"""This node's requests at one upstream: what the next one waits for there, and how many at once pay."""
+"""This node's requests at one upstream: the wait of the next one, and how many at once pay."""
 
 from dataclasses import dataclass
 from typing import final

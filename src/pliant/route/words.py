@@ -1,4 +1,4 @@
-"""A node's word from its ways to answer: the least of their curves, and the nodes that it depends on."""
+"""Make a node's advert from its ways to answer: the least of their curves, and its dependencies."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""The memory of intermediate tensors, for programs that run in turns. Knows no program."""
+"""The memory of intermediate tensors, for programs that run in turns."""
 
 from typing import final
 

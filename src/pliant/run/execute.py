@@ -1,4 +1,4 @@
-"""Run a program on real threads, one a lane. Knows no kernel and no file: `Do` says how each work is done."""
+"""Run a program on real threads, one a lane; `Do` says how each work is done."""
 
 import os
 import time

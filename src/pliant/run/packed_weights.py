@@ -1,4 +1,4 @@
-"""Constants in the form kernels want, made once and shared by all images of a model. Knows no kernel."""
+"""Constants in the form kernels want, made once and shared by all images of a model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import final

@@ -1,4 +1,4 @@
-"""Told by the system that memory is short. Knows Linux's pressure stall information, not who gives way."""
+"""Callbacks on memory pressure, from Linux's pressure stall information."""
 
 import os
 import select

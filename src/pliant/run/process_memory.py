@@ -1,4 +1,4 @@
-"""Memory: what the process holds, and one budget that several sessions share. Knows no model."""
+"""The memory of this process, and one budget that several sessions share."""
 
 import resource
 from pathlib import Path

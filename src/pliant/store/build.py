@@ -1,4 +1,4 @@
-"""Build a store from a checkpoint: written under a temporary name, then renamed. Knows no kernels."""
+"""Build a store from a checkpoint: written under a temporary name, then renamed."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Lay out and write safetensors files whose tensors begin on disk blocks. Knows bytes, not what they mean.
+"""Lay out and write safetensors files whose tensors begin on disk blocks.
 
 safetensors allows no holes, so gaps are U8 tensors named `pad.*`, and the header is padded with spaces.
 """

@@ -1,4 +1,4 @@
-"""A layer of a store as plain float32 matrices at any of its bitwidths. Knows no kernel and no run."""
+"""A layer of a store as plain float32 matrices at any of its bitwidths."""
 
 from dataclasses import dataclass
 

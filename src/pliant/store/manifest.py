@@ -1,4 +1,4 @@
-"""What a store's manifest.json says, and how it is read and replaced. Knows no tensors.
+"""The manifest.json of a store, and how it is read and replaced.
 
 The manifest is JSON. Its `check` is the SHA-256 of itself with `check` empty, in compact form, so that a
 flipped bit in a size, a hash or an importance is an error and not a wrong answer.

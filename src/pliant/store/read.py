@@ -1,4 +1,4 @@
-"""Read runs of shards past the page cache into the caller's memory, each slice checked. Knows no plans.
+"""Read runs of shards past the page cache into the caller's memory, each slice checked.
 
 Opening reads the manifest and the small files; weights are read run by run. `os.preadv` and XXH3 both
 release the GIL, so a reading thread leaves the computing one alone.

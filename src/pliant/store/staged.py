@@ -1,4 +1,4 @@
-"""A directory written beside its place and named when it is whole. Knows nothing of what is in it."""
+"""Write a directory beside its place, and rename it when it is complete."""
 
 import errno
 import os

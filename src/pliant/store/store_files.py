@@ -1,4 +1,4 @@
-"""Open the store's small files: resident parts, embeddings, head; and verify all of them. Knows no shards."""
+"""Open the store's small files: resident parts, embeddings, head; and verify all of them."""
 
 import mmap
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What worker and primary ask of whatever carries their control messages. Knows no message and no engine."""
+"""The protocol through which workers and primaries exchange control messages."""
 
 from collections.abc import Collection
 from typing import Protocol

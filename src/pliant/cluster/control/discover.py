@@ -1,4 +1,4 @@
-"""Primaries that announce where they listen, and workers that look for them: multicast DNS (RFC 6762, 6763).
+"""Discovery by multicast DNS (RFC 6762, 6763): primaries announce their address, workers look for it.
 
 It admits nobody: an announcement says which key is needed, by a fingerprint, and the key decides.
 """

@@ -1,4 +1,4 @@
-"""A control message as bytes: what it is, who says it, since when. Knows no socket.
+"""The envelope of a control message as bytes: its kind, its sender, the sender's incarnation.
 
 Little-endian: magic (4), version (1), kind (1), the sender's incarnation (8), length of its name (1),
 the name, the body.

@@ -1,4 +1,4 @@
-"""What members of a cluster tell each other, as bytes and back. Knows no socket and no state.
+"""The control messages between members of a cluster, and their encoding as bytes.
 
 A message is one byte, the protocol's version, and a tagged msgpack array. Fields that are not known here, at
 the end of an array, are ignored, and so are kinds that a later version added (see `versions`). What does not

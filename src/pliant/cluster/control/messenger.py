@@ -1,4 +1,4 @@
-"""Control messages between members, and who is silent. Knows neither plans nor tensors.
+"""Send and receive control messages between members, and report members that fall silent.
 
 Its connections are its own: large tensors do not hold up a heartbeat. Every Messenger beats each `beat_s`
 to all it is connected with, on a thread that does nothing else; whoever is not heard for `silence_s`,

@@ -1,4 +1,4 @@
-"""How long a cluster waits for what. Knows no clock."""
+"""The timeouts of a cluster."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What peers answered to numbered questions, kept until whoever asked has waited for it. Sends nothing.
+"""Keep peers' replies to numbered requests until the requesting thread takes them.
 
 Answers that come too late, or to questions that nobody asks about any more, are let go of in time.
 """

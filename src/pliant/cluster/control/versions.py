@@ -1,4 +1,4 @@
-"""Which versions of the wire formats work together, so that a cluster can be updated a device at a time.
+"""Which versions of the wire formats are compatible, so that a cluster can be upgraded device by device.
 
 Each format (control messages, their envelope, data frames) has a version number. The next version may append
 fields and add kinds; members ignore what they do not know. A change that the version before cannot work with,

@@ -1,4 +1,4 @@
-"""The partition that a user asked for: the planner's, of one mode, equal, CoEdge's. Predicts nothing."""
+"""Choose the partition that a user asked for: the planner's, one mode's best, equal shares, or CoEdge's."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Why a plan and no other, in sentences: each mode's time and its terms, memory, how far from the best.
+"""Explain a plan in sentences: each mode's time and its terms, memory, distance from the bound.
 
 Chooses nothing: what it tells of the other modes is what the planner would find if it were asked for them.
 """

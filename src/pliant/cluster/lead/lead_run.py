@@ -1,6 +1,6 @@
-"""One inference led by the primary: each segment announced ahead, its input kept until it is whole here.
+"""Lead one inference: announce each segment ahead, and keep its input until its output is complete.
 
-Knows no partition's reason: `Steer` decides, one boundary ahead and off the critical path.
+`Steer` chooses the plan, one segment boundary ahead and off the critical path.
 """
 
 from collections.abc import Callable, Collection, Mapping

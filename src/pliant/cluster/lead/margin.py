@@ -1,4 +1,4 @@
-"""What a plan has to save to be chosen: bounds learnt from what a cluster's own runs took. Pure: no clock.
+"""The saving that a plan must promise to be chosen: bounds learnt from the cluster's own runs. Pure.
 
 A plan over several devices waits for all of them, so an error of the prediction costs it more than it costs
 one device. It is chosen where a bound on its time, and not only its prediction, is below what the best single

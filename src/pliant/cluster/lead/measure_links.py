@@ -1,4 +1,4 @@
-"""Round-trip times and bandwidths between members, over the connections that inference uses. Knows no model.
+"""Measure round-trip times and bandwidths between members over the connections that inference uses.
 
 Every member runs `measure_links` at once. A pair exchanges small messages, then a few larger ones each way,
 timed by the first of the two alone; each member is in one pair at a time, so pairs do not share an interface.

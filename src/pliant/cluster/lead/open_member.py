@@ -1,4 +1,4 @@
-"""Members put together: threads, kernels, connections and the state machines that use them. Decides nothing.
+"""Assemble a member: threads, kernels, connections and the state machines that use them.
 
 The environment is not read here: keys, addresses and folders are given.
 """

@@ -1,4 +1,4 @@
-"""The state of a cluster as its primary tells it: members, plan, runs and faults. Asks nobody."""
+"""The state of a cluster as its primary reports it: members, plan, runs and faults."""
 
 from dataclasses import dataclass
 

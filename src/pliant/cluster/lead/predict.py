@@ -1,4 +1,4 @@
-"""What a partition should take by the one cost model, and what links showed beside it. Decides nothing."""
+"""Predict the time of a partition by the cost model, with links corrected by what runs showed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The primary's side of the control messages: who may join, who holds which plan, who is at fault.
+"""The primary's side of the control messages: admission of members, the plans they hold, faults.
 
 Leads no run (see `lead`) and decides nothing about partitions (see `steer`).
 """

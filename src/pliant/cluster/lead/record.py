@@ -1,4 +1,4 @@
-"""What all members ran as one program with one span a step, to stand beside the prediction. Knows no plan."""
+"""Join the spans of all members into one measured program, to compare with the prediction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a primary remembers of its runs, to tell those who ask. Any thread may call any of it."""
+"""A primary's log of its runs, for status requests. Thread-safe."""
 
 from collections import deque
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Which plan runs next: solves and loads beside the run, as what is known of devices and links moves.
+"""Choose the next plan: solve and load it beside the run, as observed devices and links change.
 
 Decides by `adapt` on what `known` says; solves by a function it is given; asks `Primary` to have plans held.
 """

@@ -1,4 +1,4 @@
-"""Devices and links of a cluster, measured as its primary asks for it (Hepti 4.1). Keeps nothing."""
+"""Measure the devices and links of a cluster at its primary's request (Hepti 4.1)."""
 
 from collections.abc import Collection
 

@@ -1,4 +1,4 @@
-"""Where a device keeps the tensors of a layer while it runs. Knows regions and views, no kernel and no peer.
+"""The memory in which a device keeps the tensors of a layer while it runs.
 
 A port whose regions lie side by side in one tensor is a block of rows of one array, so most of what is made,
 sent and received is never copied. Where a port reads other columns than were made here, its own share is

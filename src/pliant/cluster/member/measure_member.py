@@ -1,4 +1,4 @@
-"""What this device can do with one model, from the stages it would run in a cluster. Knows no peer.
+"""Measure this device on one model, with the stages that it would run in a cluster.
 
 Stages of one layer are run in shares from the smallest to the whole, in all three modes. Every round visits
 each of them once: a device that drifts drifts for all alike, and weights come from memory, as in a run.

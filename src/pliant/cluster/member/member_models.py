@@ -1,4 +1,4 @@
-"""What one device holds of all models that plans need: stages and weights. Knows no peer and no run."""
+"""The stages and weights that one device holds for the models of its plans."""
 
 from collections.abc import Callable, Collection
 from typing import final

@@ -1,4 +1,4 @@
-"""Parts of layers, compiled once for all layers, and their weights, packed once. Knows no partition."""
+"""Compile parts of layers once for all layers, and pack their weights once."""
 
 import time
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""One member's part of a run: its stages, its exchanges, and notes of what they took. Knows no plan's reason.
+"""Perform one member's part of a run: its stages, its exchanges, and a record of their times.
 
 The primary and the workers run this same code; only who says which segment comes next differs.
 """

@@ -1,4 +1,4 @@
-"""A plan that a member holds ready: its model, its partition, its own stages. Knows no peer and no run."""
+"""A plan that a member holds ready to run: its model, its partition, its own stages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

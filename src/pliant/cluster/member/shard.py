@@ -1,4 +1,4 @@
-"""One device's side of a partition: its stages, ready to run, and its tensors. Knows no peer and no clock."""
+"""One device's share of a partition: its stages, ready to run, and its tensors."""
 
 from collections.abc import Collection, Mapping
 from typing import final

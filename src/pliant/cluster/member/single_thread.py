@@ -1,4 +1,4 @@
-"""A member's own steps in the order in which one thread runs them. Knows no time, no socket and no kernel.
+"""The order in which a single thread runs a member's own steps.
 
 A message that another thread sends or takes costs two hand-offs, some 0.4 ms where cores are idle. A layer's
 stages wait for its messages anyway, so the thread that computes also sends what it made, and then takes what

@@ -1,4 +1,4 @@
-"""A worker: offers itself to a primary, holds the plans it is given and runs its part of each run.
+"""A worker: it registers with a primary, holds the plans it receives and runs its part of each run.
 
 Decides nothing about partitions and knows no other worker but by name.
 """

@@ -1,4 +1,4 @@
-"""Activations as they travel: float32, float16, or int8 with a scale a row. Knows no socket and no tensor.
+"""Encode activations for the wire: float32, float16, or int8 with a scale a row.
 
 float16 keeps 11 bits, int8 steps of 1/127 of a row's largest magnitude; both are exact on zeros.
 """

@@ -1,4 +1,4 @@
-"""What a member of a cluster asks of a network: tagged tensors, point to point. Knows no engine, no model."""
+"""The protocol of data engines: send and receive tagged tensors, point to point."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Data connections through torch.distributed, in a child process that may die. Knows no torch itself.
+"""The gloo engine: data connections through torch.distributed, in a child process that may die.
 
 Gloo ends the process of whoever receives a longer message than it posted, and accepts a shorter one in
 silence; so each member's rank lives in a process of its own (`gloo_child`), which agrees on every length

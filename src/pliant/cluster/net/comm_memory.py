@@ -1,4 +1,4 @@
-"""Members of a cluster in one process: the engine of tests and of simulated clusters. Uses no network."""
+"""The in-memory engine: members of a cluster in one process, for tests and simulated clusters."""
 
 from threading import Lock
 

@@ -1,4 +1,4 @@
-"""Data connections over ZeroMQ: the default engine. Knows no control message and takes no decision.
+"""The default engine: data connections over ZeroMQ.
 
 Every member listens on one PULL socket and connects one PUSH socket to each peer. Measured on loopback
 (bench/comm.py): long messages in pieces, each handed over without another copy.

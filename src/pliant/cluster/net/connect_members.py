@@ -1,4 +1,4 @@
-"""How members of a plan come to reach each other, by engine. Knows no plan and sends no tensor."""
+"""Connect the members of a plan to each other, by engine."""
 
 import os
 import socket

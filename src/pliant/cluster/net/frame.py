@@ -1,4 +1,4 @@
-"""A data message as frames: a head, the sender's name, the note, a piece of the payload. Knows no socket.
+"""A data message as frames: a header, the sender's name, a note, a piece of the payload.
 
 Byte order is little-endian. The head is magic (4), version (1), length of the name (1) and of the note
 (2), then epoch, segment, step, the length of the whole payload and where this piece begins (8 each). All

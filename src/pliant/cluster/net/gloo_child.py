@@ -1,4 +1,4 @@
-"""The process that torch.distributed lives in: one member's rank. Knows heads and payloads, no tags.
+"""The child process in which torch.distributed runs: one member's rank.
 
 Run as a script by `comm_gloo`. Every message is two: a head of fixed length that holds the payload's
 length, then the payload, posted at exactly that length; so Gloo never meets one of another size. Heads

@@ -1,4 +1,4 @@
-"""The key of a cluster: one CURVE key pair in a file that every member holds. Knows no socket.
+"""The key of a cluster: one CURVE key pair in a file that every member holds.
 
 The file is a ZeroMQ certificate (`zmq.auth` reads it). Whoever has it may join, under any name.
 """

@@ -1,4 +1,4 @@
-"""Messages that arrived and threads that wait for them. Knows epochs and peers, no network."""
+"""Messages that have arrived, and the threads that wait for them."""
 
 import time
 from collections import deque

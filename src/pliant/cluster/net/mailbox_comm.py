@@ -1,4 +1,4 @@
-"""What members of every engine share: messages wait in a mailbox until a lane takes them. Sends nothing."""
+"""The part that all engines share: messages wait in a mailbox until a lane takes them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Memory that two processes share, cut into blocks by one of them. Knows no message."""
+"""Memory that two processes share, divided into blocks by one of them."""
 
 import mmap
 import os

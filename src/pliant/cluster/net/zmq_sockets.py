@@ -1,4 +1,4 @@
-"""ZeroMQ as a cluster uses it: every socket keyed, encrypted and bounded. Knows no message.
+"""Open ZeroMQ sockets as a cluster uses them: keyed, encrypted and bounded.
 
 Each member is CURVE server and client with the cluster's one key pair. A connection is admitted (ZAP,
 ZeroMQ RFC 27) only if the other side proves that it holds the same secret key; raw bytes, other

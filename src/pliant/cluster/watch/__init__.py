@@ -1,1 +1,1 @@
-"""What the primary sees of devices and links."""
+"""The primary's view of devices and links."""

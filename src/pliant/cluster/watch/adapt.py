@@ -1,4 +1,4 @@
-"""Whether a plan that runs still fits what is seen, and whether another pays. Pure: no clock, no socket.
+"""Decide whether the running plan still fits what is observed, and whether another pays. Pure.
 
 A plan is made of a picture of devices and links (Hepti 4.1, Table 1a). Run time redraws the picture; where
 the two differ by more than a threshold, or in who is there or has memory, the partition is solved again.

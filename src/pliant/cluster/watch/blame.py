@@ -1,4 +1,4 @@
-"""Who is at fault when a segment fails, from what was reported. Knows no socket and waits for nothing."""
+"""Decide which member is at fault when a segment fails, from the members' reports."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping

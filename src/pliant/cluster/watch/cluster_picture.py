@@ -1,6 +1,6 @@
-"""What is known of a cluster: its devices and links as measured, and as runs have shown them since.
+"""The devices and links of a cluster, as measured and as later runs have shown them.
 
-Knows no plan's reason; asks devices and links to be measured, by `survey`, and keeps what they say.
+`survey` measures the devices and links; this module keeps the results.
 """
 
 from collections.abc import Callable, Collection, Mapping

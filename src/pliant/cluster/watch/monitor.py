@@ -1,4 +1,4 @@
-"""Who is in the cluster: what each offered, when it was at fault, what memory it has. Sends nothing."""
+"""The members of a cluster: what each offered, when it was at fault, what memory it has."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""The picture of devices and links moved by what a segment showed. Pure: no clock, no socket."""
+"""Update the picture of devices and links by what a segment showed. Pure."""
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet

@@ -1,4 +1,4 @@
-"""When what runs no longer tell of counts as it was measured: nothing else would show that it recovered.
+"""Back-off before an excluded device or link is trusted again.
 
 Pure: no clock. Time in which nothing runs does not count.
 """

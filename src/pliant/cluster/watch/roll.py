@@ -1,4 +1,4 @@
-"""Who of a cluster is heard, who fell silent, who came back: decided from what came when. Knows no socket."""
+"""Track which members of a cluster are heard, which fell silent, and which came back."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar

@@ -1,8 +1,8 @@
-"""Ahead of time: a compiled graph as objects, a weights file and C source that needs no Python to run.
+"""Compile a graph ahead of time: objects, a weights file and C source that needs no Python to run.
 
 The directory holds `kernels/*.o` for the target, `NAME.c` (the table), `NAME.h`, `NAME.map` (what is
-exported), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMakeLists.txt`, and
-`libNAME.so` where a C compiler for the target is at hand. Knows no session and no pool.
+exported), `NAME.safetensors` (weights, mapped at run time), `example.c`, `CMakeLists.txt`, and `libNAME.so`
+where a C compiler for the target is at hand.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A compiled graph as a directory: `program.json`, `weights.safetensors`, `kernels/*.o`. Knows no session.
+"""A compiled graph as a directory: `program.json`, `weights.safetensors`, `kernels/*.o`.
 
 Weights are memory-mapped when it is opened; kernels and weights are checked against their hashes.
 """

@@ -1,7 +1,4 @@
-"""What every compiled form on disk shares: kernel objects, the weights file, and a draft that is renamed.
-
-Knows no table and no format around them.
-"""
+"""Files of every compiled form: kernel objects, weights, and the draft directory that is renamed."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

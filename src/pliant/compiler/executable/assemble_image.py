@@ -1,7 +1,4 @@
-"""Every tensor's place for a lowered graph: what a session loads and ahead-of-time output prints.
-
-Knows sizes and lifetimes, no addresses and no rules; nothing is allocated or packed here.
-"""
+"""Place every tensor of a lowered graph: the image that a session loads and ahead-of-time output prints."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

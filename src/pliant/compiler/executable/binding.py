@@ -1,4 +1,4 @@
-"""An encoded program in memory: arguments and table, pointed at addresses. Knows no owner of memory."""
+"""Bind an encoded program to memory: write addresses into its arguments and its table."""
 
 import ctypes
 from collections.abc import Mapping

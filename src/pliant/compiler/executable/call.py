@@ -1,4 +1,4 @@
-"""What lowering makes of a graph: calls of kernels on named tensors. Knows no address and no thread.
+"""The result of lowering a graph: calls of kernels on named tensors.
 
 A `Call` is one entry of a native table before memory exists: its argument structure names tensors where
 the entry will hold addresses. A session fills the addresses in; ahead of time a linker does.

@@ -1,6 +1,6 @@
-"""An image as plain numbers: argument bytes, the places in them that hold addresses, and table rows.
+"""Encode an image as numbers: argument bytes, the positions of addresses in them, and table rows.
 
-A session fills the addresses in, a directory keeps them, and C source prints them. Knows no address.
+A session fills the addresses in, a directory keeps them, and C source prints them.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """A store's model as compiled graphs over one arena: embedding, layers of any width, head.
 
-Knows where resident parameters lie. Where the compressed weights lie, and which of them have arrived, is the
-caller's business: it says so by `place` and `set_bits`.
+Where the compressed weights lie, and which of them have arrived, is the caller's business: it says so by
+`place` and `set_bits`.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A part of a layer becomes an image by its shapes alone. Knows no split, no layer and no file."""
+"""Compile a part of a layer to an image, from its shapes alone."""
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image

@@ -1,4 +1,4 @@
-"""A graph lowered by the rules, with every tensor's place. Knows the rules, no addresses."""
+"""Lower a graph by the rules and place every tensor."""
 
 from pliant.compiler.executable.assemble_image import Image as Image
 from pliant.compiler.executable.assemble_image import Place as Place

@@ -1,4 +1,4 @@
-"""An executable as stable text: its calls, the place of every tensor, and the arena. Knows no address."""
+"""An executable as stable text: its calls, the place of every tensor, and the arena."""
 
 from collections.abc import Iterator
 

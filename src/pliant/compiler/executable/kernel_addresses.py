@@ -1,4 +1,4 @@
-"""Addresses of an image's kernels, compiled or from the cache. Knows no session and no memory."""
+"""Addresses of an image's kernels, compiled or from the cache."""
 
 import time
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Place tensors with lifetimes in one block of memory. Knows sizes and steps, not what the tensors hold."""
+"""Place tensors with lifetimes in one block of memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

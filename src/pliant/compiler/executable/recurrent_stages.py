@@ -1,4 +1,4 @@
-"""A recurrent model's graph as a form for up to so many steps. Knows rules by operator, no weights."""
+"""Compile a recurrent model's graph for up to a given number of steps."""
 
 from pliant.compiler.executable.assemble_image import assemble
 from pliant.compiler.executable.call import Target

@@ -1,4 +1,4 @@
-"""Graphs compiled once and bound many times: a stage is one native call. Knows no weights, no model."""
+"""Graphs compiled once and bound many times: a stage is one native call."""
 
 from collections.abc import Mapping
 from typing import final

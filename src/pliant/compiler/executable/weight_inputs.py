@@ -1,4 +1,4 @@
-"""Weights as inputs of graphs: descriptors of slices, biases, norms, and where each stands. Knows no file."""
+"""Weights as inputs of graphs: descriptors of slices, biases and norms, and the place of each."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Pass `attention`: softmax(scale * Q K^T + mask) V becomes one `FusedAttention`; scores are never stored.
+"""Pass `attention`: fuse softmax(scale * Q K^T + mask) V into one `FusedAttention` that stores no scores.
 
 Q, K, V and the mask are read in place through views of what they were cut, reshaped and transposed from,
 and the output is written in the order of dimensions that a transpose brings it to. Contract: equal within

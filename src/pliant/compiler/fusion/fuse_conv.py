@@ -1,4 +1,4 @@
-"""Pass `conv`: a convolution takes what is added to it and its activation along.
+"""Pass `conv`: fuse a convolution with the addition and the activation that follow it.
 
 Conv, then Add of a tensor of the result's shape, then one of Relu, Clip, LeakyRelu, HardSigmoid, HardSwish,
 Sigmoid, Tanh, Gelu, Swish, x * sigmoid(x) or x * hardsigmoid(x), become one `FusedConv`. Contract: equal

@@ -1,4 +1,4 @@
-"""Pass `gelu`: what exporters write for GELU becomes `Gelu`.
+"""Pass `gelu`: replace what exporters write for GELU by one `Gelu`.
 
 Contract: equal to the written form within rounding. Whatever the order of its products, a chain of
 element-wise operators from x to y is GELU when it has GELU's values; they are compared at sample points.

@@ -1,4 +1,4 @@
-"""Pass `int8`: what onnxruntime writes for a dynamically quantized product becomes two nodes.
+"""Pass `int8`: replace what onnxruntime writes for a dynamically quantized product by two nodes.
 
 DynamicQuantizeLinear, MatMulInteger, Cast, Mul by both scales, and what follows a product (see fuse_matmul)
 become `DynamicQuantizeRows`, once for all products of a tensor, and `QuantizedMatMul`. Contract: the same

@@ -1,4 +1,4 @@
-"""Pass `maps`: trees of element-wise operators become one `Map`, a single pass over memory.
+"""Pass `maps`: fuse trees of element-wise operators into one `Map`, a single pass over memory.
 
 Contract: the same values, but that half floats are rounded once, at the end. Only what one node reads, at
 its own size, is drawn into it, so nothing is computed twice. Runs last: what other passes look for is gone.

@@ -1,4 +1,4 @@
-"""Pass `matmul`: a product takes its bias, its activation or what is added to it along.
+"""Pass `matmul`: fuse a product with its bias, its activation and the addition that follows it.
 
 MatMul or Gemm, then Add of a row, then Gelu, Relu or Tanh, or else Add of a tensor of the result's shape,
 become one `FusedMatMul`. Operands that are views of other tensors (transposed, sliced) are read in place.

@@ -1,4 +1,4 @@
-"""Pass `norm`: layer norm and RMS norm written in primitives become one node each.
+"""Pass `norm`: fuse layer norm and RMS norm written in primitives into one node each.
 
 Contract: equal within rounding. Recognised over the last axis, with or without scale and shift.
 """

@@ -1,4 +1,4 @@
-"""Pass `rotary`: rotary embedding as exporters write it becomes one `FusedRotary`.
+"""Pass `rotary`: fuse rotary embedding as exporters write it into one `FusedRotary`.
 
 x * cos + concat(-x[half:], x[:half]) * sin, perhaps of x's first columns only, with the others concatenated
 behind. x is read in place through views. Contract: equal within rounding; float32; rank 4.

@@ -1,4 +1,4 @@
-"""Pass `scales`: a product takes weights that are integers or half floats as they are stored.
+"""Pass `scales`: let a product read weights that are stored as integers or half floats.
 
 MatMul, Gemm or FusedMatMul of rows with (codes - zero) * scale, constants all of them (compile.affine),
 become `ScaledMatMul` (see compile.lower.scaled_matmul), which makes float32 of a block of codes just before

@@ -1,7 +1,4 @@
-"""Solve a problem part by part: what no open choice connects is independent, equal parts are solved once.
-
-Knows names and seconds; the solver is given.
-"""
+"""Solve a layout problem by its independent components; equal components are solved once."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The best layouts there are, as an integer program (HiGHS). Knows no heuristic."""
+"""The optimal layouts, as an integer program (HiGHS)."""
 
 from math import isfinite
 

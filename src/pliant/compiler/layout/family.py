@@ -1,4 +1,4 @@
-"""What the schedule knows of a kind of operator: forms, and the node that runs in one. Knows no kind.
+"""The interface of a family of operators to the scheduler: its forms, and the nodes that run in a form.
 
 Tensors of a node that can have a layout are its inputs that are no constants, and its outputs.
 """

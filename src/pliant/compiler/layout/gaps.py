@@ -1,4 +1,4 @@
-"""Gaps between rows that would share the sets of a cache: a layout by rule. Knows products, measures nothing.
+"""Put gaps between rows that would share the sets of a cache.
 
 Rows that lie a multiple of 4 KB apart meet in one set of an L1 cache, and a product reads a few of them side
 by side. Contract: equal outputs; only tensors change that a product makes and only products read as rows.

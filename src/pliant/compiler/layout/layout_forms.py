@@ -1,4 +1,4 @@
-"""Every layout each tensor may have and every form each operator may run in (FluidML 3). Measures nothing.
+"""Enumerate the layouts of every tensor and the forms of every operator (FluidML 3).
 
 `candidates(graph)` is the problem without times; `keys` says what would have to be measured to know them,
 the same for equal operators; `priced` puts the times in.

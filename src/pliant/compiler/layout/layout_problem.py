@@ -1,7 +1,4 @@
-"""The choice of layouts as a value: operators, the layouts they can run with, and what each costs.
-
-Knows names and seconds only; where the seconds come from and what a layout means is others' business.
-"""
+"""The layout problem as a value: operators, the layouts they can run with, and the cost of each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

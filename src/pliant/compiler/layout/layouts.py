@@ -1,7 +1,7 @@
 """Layouts as permutations: "0231" puts dimension 0 outermost, then 2, 3, and 1 innermost.
 
 A tensor in a layout is the dense tensor of the permuted shape; with a "+" behind, its rows have a gap of a
-cache line, so that rows of 4 KB do not share the sets of the cache. Knows shapes, no operator.
+cache line, so that rows of 4 KB do not share the sets of the cache.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""Operators whose tensors follow one another's layout: element-wise ones, reductions, and moves.
+"""Forms of operators whose tensors share a layout: element-wise operators, reductions, and moves.
 
 An axis becomes the place where the layout put it; constants are permuted before the run.
-Know no time.
 """
 
 from collections.abc import Mapping, Sequence

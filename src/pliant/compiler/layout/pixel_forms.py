@@ -1,6 +1,6 @@
-"""Convolutions that step over gaps between pixels: depthwise ones, and those that are products of pixels.
+"""Forms of convolutions that can read gaps between pixels: depthwise ones, and products of pixels.
 
-A layout with a gap has its channels last and the gap behind them. Know no time.
+A layout with a gap has its channels last and the gap behind them.
 """
 
 from dataclasses import replace

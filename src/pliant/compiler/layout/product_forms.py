@@ -1,7 +1,6 @@
 """Forms of matrix products and attention: operands read through strides, results written through them.
 
 A result whose rows are innermost is the product of the transposed operands in the other order.
-Know no time.
 """
 
 from collections.abc import Mapping, Sequence

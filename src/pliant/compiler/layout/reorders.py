@@ -1,4 +1,4 @@
-"""The nodes that bring a tensor from one layout to another. Knows layouts, no schedule."""
+"""The nodes that convert a tensor from one layout to another."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Cut a graph into longest sequences (FluidML 3, Algorithms 1 and 2). Knows data flow, no layouts."""
+"""Cut a graph into longest sequences (FluidML 3, Algorithms 1 and 2)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

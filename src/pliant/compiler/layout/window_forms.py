@@ -1,7 +1,6 @@
 """Forms of convolutions and pools: channels first or last, and images with rows and columns exchanged.
 
 An image of exchanged axes is convolved by the exchanged kernel, which is a constant made before the run.
-Know no time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Passes over a graph that leave its outputs as they are: one pass a file. Knows no kernel or memory."""
+"""Passes over a graph that preserve its outputs, one pass a file."""

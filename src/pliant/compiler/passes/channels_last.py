@@ -1,4 +1,4 @@
-"""Pass `channels_last`: convolutions and what lies between them work on images with channels last.
+"""Pass `channels_last`: run convolutions and the operators between them with channels last.
 
 There a convolution's input is a matrix already, pooling and every tail run along channels. Images are
 transposed where they enter and leave such a region; element-wise operators, pooling and concatenation

@@ -1,4 +1,4 @@
-"""Step `weights`: products with a constant matrix take it in k-bit codes, as the store would keep it.
+"""Step `weights`: keep constant matrices of products in k-bit codes, as a store does.
 
 MatMul, Gemm, FusedMatMul and ScaledMatMul become `PlaneMatMul`, or for int8 `QuantizeRows`, once for all
 products of a tensor, and `PlaneMatMulInteger` (see compile.lower.plane_matmul); bias, activation and residual

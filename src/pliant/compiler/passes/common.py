@@ -1,4 +1,4 @@
-"""Pass `common`: of nodes that compute the same from the same, one is kept.
+"""Pass `common`: merge nodes that compute the same value (common subexpressions).
 
 Contract: operators are functions of their inputs, but for those that draw numbers. Constants count as
 the same when they are the same array, or small and equal.

@@ -1,6 +1,6 @@
-"""Pass `dead`: nodes whose outputs nobody reads are dropped, and unread outputs lose their names.
+"""Pass `dead`: drop nodes whose outputs are not read, and the names of unread outputs.
 
-Contract: what reaches an output is unchanged. Knows which optional outputs are always made, no meaning.
+Contract: what reaches an output is unchanged.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Pass `batch_norm`: a batch norm behind a convolution goes into its weights and bias.
+"""Pass `batch_norm`: fold a batch norm behind a convolution into the convolution's weights and bias.
 
 Contract: equal within rounding; weights, bias and all of the norm are constants; float32; the convolution
 has no other reader.

@@ -1,4 +1,4 @@
-"""Step before the passes: weights stored as integers or half floats are turned into float32 once, or never.
+"""Step before the passes: convert weights stored as integers or half floats to float32 once, or never.
 
 What (codes - zero) * scale makes of a constant (compile.affine) was made again in every run. Now a lookup
 (Gather along the first axis) picks rows of the codes and scales those; a product keeps the nodes, which pass

@@ -1,7 +1,6 @@
-"""Pass `identities`: nodes whose output is one of their inputs, unchanged, are dropped.
+"""Pass `identities`: drop nodes whose output is one of their inputs, unchanged.
 
-Contract: equal values for equal inputs (x + 0 turns -0 into 0, which are equal). Knows when an operator
-does nothing, not what it would do otherwise.
+Contract: equal values for equal inputs (x + 0 turns -0 into 0, which are equal).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Pass `winograd`: 3x3 convolutions that gain from it are marked for Winograd's F(4x4, 3x3).
+"""Pass `winograd`: mark 3x3 convolutions that gain from Winograd's F(4x4, 3x3).
 
 It multiplies a quarter as often, for four times the weights: enough tiles must share them. Contract: equal
 within rounding, about twice that of plain sums; constant weights; layouts are chosen already.

@@ -1,4 +1,4 @@
-"""The list of passes and how they are run. Knows their names and order, none of their rules.
+"""The ordered list of passes, and the function that runs them.
 
 A pass is a function `Graph -> Graph` in a file of its own: the graph it returns is valid, computes the same
 outputs, and is the same object when nothing was found. Passes can be switched off by name.

@@ -1,4 +1,4 @@
-"""Pass `pads`: a Pad that views read stands before the transposes that it stood behind.
+"""Pass `pads`: move a Pad that views read in front of the transposes before it.
 
 Contract: the same elements; no more transposes than before. A transpose between a product and what it reads
 is a view (see `views`), but not where a Pad lies behind it: an exporter's unfold pads a transposed image and

@@ -1,4 +1,4 @@
-"""Pass `pushes`: a transpose moves past element-wise operators where fewer of them are left then.
+"""Pass `pushes`: move transposes past element-wise operators where fewer of them remain.
 
 Contract: the same values; no more transposes than before. Two operands transposed alike become one
 transposed result; a transpose moves on towards others that it then merges with (pass `transposes`). One

@@ -1,4 +1,4 @@
-"""Pass `reshapes`: chains of Reshape, Squeeze, Unsqueeze and Flatten become one Reshape of the first input.
+"""Pass `reshapes`: merge chains of Reshape, Squeeze, Unsqueeze and Flatten into one Reshape.
 
 Contract: the same bytes under the same final shape.
 """

@@ -1,4 +1,4 @@
-"""Pass `transposes`: a transpose of a transpose is one, or none.
+"""Pass `transposes`: merge a transpose of a transpose into one, or none.
 
 Contract: the same elements in the same order.
 """

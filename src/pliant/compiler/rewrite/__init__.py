@@ -1,1 +1,1 @@
-"""What passes are written with: patterns, rewriting, views."""
+"""Building blocks of passes: patterns, rewriting, views."""

@@ -1,7 +1,7 @@
-"""Weights stored as integers or half floats: (codes - zero) * scale + offset, as nodes of a graph say it.
+"""Recognise weights stored as integers or half floats: (codes - zero) * scale + offset.
 
 Exporters and quantizers write Cast, Sub, Mul, or DequantizeLinear by tensor, axis or block, over a constant,
-with reshapes and transposes between. Knows these operators' meaning, nothing of who reads the weights.
+with reshapes and transposes between.
 """
 
 from collections.abc import Callable, Mapping

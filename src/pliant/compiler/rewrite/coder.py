@@ -1,4 +1,4 @@
-"""Weight matrices of a model in k-bit codes, each coded once. Knows no graph and no kernel."""
+"""Encode weight matrices of a model in k-bit codes, each matrix once."""
 
 import weakref
 from collections.abc import Callable, Hashable

@@ -1,4 +1,4 @@
-"""An order of execution that needs less memory at a time. Knows data flow and sizes, no kernel.
+"""Find an order of execution with a lower peak of memory.
 
 Contract: the same nodes in another order that respects data flow, or the graph itself where greed finds none
 that lowers the peak.

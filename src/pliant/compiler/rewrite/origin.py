@@ -1,4 +1,4 @@
-"""What nodes of a simplified graph were in the model, and what their calls move. Knows no pass by name.
+"""Trace nodes of a simplified graph to the model's nodes, and count the bytes that their calls move.
 
 Passes keep the names of tensors that stay: what a node came from is all that stood, in the model's graph,
 between the tensors it reads and those it makes.

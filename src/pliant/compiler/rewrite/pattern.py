@@ -1,4 +1,4 @@
-"""Questions that passes ask of a graph's neighbourhoods. Knows no pattern of its own."""
+"""Queries over a graph's neighbourhoods, shared by passes."""
 
 from collections.abc import Mapping
 

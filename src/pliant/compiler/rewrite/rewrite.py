@@ -1,4 +1,4 @@
-"""A graph with other nodes in it. Knows how to keep a graph valid, no reason to change one."""
+"""Replace nodes of a graph and keep it valid."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

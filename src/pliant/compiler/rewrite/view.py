@@ -1,4 +1,4 @@
-"""A tensor seen through other strides: what reshapes, transposes and slices make of it. Knows no kernel."""
+"""A strided view of a tensor: the result of reshapes, transposes and slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

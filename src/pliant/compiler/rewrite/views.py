@@ -1,4 +1,4 @@
-"""Follow a tensor back through operators that move nothing but strides. Knows no kernel.
+"""Follow a tensor back through operators that only change strides.
 
 A chain of reshapes, transposes, slices, splits, expands and regular gathers is one view of the tensor it
 starts from. On the way a dimension may be several runs that no stride joins: an unfold's windows are.

@@ -1,4 +1,4 @@
-"""FusedAttention, softmax(scale * Q K^T + mask) V, and FusedRotary. Knows meanings, no kernel's insides.
+"""Lower FusedAttention, softmax(scale * Q K^T + mask) V, and FusedRotary.
 
 FusedAttention(q, k, v, mask?), float32, with attributes `q_view`, `k_view`, `v_view`, `mask_view` (see
 compile.view): [batch, head, row, column], columns contiguous; `scale`; `is_causal` and `shift` (row t sees

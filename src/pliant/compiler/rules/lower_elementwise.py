@@ -1,4 +1,4 @@
-"""Lower element-wise operators, and chains of them: one pass over memory each. Knows no formula."""
+"""Lower element-wise operators, and chains of them: one pass over memory each."""
 
 from collections.abc import Sequence
 from functools import partial

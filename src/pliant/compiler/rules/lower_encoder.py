@@ -1,4 +1,4 @@
-"""Operators of the local engine's graphs (models.encoder_graph). Knows their meaning, no loop.
+"""Lower the operators of pliant's own encoder graphs (models/encoder/encoder_graph.py).
 
 CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), float32: a [rows, K] (of any
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).

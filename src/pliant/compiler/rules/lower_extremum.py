@@ -1,4 +1,4 @@
-"""Lower ArgMax and ArgMin. Knows ONNX's attributes, no loop."""
+"""Lower ArgMax and ArgMin."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Lower softmax and the normalisations. Knows ONNX's operators, no loop.
+"""Lower softmax and the normalisations.
 
 float32 rows go to kernels of their own, where a schedule says so through `x_view` and `y_view` (see
 compile.view), [..., row, column]; everything else is reductions and maps, in float32 for the half

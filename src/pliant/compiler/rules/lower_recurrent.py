@@ -1,6 +1,6 @@
 """Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that has the time loop inside.
 
-Knows ONNX's attributes and the order of its gates; what a cell does is the kernel's. With the attribute
+Gates are in ONNX's order. With the attribute
 `extent`, of pliant's own graphs, one sequence may have fewer steps than its tensors.
 """
 

@@ -1,4 +1,4 @@
-"""Lower reductions along axes. Knows ONNX's operators and their formulas, no loop."""
+"""Lower reductions along axes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

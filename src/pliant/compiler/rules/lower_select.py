@@ -1,4 +1,4 @@
-"""Operators that choose, mark or number elements: top k, one-hot, triangles, constants known from shapes."""
+"""Lower operators that select, mark or number elements: top k, one-hot, triangles, shape constants."""
 
 from collections.abc import Mapping
 from functools import partial

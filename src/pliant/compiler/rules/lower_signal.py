@@ -1,4 +1,4 @@
-"""Operators on signals and matrices: running sums, Fourier transforms, determinants. Know no loop."""
+"""Lower operators on signals and matrices: running sums, Fourier transforms, determinants."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""ONNX's element-wise operators as expressions. Knows their formulas, no kernel and no shape."""
+"""ONNX's element-wise operators as expressions."""
 
 from collections.abc import Callable, Mapping
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Calls of the float32 kernels over rows. Knows no operator and no graph."""
+"""Calls of the float32 kernels over rows."""
 
 from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Ref
 from pliant.kernels.rows import rowwise

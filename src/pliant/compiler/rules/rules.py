@@ -1,4 +1,4 @@
-"""Which rule lowers which operator. Knows the families by name, none of their kernels."""
+"""The table of lowering rules, by operator."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""Accuracy of every trained submodel at uniform bits, measured on labelled examples. Chooses no submodel.
+"""Accuracy of every trained submodel at uniform bits, measured on labelled examples.
 
 What enters a layer depends only on the layers run before it: submodels of one width share the layers that
 they begin with, so that each is run once an example (14 layers instead of 21 for a model of six).

@@ -1,4 +1,4 @@
-"""Labelled inputs, the engine's state between layers, and what an answer is worth. Chooses nothing."""
+"""Labelled inputs, the engine's state between layers, and the score of an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

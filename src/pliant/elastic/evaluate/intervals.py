@@ -1,4 +1,4 @@
-"""Accuracy and F1 with intervals, and differences of two systems on the same examples. Knows no model."""
+"""Accuracy and F1 with intervals, and differences of two systems on the same examples."""
 
 from dataclasses import dataclass
 from math import sqrt

@@ -1,7 +1,4 @@
-"""The paper's ablation (STI 5.2): one shard at full fidelity, all others at the lowest bits.
-
-Knows one engine whose store offers both fidelities. Plans nothing and draws nothing.
-"""
+"""The paper's ablation (STI 5.2): one shard at full fidelity, all others at the lowest bits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The encoder and its derivative in numpy float32, several inputs at a time. Knows no store and no score.
+"""The encoder and its derivative in numpy float32, several inputs at a time.
 
 Inputs of a batch are laid one after another, [tokens of all, hidden]; only attention, pooling and
 normalising a row look at more or less than one token, so nothing is padded. BLAS does the work.

@@ -1,4 +1,4 @@
-"""Tables of importance beside each other, in characters and as a picture. Knows not how they were made."""
+"""Print and draw tables of importance beside each other."""
 
 from pathlib import Path
 

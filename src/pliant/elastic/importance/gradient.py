@@ -1,7 +1,4 @@
-"""What full fidelity of a shard is worth to first order: one forward and one backward pass for all shards.
-
-Knows the store's weights and labelled examples; runs no kernel and needs no engine.
-"""
+"""First-order gain of each shard at full fidelity: one forward and one backward pass for all shards."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Fused attention: softmax(scale * q k^T + mask) v without the score matrix. Knows strides, no weights.
+"""Fused attention: softmax(scale * q k^T + mask) v without the score matrix.
 
 Vector lanes are query rows. A unit is a head and a block of up to `block_rows` rows: its queries are
 transposed into scratch, so that scores come out as [key][row] (a broadcast of k times vectors of q),

@@ -1,4 +1,4 @@
-"""Masks on a block of scores in scratch: added, or later keys hidden. Knows no heads and no softmax."""
+"""Masks on a block of scores in scratch: added, or later keys hidden."""
 
 from collections.abc import Callable, Sequence
 from math import e as euler

@@ -1,4 +1,4 @@
-"""The steps of attention for one head and one block of query rows. Knows scratch, nothing of heads or units.
+"""The steps of attention for one head and one block of query rows.
 
 Scratch, in floats for T tokens, D columns of a key and E of a value (both filled up to a multiple of 16 with
 zeros), B rows in the largest block, R rows in this one:

@@ -1,4 +1,4 @@
-"""Rotary embedding of rows: columns turned in pairs by given cosines and sines. Knows strides, no model."""
+"""Rotary embedding of rows: columns turned in pairs by given cosines and sines."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""The activation of a GEMM's epilogue, over columns of C that are in cache still. Knows no products."""
+"""The activation in a GEMM's epilogue, on columns of C that are still in cache."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Turn nested bit-planes into float32 weights inside a kernel. Knows planes and tables, no matrix or file.
+"""Turn nested bit-planes into float32 weights inside a kernel.
 
 A group is 32 rows x 16 columns of codes; plane q of a group is 16 u32, one a column. Row v = 4w + b has its
 bit at 8b + (w ^ q) for planes 0 to 3, so within byte b of a column's word a nibble woven from the first four

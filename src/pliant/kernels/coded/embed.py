@@ -1,4 +1,4 @@
-"""Sum rows of embedding tables into activations, decoding 6-bit codes on the way. Knows no tokenizer.
+"""Sum rows of embedding tables into activations, decoding 6-bit codes on the way.
 
 A unit is one token. Its row is table[id] of each part: the word by `ids`, the position by its place,
 the type by `types`. Columns go eight at a time on every ISA, one byte of a bit-plane.

@@ -1,7 +1,4 @@
-"""Fill scratch with a block of B as float32: planes decoded, full fidelity upcast, outliers put in place.
-
-Knows one column group at a time; nothing of A and C.
-"""
+"""Fill scratch with a block of B as float32: planes decoded, full fidelity upcast, outliers put in place."""
 
 import ctypes
 from collections.abc import Sequence

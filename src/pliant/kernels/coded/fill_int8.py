@@ -1,7 +1,7 @@
 """Fill scratch with a column group of B in steps of int8: bytes [K/4][16][4], or int16 [K/2][16][2].
 
-Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C
-by `remainders`. Knows one column group at a time.
+Bytes hold at most `int8_form(isa).weight` steps; what an outlier has beyond is counted here and added to C by
+`remainders`.
 """
 
 from functools import partial

@@ -1,7 +1,7 @@
 """GEMM over the slices of a layer: C = activation(A @ B + bias + residual), B full fidelity or bit-planes.
 
-B's planes are decoded one block of a column group at a time into scratch, outliers put in place, and all
-rows of A multiplied with it: the float32 matrix never exists. Knows addresses and sizes, no models or plans.
+B's planes are decoded one block of a column group at a time into scratch, outliers put in place, and all rows
+of A multiplied with it: the float32 matrix never exists.
 """
 
 from functools import partial

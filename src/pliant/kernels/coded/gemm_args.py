@@ -1,4 +1,4 @@
-"""What a GEMM is told: the C structures of a slice and of one GEMM. Knows no kernel."""
+"""The arguments of a GEMM: the C structures of a slice and of one GEMM."""
 
 import ctypes
 

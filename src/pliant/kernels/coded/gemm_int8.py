@@ -1,7 +1,7 @@
 """GEMM on integers: activations rounded by row, weights in the int8 steps of a layer's codebook.
 
 C = activation((Aq @ Bq) * row scale * step + outliers' remainders + bias + residual); the integer sums are
-exact. Knows addresses and sizes, nothing of models.
+exact.
 """
 
 import ctypes

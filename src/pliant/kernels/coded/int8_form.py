@@ -1,4 +1,4 @@
-"""How integers stand in the int8 GEMM of each ISA, and why. Numbers only."""
+"""The layout of integers in the int8 GEMM of each ISA, and its reasons."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One row of A times column groups: weights are decoded in registers and never stored. Knows one row only.
+"""One row of A times column groups: weights are decoded in registers and never stored.
 
 Decoding is bound by the number of instructions, so the row's values are laid out once, each repeated to a
 vector, in scratch: a multiplication then takes them from memory without a broadcast of its own.

@@ -1,4 +1,4 @@
-"""The register tile of a GEMM: a few rows of A times one or three column groups of B. Knows no codes."""
+"""The register tile of a GEMM: a few rows of A times one or three column groups of B."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""The register tile of the int8 GEMM: rows of integers times one column group, scales and epilogue applied.
-
-Knows no codes and no outliers.
-"""
+"""The register tile of the int8 GEMM: integer rows times one column group, then scales and epilogue."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

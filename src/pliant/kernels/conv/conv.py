@@ -1,7 +1,6 @@
 """Convolution as a matrix product of image blocks, laid out in scratch, with packed weights; float32.
 
 A unit is a block of output pixels of one image and group times some panels of 16 output channels.
-Knows addresses and sizes, no graph.
 """
 
 from dataclasses import dataclass

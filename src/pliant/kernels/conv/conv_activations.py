@@ -1,4 +1,4 @@
-"""Activations a convolution ends in. Knows vectors and two parameters, no convolution."""
+"""The activations in a convolution's epilogue."""
 
 from collections.abc import Callable
 from math import inf

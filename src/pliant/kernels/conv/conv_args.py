@@ -1,4 +1,4 @@
-"""What a convolution is told: its C structure and its compile-time form. Knows no kernel."""
+"""The arguments of a convolution: its C structure and its compile-time form."""
 
 import ctypes
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Deformable convolution: every tap of every output pixel reads where an offset says, between four pixels.
 
 One product at a time: right for every shape, not fast. Two dimensions, float32, channels first.
-Knows no graph.
 """
 
 import ctypes

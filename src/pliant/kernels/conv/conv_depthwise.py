@@ -1,4 +1,4 @@
-"""Depthwise convolution, channels last, float32: one window of weights for each channel. Knows no graph.
+"""Depthwise convolution, channels last, float32: one window of weights for each channel.
 
 A unit is one output row of one image. Where windows lie inside the image some pixels are done together, so
 that weights are read once for them.

@@ -1,4 +1,4 @@
-"""Lay a block of an image out as rows or columns of a matrix (im2col). Knows taps and borders, no weights.
+"""Lay a block of an image out as rows or columns of a matrix (im2col).
 
 A block is some output pixels times a range of the depth; what lies outside the image is zero.
 """

@@ -1,6 +1,6 @@
-"""What follows the last product of a block that lies in scratch: residual, activation, y's layout.
+"""The epilogue of a convolution's block in scratch: residual, activation, y's layout.
 
-Knows one panel of 16 channels times some pixels, [pixel][16]; no weights and no taps.
+A block is one panel of 16 channels times some pixels, [pixel][16].
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Convolution of bytes with zero points, summed in int32, as they are or scaled to bytes again.
 
-One product at a time: right for every shape, not fast. Channels first; knows no graph.
+One product at a time: right for every shape, not fast. Channels first.
 """
 
 import ctypes

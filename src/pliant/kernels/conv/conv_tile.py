@@ -1,4 +1,4 @@
-"""The register tile of a convolution: a few pixels times 16 output channels. Knows no image and no taps."""
+"""The register tile of a convolution: a few pixels times 16 output channels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

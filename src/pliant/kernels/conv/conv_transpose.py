@@ -1,7 +1,6 @@
 """Gather the products of a transposed convolution: which taps of which input pixels meet an output pixel.
 
 The products themselves, [group][output channel][tap][input pixel], come from a plain convolution's kernel.
-Knows no graph.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Put a convolution's weights into panels of 16 output channels: by numpy, or by a kernel while it runs.
 
-Knows the depth's order (kernel d, h, w, channel); nothing of images.
+The order of the depth is (kernel d, h, w, channel).
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Pooling: one number of every window of an image, for max, average and p-norm. Knows no graph.
+"""Pooling: one number of every window of an image, for max, average and p-norm.
 
 Channels-first images are one plane a unit, vectors along a row of the output where it is float32 and the
 window lies inside; channels-last ones are one output row a unit, vectors along the channels.

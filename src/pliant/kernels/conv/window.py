@@ -1,7 +1,7 @@
 """One spatial dimension of a window over an image, as code: where it starts and which taps lie inside.
 
-Knows no kernel: an argument structure with fields `in_h`, `out_h`, `kernel_h`, `stride_h`, `dilation_h`,
-`pad_h`, `end_pad_h`, and so on for d and w, is enough.
+Works on any argument structure with the fields `in_h`, `out_h`, `kernel_h`, `stride_h`, `dilation_h`,
+`pad_h`, `end_pad_h`, and so on for d and w.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""A 3x3 convolution of stride 1 by Winograd's F(4x4, 3x3), channels last, float32. Knows no graph.
+"""A 3x3 convolution of stride 1 by Winograd's F(4x4, 3x3), channels last, float32.
 
 A unit is some tiles of 4 x 4 output pixels of one image times some panels of 16 output channels: the tiles'
 inputs are transformed into scratch once, each panel multiplies them at 36 places and transforms what comes

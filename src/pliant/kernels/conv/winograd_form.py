@@ -1,4 +1,4 @@
-"""Winograd's F(4x4, 3x3) as matrices, and weights in its form. Knows numbers, no kernel.
+"""Winograd's F(4x4, 3x3) as matrices, and weights in its form.
 
 A tile of 4 x 4 outputs takes 36 products a channel instead of 144. With points 0, +-sqrt(1/2), +-sqrt(2)
 and infinity the error is about twice that of plain summation, where the usual +-1, +-2 has four times it.

@@ -1,4 +1,4 @@
-"""Write LLVM IR as text: typed values, loops and branches. Knows one ISA row, no kernel and no compiler.
+"""Write LLVM IR as text: typed values, loops and branches.
 
     module = Module(isa)
     with module.kernel("scale") as f:

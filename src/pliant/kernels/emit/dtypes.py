@@ -1,4 +1,4 @@
-"""How every element type lies in memory and in registers, and how one becomes another. Knows no kernel.
+"""How every element type lies in memory and in registers, and how one becomes another.
 
 Floats of 16 bits and fewer are computed in float32 and rounded once, when they are stored. Integers of 4
 and 2 bits fill a byte each, as in ml_dtypes; a bool is a byte in memory and a bit in registers.

@@ -1,4 +1,4 @@
-"""Elementary functions of float32 and float64 vectors without a C library. Knows vectors, no kernel.
+"""Elementary functions of float32 and float64 vectors without a C library.
 
 One formula serves both precisions; the number of terms differs. What is not on a transformer's path is
 computed in float64 and rounded. Errors: below 1e-13 relative in float64 and 1e-6 in float32, of sine,

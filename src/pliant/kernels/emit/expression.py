@@ -1,4 +1,4 @@
-"""Element-wise expressions as trees with a text form: what one pass over memory computes. Knows no kernel.
+"""Element-wise expressions as trees with a text form: what one pass over memory computes.
 
     (mul:float32 x0:float32 (sigmoid:float32 (mul:float32 x0:float32 1.702:float32)))
 

@@ -1,7 +1,4 @@
-"""Where instructions are written: typed operations, memory, vectors, loops and branches of one function.
-
-Knows the ISA row and what its module lets it declare; no kernel and no compiler.
-"""
+"""Write one function's instructions: typed operations, memory, vectors, loops and branches."""
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The instruction sets kernels are generated for, as rows of a table. Knows CPUs, nothing of kernels."""
+"""The instruction sets kernels are generated for, as rows of a table."""
 
 import platform
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""A nest of loops whose trip counts and strides are run-time arguments. Knows nothing of what it moves.
+"""A nest of loops whose trip counts and strides are run-time arguments.
 
 One unit is a block of the second-innermost loop, of `m` turns, at one place of the outer loops; the
 innermost loop, of `n` turns, is the kernel's. All strides are in bytes and may be zero or negative.

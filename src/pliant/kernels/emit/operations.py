@@ -1,4 +1,4 @@
-"""The operations of element-wise expressions as IR. Knows typed vectors, no memory and no kernel.
+"""The operations of element-wise expressions as IR.
 
 Every operation is total: dividing an integer by zero gives 0, a shift may be by any amount.
 """

@@ -1,4 +1,4 @@
-"""Where element number i of a strided nest of dimensions is. Knows two arrays of numbers, no kernel."""
+"""Find the offset of element number i in a strided nest of dimensions."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Copy and fill runs of bytes inside a kernel. Knows pointers and lengths, not what the bytes mean."""
+"""Copy and fill runs of bytes inside a kernel."""
 
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value, vector

@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits, one a byte in memory, as float32 and back. Knows bits, no kernel.
+"""Floats of 8 and 4 bits, one a byte in memory, as float32 and back.
 
 Layouts are those of ml_dtypes and of ONNX's float8 types (OCP formats and their FNUZ variants).
 """

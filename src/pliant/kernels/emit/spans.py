@@ -1,4 +1,4 @@
-"""Go over the columns of a row in vectors, with a partial one at its end. Knows no kernel.
+"""Go over the columns of a row in vectors, with a partial one at its end.
 
 A partial vector is read and written element by element, so that nothing beyond the row is touched.
 """

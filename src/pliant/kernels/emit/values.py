@@ -1,4 +1,4 @@
-"""Typed SSA values and how LLVM spells types and constants. Knows nothing of control flow or kernels."""
+"""Typed SSA values and how LLVM spells types and constants."""
 
 import struct
 from dataclasses import dataclass

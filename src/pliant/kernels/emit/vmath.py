@@ -1,4 +1,4 @@
-"""Vector mathematics as IR: exp, tanh, the activations, half floats. Knows vectors of any width, no kernel.
+"""Vector mathematics as IR: exp, tanh, the activations, half floats.
 
 Every function takes vectors (or scalars) of floats and keeps NaN; bounds are absolute unless called
 relative, over all finite float32, and are held by tests against float64.

@@ -1,4 +1,4 @@
-"""Images sampled where a grid of coordinates says (ONNX GridSample). Knows one image layout, no operator.
+"""Images sampled where a grid of coordinates says (ONNX GridSample).
 
 Coordinates are computed in float32. What lies outside is zero, the nearest edge, or reflected at it; a
 coordinate that is no number reads somewhere inside.

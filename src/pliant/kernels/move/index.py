@@ -1,4 +1,4 @@
-"""Kernels that read where integers say: rows by index tuples, elements by an index each. Know no operator.
+"""Kernels that read at integer indices: rows by index tuples, elements by an index each.
 
 A negative index counts from the end. One outside its dimension is an error, as ONNX says: the kernel writes
 it into its own arguments (`Fault`), and goes on with the nearest end, so that nothing outside a tensor is

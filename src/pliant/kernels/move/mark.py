@@ -1,6 +1,6 @@
 """Kernels that write few rows or elements at places given by integers: one-hot marks, cache rows.
 
-A place outside the target is left out: nothing is written there. Know no operator.
+A place outside the target is left out: nothing is written there.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Kernels that copy strided tensors: rows, single elements, one element many times, transposed tiles.
 
-Know element sizes and strides, neither types nor shapes: these are arguments, so that few kernels serve all.
+Element sizes and strides are arguments, so that few kernels serve all types and shapes.
 """
 
 import ctypes

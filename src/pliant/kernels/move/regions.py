@@ -1,4 +1,4 @@
-"""Regions of images pooled to a fixed size by bilinear samples (ONNX RoiAlign). Knows no operator."""
+"""Regions of images pooled to a fixed size by bilinear samples (ONNX RoiAlign)."""
 
 import ctypes
 

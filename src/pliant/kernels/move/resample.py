@@ -1,7 +1,4 @@
-"""Weighted sums of positions along one axis: interpolation whose weights were found before the run.
-
-Knows tables of positions and weights, nothing of how they came about.
-"""
+"""Weighted sums of positions along one axis: interpolation whose weights were found before the run."""
 
 import ctypes
 

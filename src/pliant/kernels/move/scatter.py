@@ -1,4 +1,4 @@
-"""Kernels that write where integers say, alone or combined with what is there. Know no operator.
+"""Kernels that write at integer indices, alone or combined with the previous value.
 
 Updates are applied in order, by one thread, so that repeated indices always give the same bits. An index
 outside its dimension is an error, as in `index`.

@@ -1,4 +1,4 @@
-"""The triangle above or below a diagonal of matrices, zeros elsewhere. Knows bytes, no types."""
+"""The triangle above or below a diagonal of matrices, zeros elsewhere."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Sums of products over any strides, for every number type: slow and general. Knows no operator.
+"""Sums of products over any strides, for every number type: slow and general.
 
 out[o] = alpha * sum over r of the product of all operands at (o, r) + beta * c[o]. Matrix products of
 other types than float32, and what no tile can walk, end here.

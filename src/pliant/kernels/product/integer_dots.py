@@ -1,6 +1,6 @@
 """Lanes of int16 pairs or of four bytes, multiplied and added in int32: by the instruction a CPU has for it.
 
-Knows registers; no matrix. Every sum is exact modulo 2**32.
+Every sum is exact modulo 2**32.
 """
 
 from pliant.kernels.emit.builder import Function

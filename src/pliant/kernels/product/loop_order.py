@@ -1,6 +1,6 @@
 """Sums of products with the row of the result as the innermost loop: order i-k-j, float32, two operands.
 
-The other order, i-j-k, is kernels/product/contract.py; the arguments are the same. Knows no operator.
+The other order, i-j-k, is kernels/product/contract.py; the arguments are the same.
 """
 
 from pliant.kernels.emit.builder import Function, Module

@@ -1,7 +1,7 @@
 """Float32 matrix products: C = activation(alpha * A @ B + bias + residual), batched, with any strides.
 
 The tiles are the local engine's. B comes packed in panels, or a block of it is packed into scratch just
-before its use; A is copied only where its columns are not neighbours. Knows addresses, no operators.
+before its use; A is copied only where its columns are not neighbours.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a float32 matrix product is told: the C structure and its sizes. Knows no kernel."""
+"""The arguments of a float32 matrix product: the C structure and its sizes."""
 
 import ctypes
 from dataclasses import dataclass

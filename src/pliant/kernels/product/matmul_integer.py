@@ -1,7 +1,7 @@
 """Integer products: C = activation(scale * (A @ B) * column scales + bias + residual), or A @ B in int32.
 
 A and B are bytes less their zero points. In which of three forms they are held, `IntegerForm` says; sums are
-exact in int32. Knows addresses, no operators.
+exact in int32.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Bring blocks of strided matrices into the forms that tiles read. Knows strides, no products."""
+"""Bring blocks of strided matrices into the forms that tiles read."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""ONNX's dynamic quantization of a whole tensor, to rows in the form a product takes. Knows no product.
+"""ONNX's dynamic quantization of a whole tensor, to rows in the form a product takes.
 
 Two kernels: `value_range` finds the least and largest of each chunk, `quantize_rows_*` rounds rows by them.
 """

@@ -1,4 +1,4 @@
-"""What a recurrent kernel is told: its C structure and its compile-time form. Knows no kernel."""
+"""The arguments of a recurrent kernel: its C structure and its compile-time form."""
 
 import ctypes
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The cells of LSTM, GRU and RNN: from a step's sums to its state. Knows vectors of units, no products."""
+"""The cells of LSTM, GRU and RNN: from a step's sums to its state."""
 
 from collections.abc import Callable, Sequence
 

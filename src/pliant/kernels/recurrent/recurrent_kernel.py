@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN over whole sequences, the loop over time inside; float32. Knows no graph.
+"""LSTM, GRU and RNN over whole sequences, the loop over time inside; float32.
 
 The inputs' products come from a convolution's kernel; here each step adds the state's products, 16 hidden
 units with all their gates at a time, and applies the cell.

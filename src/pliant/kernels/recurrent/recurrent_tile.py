@@ -1,7 +1,4 @@
-"""The products of a recurrent step: a few sequences' states times the weights of 16 hidden units' gates.
-
-Knows rows and columns, no gates' meaning and no time.
-"""
+"""The products of a recurrent step: a few sequences' states times the weights of 16 hidden units' gates."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,4 @@
-"""Put a recurrent layer's weights and biases gate beside gate: by numpy, or by a kernel while it runs.
-
-Knows blocks of 16 hidden units; nothing of what gates mean.
-"""
+"""Put a recurrent layer's weights and biases gate beside gate: by numpy, or by a kernel while it runs."""
 
 import ctypes
 from dataclasses import dataclass

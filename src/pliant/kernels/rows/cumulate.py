@@ -1,4 +1,4 @@
-"""Running sums and products along one dimension. Know dtypes and strides, no operator."""
+"""Running sums and products along one dimension."""
 
 import ctypes
 

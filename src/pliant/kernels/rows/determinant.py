@@ -1,4 +1,4 @@
-"""Determinants by elimination with the largest pivot, in float64. Know no operator."""
+"""Determinants by elimination with the largest pivot, in float64."""
 
 import ctypes
 

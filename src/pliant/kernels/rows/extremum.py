@@ -1,4 +1,4 @@
-"""The place of the largest or smallest element along one axis. Knows typed strides, no graph."""
+"""The place of the largest or smallest element along one axis."""
 
 import ctypes
 from dataclasses import dataclass

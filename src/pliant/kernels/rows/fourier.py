@@ -1,6 +1,6 @@
 """Discrete Fourier transforms of short signals, by their definition: n * n multiplications.
 
-Knows strides and a table of roots of unity, no operator. Sums are float64.
+Sums are float64.
 """
 
 import ctypes

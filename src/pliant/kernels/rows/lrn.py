@@ -1,4 +1,4 @@
-"""Local response normalisation across channels, float32. Knows contiguous [N, C, inner], no graph."""
+"""Local response normalisation across channels, float32."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""One kernel per element-wise expression: broadcast operands in, a contiguous tensor out. Knows no graph.
+"""One kernel per element-wise expression: broadcast operands in, a contiguous tensor out.
 
 The output is rows of `inner` neighbouring elements; over one row every operand is contiguous or one value,
 which the pattern says, a letter an operand. From row to row operands move by strides of their own.

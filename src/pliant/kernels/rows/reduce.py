@@ -1,4 +1,4 @@
-"""Kernels that reduce a tensor along any of its axes. Knows expressions and strides, no graph.
+"""Kernels that reduce a tensor along any of its axes.
 
     out = post(combine over reduced elements of term(x0, x1)), of x0 the tensor's elements
 

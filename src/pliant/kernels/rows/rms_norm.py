@@ -1,4 +1,4 @@
-"""Rows divided by their root mean square, float32, in one pass. Knows no weights' origin and no model."""
+"""Rows divided by their root mean square, float32, in one pass."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""Kernels over rows of activations: layer norm, softmax, mean, greatest. Knows no weights and no model.
+"""Kernels over rows of activations: layer norm, softmax, mean, greatest.
 
 A unit is one row, except for the last two, where it is MEAN_COLUMNS columns. Rows may be their own output.
 Each `..._ir` defines one kernel, named as its `_NAME`.

@@ -1,4 +1,4 @@
-"""The k largest or smallest elements of rows, best first. Knows nothing of ONNX.
+"""The k largest or smallest elements of rows, best first.
 
 A heap of k pairs (key, index) with the worst at its root takes in element after element and is then
 taken apart: n log k steps at worst. Keys are 64-bit integers in the order of the elements (NaN of

@@ -1,4 +1,4 @@
-"""Aligned numpy memory for kernels. Knows nothing of what is stored in it."""
+"""Aligned numpy memory for kernels."""
 
 import ctypes
 

@@ -1,4 +1,4 @@
-"""A table of kernel calls that one native call walks. Knows addresses and unit counts, no kernels."""
+"""A table of kernel calls that one native call walks."""
 
 import ctypes
 from typing import final

@@ -1,4 +1,4 @@
-"""Compile LLVM IR to ELF objects, alone in a process that ends. Knows llvmlite, nothing else of pliant.
+"""Compile LLVM IR to ELF objects, alone in a process that ends.
 
 Run as a script it reads one JSON request from standard input and writes each object to standard
 output as eight bytes of little-endian length and the bytes. LLVM's 60 MB stay in the child.

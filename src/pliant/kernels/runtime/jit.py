@@ -1,4 +1,4 @@
-"""From IR text to function addresses: compiled in a child process, cached on disk. Knows no kernel."""
+"""From IR text to function addresses: compiled in a child process, cached on disk."""
 
 import hashlib
 import json

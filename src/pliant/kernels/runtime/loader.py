@@ -1,4 +1,4 @@
-"""Load an ELF object into this process and find its functions. Knows x86-64 relocations, no kernels.
+"""Load an ELF object into this process and find its functions.
 
 LLVM could do this too, but its library takes 45 MB of resident memory; a kernel takes a few KB.
 Sources: System V ABI (gABI, chapter 4) and its AMD64 supplement, table 4.9.

@@ -1,4 +1,4 @@
-"""Threads that share the work of kernels and sleep when there is none. Knows tables, not what they do."""
+"""Threads that share the work of kernels and sleep when there is none."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A lock for what threads use in turns, which a forked child finds free. Knows nothing of what it guards."""
+"""A lock that a forked child finds free."""
 
 import os
 import threading

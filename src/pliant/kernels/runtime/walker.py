@@ -1,4 +1,4 @@
-"""The pool's native code: walk a table of kernels, share each one's units, park when idle. Knows no kernel.
+"""The pool's native code: walk a table of kernels, share each one's units, park when idle.
 
 One thread walks; the others help. For every table entry the walker publishes kernel, args, limit and
 grain, then a ticket (sequence number << UNIT_BITS | units left). Whoever lowers the ticket by

@@ -1,4 +1,4 @@
-"""BERT, DistilBERT, RoBERTa and ELECTRA as encoders. Knows what is said of them in spec.py; no file."""
+"""BERT, DistilBERT, RoBERTa and ELECTRA as encoders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

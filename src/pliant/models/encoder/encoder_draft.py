@@ -1,4 +1,4 @@
-"""Part of an encoder as a graph whose weights are named, not read. Knows sizes, no values and no family.
+"""Part of an encoder as a graph whose weights are named, not read.
 
 The same part runs in every layer: its weights are pieces of tensors named without their layer, and become
 arrays when it is bound to one.

@@ -1,4 +1,4 @@
-"""What differs between families of encoders: the way in, the way out, names. Knows no file and no split."""
+"""The interface of an encoder family: its input and output stages, and the names of its weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

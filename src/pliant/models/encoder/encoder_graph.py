@@ -1,4 +1,4 @@
-"""A BERT-family model as graphs: its embedding, a layer at any width, its head. Knows dimensions, no weights.
+"""A BERT-family model as graphs: its embedding, a layer at any width, its head.
 
 Weights are inputs: they belong to the session, which says where they lie. A coded matrix comes as
 `slices`, the descriptors of its slices. Operators are pliant's own (see compile.lower.coded), and those

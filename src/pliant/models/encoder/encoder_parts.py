@@ -1,4 +1,4 @@
-"""The parts of an encoder layer that devices share among them, for any family. Knows no split and no device.
+"""The parts of an encoder layer that devices divide among them, for any family.
 
 Tensors by name: `x` [rows, hidden] enters a layer; `attended` [rows, n * head_dim] is what heads make;
 `partial` and `partial.i` [rows, inner] are products that still have to be added up, bias left out; `h` [rows,

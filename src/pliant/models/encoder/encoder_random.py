@@ -1,4 +1,4 @@
-"""Encoders with random weights: a configuration and a seed are the model. Knows no file but the first.
+"""Encoders with random weights: a configuration and a seed are the model.
 
 Every tensor follows from the seed and its name alone, so that a device makes what it needs and no more.
 """

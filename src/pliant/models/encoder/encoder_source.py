@@ -1,4 +1,4 @@
-"""An encoder to run: its layers, weights by name, and its two ends. Knows no split and no device."""
+"""An opened encoder: its layers, its weights by name, and its input and output stages."""
 
 from dataclasses import dataclass
 from pathlib import Path

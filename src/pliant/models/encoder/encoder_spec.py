@@ -1,4 +1,4 @@
-"""Any transformer encoder as data: its layers, and what their weights are called. Knows no file and no graph.
+"""The specification of any transformer encoder: its layers, and the names of their weights.
 
 Weights have canonical names, the same for every family: `layers.3.query.weight` float32 [out, in] as Hugging
 Face has it, `.bias` [out], and a norm's `.weight` and `.bias`.

@@ -1,4 +1,4 @@
-"""MobileBERT (Sun et al. 2020): trigram embeddings, bottlenecks, several feed forwards. Knows no weights."""
+"""MobileBERT (Sun et al. 2020): trigram embeddings, bottlenecks, several feed forwards."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021) as an encoder: patches in, logits or hidden states out. Knows no weights."""
+"""ViT (Dosovitskiy et al. 2021) as an encoder: patches in, logits or hidden states out."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

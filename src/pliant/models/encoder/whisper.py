@@ -1,4 +1,4 @@
-"""Whisper's encoder (Radford et al. 2023): log-mel in, hidden states out. Knows no weights and no decoder."""
+"""Whisper's encoder (Radford et al. 2023): log-mel in, hidden states out."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

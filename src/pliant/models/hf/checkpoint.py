@@ -1,4 +1,4 @@
-"""Open and write Hugging Face model directories by canonical tensor names. Knows no quantizer or kernel."""
+"""Open and write Hugging Face model directories by canonical tensor names."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Find and read single tensors of safetensors files. Knows the container, not what a tensor means."""
+"""Find and read single tensors of safetensors files."""
 
 import json
 from collections.abc import Mapping

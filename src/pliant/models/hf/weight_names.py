@@ -1,4 +1,4 @@
-"""What Hugging Face calls each weight, per family. Knows names only: no shapes, no files, no values."""
+"""The names of weights in Hugging Face checkpoints, per family."""
 
 from collections.abc import Collection
 

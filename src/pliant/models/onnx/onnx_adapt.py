@@ -1,6 +1,6 @@
-"""Older operators in the newest operators' words: one small adapter for each change of meaning.
+"""Convert older operators to the newest ones: one small adapter for each change of meaning.
 
-Most versions of an operator only took more types; those need nothing. Knows single nodes, no graph.
+Most versions of an operator only took more types; those need nothing.
 """
 
 from collections.abc import Callable, Mapping

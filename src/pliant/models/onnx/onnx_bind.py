@@ -1,4 +1,4 @@
-"""An ONNX model with every dimension a number, as an ir graph. Knows which operators have kernels, no kernel.
+"""An ONNX model with every dimension a number, as an ir graph.
 
 One walk over the nodes does it all: each node's types are inferred at its own opset, what is known is
 folded (so computations on shapes vanish), operators without a kernel are replaced by the function ONNX

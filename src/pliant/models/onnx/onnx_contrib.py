@@ -1,4 +1,4 @@
-"""Operators of onnxruntime's that its quantizer writes, as functions of ONNX's. Knows no graph or kernel.
+"""Operators that onnxruntime's quantizer writes, as functions of ONNX's operators.
 
 `quantize_static` with QOperator and `quantize_dynamic` write them, in the domain com.microsoft.
 """

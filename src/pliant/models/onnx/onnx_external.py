@@ -1,4 +1,4 @@
-"""Files that hold an ONNX model or its weights: mapped, kept inside a folder. Knows no tensor's meaning."""
+"""Files that hold an ONNX model or its weights: mapped, kept inside a folder."""
 
 import mmap
 import os

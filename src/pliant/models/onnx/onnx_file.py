@@ -1,4 +1,4 @@
-"""Open an ONNX model: bytes checked, weights mapped, inputs described. Knows no operator's meaning."""
+"""Open an ONNX model: bytes checked, weights mapped, inputs described."""
 
 import os
 from collections.abc import Iterator, Mapping

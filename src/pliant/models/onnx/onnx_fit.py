@@ -1,6 +1,6 @@
-"""Shapes that a node's inputs must have for each other, where ONNX's own inference compares none.
+"""Check that the shapes of a node's inputs fit each other, where ONNX's own inference does not.
 
-Kernels take sizes from one tensor and trust the rest. Knows operators' declarations, no kernel.
+Kernels take sizes from one tensor and trust the rest.
 """
 
 from collections.abc import Callable, Iterator, Mapping

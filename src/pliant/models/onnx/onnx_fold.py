@@ -1,4 +1,4 @@
-"""Values of nodes whose inputs are known, by ONNX's reference implementation. Knows no graph."""
+"""Values of nodes whose inputs are known, by ONNX's reference implementation."""
 
 import warnings
 from collections.abc import Mapping

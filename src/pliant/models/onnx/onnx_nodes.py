@@ -1,7 +1,4 @@
-"""ONNX nodes read against their schemas: attributes, types of inputs and outputs, function bodies.
-
-Knows ONNX's declarations; nothing of a whole graph, and no kernel.
-"""
+"""ONNX nodes read against their schemas: attributes, types of inputs and outputs, function bodies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

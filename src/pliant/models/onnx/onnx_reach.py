@@ -1,4 +1,4 @@
-"""Which nodes of a model run, and that they are not too many. Knows names and functions, no operator."""
+"""Find the nodes of a model that run, and limit their number."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What names mean inside functions and branches, and at which opset. Knows no tensor and no operator."""
+"""Resolve names inside functions and branches, and the opset that applies there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""ONNX tensors as numpy arrays, every size checked before it is believed. Knows no file or graph."""
+"""ONNX tensors as numpy arrays, every size checked before it is believed."""
 
 from math import prod
 from typing import Any

@@ -1,4 +1,4 @@
-"""Operators of a model that cannot be compiled, collected so that one error names all. Knows no types."""
+"""Collect the operators of a model that cannot be compiled, so that one error names all of them."""
 
 from collections.abc import Iterable
 from typing import Any, final

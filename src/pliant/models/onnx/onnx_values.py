@@ -1,4 +1,4 @@
-"""Tensors of a model being bound: types, values where known, nodes that make them. Knows no operator."""
+"""Tensors of a model being bound: types, values where known, nodes that make them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""Operators that need no kernel, because binding a model answers them. Knows single nodes, no graph."""
+"""Evaluate operators that need no kernel, while a model is bound."""
 
 from collections.abc import Mapping
 from typing import Any

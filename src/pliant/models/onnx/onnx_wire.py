@@ -1,4 +1,4 @@
-"""Finds the weights inside an ONNX file's bytes without copying them. Knows protobuf, not operators.
+"""Find the weights inside an ONNX file's bytes without copying them.
 
 A `ModelProto` is parsed whole by the protobuf library, weights and all, and hands out a copy of them on
 every access. Here the file is walked first: long `raw_data` fields of the graph's initializers are cut out

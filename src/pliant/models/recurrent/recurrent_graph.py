@@ -1,4 +1,4 @@
-"""A recurrent model as a graph, from words' vectors to its answer. Knows sizes and torch's order of gates.
+"""A recurrent model as a graph, from words' vectors to its answer.
 
 Its operators are ONNX's, and PoolRows (compiler/rules/lower_encoder.py); with the attribute `extent` they may
 run over fewer steps than their tensors have.

@@ -1,4 +1,4 @@
-"""Which stored tensor is which of a recurrent model, whatever its module was called. Knows names and shapes.
+"""Find the role of each stored tensor of a recurrent model, whatever its module was called.
 
 A module's layers are found by torch's own endings of names, its table of vectors and its last linear layer by
 their shapes, unless they are called `embedding` and `classifier`.

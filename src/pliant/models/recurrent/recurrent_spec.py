@@ -1,4 +1,4 @@
-"""A recurrent model as data, and the config.json that says so. Knows no weights and no kernel."""
+"""A recurrent model's specification, and the config.json that holds it."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a partitioner decided, and why. Decides nothing."""
+"""The decision of a partitioner, and its reasons."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

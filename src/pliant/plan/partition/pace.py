@@ -1,4 +1,4 @@
-"""Time and memory of many partitions at once. Knows no solver."""
+"""Time and memory of many partitions at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

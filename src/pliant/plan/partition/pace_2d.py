@@ -1,4 +1,4 @@
-"""How long the 2D-tiled mode takes and what it holds, for many partitions at once. Knows no solver.
+"""How long the 2D-tiled mode takes and what it holds, for many partitions at once.
 
 The steps of `plan.split` in closed form, as `pace_ws` has them. Every plan may have its own grid.
 """

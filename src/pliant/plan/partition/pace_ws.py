@@ -1,4 +1,4 @@
-"""How long the weight-stationary mode takes, for many partitions at once. Knows no solver.
+"""How long the weight-stationary mode takes, for many partitions at once.
 
 The steps of `plan.split` in closed form: exchanges that leave or reach a device together share its
 interface evenly, so the k-th smallest of them ends when everyone has had as much as it.

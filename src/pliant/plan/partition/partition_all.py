@@ -1,4 +1,4 @@
-"""Every partition there is, of a few devices and a mode without a grid. Prices nothing."""
+"""Enumerate the partitions of a few devices, for a mode without a grid."""
 
 from collections.abc import Iterator
 from math import comb

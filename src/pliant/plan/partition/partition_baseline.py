@@ -1,4 +1,4 @@
-"""The partitions that ours is measured against: everything local, equal shares, shares by speed, CoEdge's."""
+"""The baselines of partitioning: everything local, equal shares, shares by speed, CoEdge's."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Seconds that no partition of a mode beats, by a linear or integer relaxation (HiGHS). Finds no partition.
+"""A lower bound on the time of a mode's partitions, by a linear or integer relaxation (HiGHS).
 
 Every row is something that `pace` makes each plan wait for: all heads before any row, what comes in at
 or goes out of one interface, own work. Times are the line through a device's first head, row or column that

@@ -1,4 +1,4 @@
-"""Better partitions by moving shares between two devices, judged by the true cost. Proves no optimum."""
+"""Improve a partition by moving shares between two devices. Heuristic: proves no optimum."""
 
 from typing import TypeVar
 

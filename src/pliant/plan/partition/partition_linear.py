@@ -1,4 +1,4 @@
-"""The best rows and columns for given heads, as a linear program over `pace`'s steps. Moves no head.
+"""The best rows and columns for given heads, as a linear program over `pace`'s steps.
 
 With the heads fixed, eq. 5 to 7 are linear in rows and columns but for two things, which are taken from a
 plan nearby: the slope of a measured curve, and the order in which exchanges that share an interface end.

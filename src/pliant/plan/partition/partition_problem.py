@@ -1,4 +1,4 @@
-"""A partitioning problem as arrays: what each share costs in time, bytes and memory. Solves nothing."""
+"""A partitioning problem as arrays: the cost of each share in time, bytes and memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Good partitions without a solver: heads one by one to who is done first, the rest by speed."""
+"""Good partitions without a solver: each head to the device that ends first, the rest by speed."""
 
 import numpy as np
 

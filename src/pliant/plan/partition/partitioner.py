@@ -1,4 +1,4 @@
-"""Which device takes what: Hepti's partitioning engine (4.3). Knows no clock, socket or running program.
+"""Hepti's partitioning engine (4.3): which device takes what.
 
 The program of eq. 1 to 11 over whole heads, rows and columns: heads are searched as whole numbers, and with
 heads fixed the rest is a linear program, WS's bilinear first exchange too. Every candidate is priced by the

@@ -1,4 +1,4 @@
-"""Which of very many devices are worth a place in a partition. Knows no partition; drops, and says so."""
+"""Choose the devices, of very many, that are worth a place in a partition; report the others."""
 
 from collections.abc import Mapping
 

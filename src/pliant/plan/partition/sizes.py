@@ -1,4 +1,4 @@
-"""What one head, row or column of a layer costs in operations, weights and bytes. Knows no device.
+"""What one head, row or column of a layer costs in operations, weights and bytes.
 
 Read off small partitions of the split itself, so that planner and program cannot disagree.
 """

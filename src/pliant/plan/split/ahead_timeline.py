@@ -1,4 +1,4 @@
-"""The timeline of a run whose primary has no share: nobody waits for what it is sent. Knows no cost.
+"""The timeline of a run whose primary has no share: its receives overlap with the next layer.
 
 Before each layer the primary must hold x, to repeat the layer from; a primary that computes nothing of it
 takes x in while the others are at the next layer. Only the answer waits for all of it.

@@ -1,4 +1,4 @@
-"""A partition as a program: every device's stages, and the messages between them. Knows no time and no array.
+"""A partition as a program: every device's stages, and the messages between them.
 
 Messages follow from regions: what a stage reads and another device made is sent from there, once.
 """

@@ -1,4 +1,4 @@
-"""Which graph every stage of a split layer runs, and what goes in and out. Knows no array."""
+"""The graph that each stage of a split layer runs, with its inputs and outputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What each device computes of one layer in each of Hepti's modes. Knows regions of tensors, no message.
+"""What each device computes of one layer in each of Hepti's modes.
 
 Tensors of a layer, all float32 [tokens, columns]: `x.K` enters layer K and leaves layer K - 1; `attended`
 is what the heads made; `mixed@D` device D's partial sum of the attention's output product; `h.F` what

@@ -1,4 +1,4 @@
-"""How accurate submodels are expected to be at any fidelity, from a few measurements. Chooses no submodel.
+"""How accurate submodels are expected to be at any fidelity, from a few measurements.
 
 A few hundred examples tell a submodel's accuracy to one or two points, and submodels lie closer than that:
 the one that seems best is often the luckiest, and what it was measured at is too high. So:

@@ -1,4 +1,4 @@
-"""Chosen bits -> a whole Plan: window, latest starts, predicted times, memory. Chooses no bits."""
+"""Assemble a plan from the chosen bits: window, latest starts, predicted times, memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

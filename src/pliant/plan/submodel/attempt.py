@@ -1,4 +1,4 @@
-"""One submodel at a time: its preload set, whether it fits, and the bits its AIBs buy. Picks no submodel."""
+"""One submodel at a time: its preload set, whether it fits, and the bits its AIBs buy."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The systems STI is compared with (its Table 4), as planners of the same Plan type. Runs nothing.
+"""The systems STI is compared with (its Table 4), as planners of the same Plan type.
 
 With an accuracy grid each takes the submodel of the highest expected accuracy at its bits among those that
 end in time, by the rules of `search.plan`; with `options.choose` "size", the paper's rule, most slices.

@@ -1,4 +1,4 @@
-"""The best bits there are under the AIBs, as an integer program (HiGHS). A yardstick; knows no heuristic."""
+"""The optimal bits under the AIBs, as an integer program (HiGHS): a yardstick."""
 
 from collections.abc import Sequence
 

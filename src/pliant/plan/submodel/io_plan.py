@@ -1,4 +1,4 @@
-"""IO planning (STI 5.4): accumulated IO budgets and what they are spent on. Knows no file and no clock."""
+"""IO planning (STI 5.4): accumulated IO budgets and what they are spent on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A plan's numbers -> a program of embed, layers, head and their loads. Knows no times but latest starts."""
+"""Lower a plan to a program: embedding, layers, head, and their loads."""
 
 from collections.abc import Sequence
 

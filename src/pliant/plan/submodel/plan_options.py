@@ -1,4 +1,4 @@
-"""How to plan: ours and the paper's way. Values only."""
+"""The options of planning: ours and the paper's."""
 
 from dataclasses import dataclass
 from typing import Literal

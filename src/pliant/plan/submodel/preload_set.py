@@ -1,4 +1,4 @@
-"""Which planes to keep in memory before a run (STI 5.4, "preload"). Knows sizes, nothing of times."""
+"""Which planes to keep in memory before a run (STI 5.4, "preload")."""
 
 from collections.abc import Iterator
 from functools import lru_cache

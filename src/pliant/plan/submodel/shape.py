@@ -1,4 +1,4 @@
-"""The sizes a planner needs to know of a store. Knows no file and no weight."""
+"""The sizes of a store, as a planner needs them."""
 
 from dataclasses import dataclass
 

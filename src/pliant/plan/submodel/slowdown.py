@@ -1,4 +1,4 @@
-"""Costs corrected by what was observed, and the IO reserve that their spread asks for. Observes nothing."""
+"""Costs corrected by what was observed, and the IO reserve that their spread asks for."""
 
 from dataclasses import dataclass, replace
 from math import ceil, log

@@ -1,4 +1,4 @@
-"""Feeds padded to the next of a few sizes, and answers cut back. Knows no session, and no model's meaning.
+"""Pad feeds to the next of a few sizes, and cut the outputs back.
 
 Padding is right only for a model that takes no notice of it, such as one whose mask hides it. That is found
 out by comparing, not assumed: `cuts_of` learns from one padded and one exact answer which axes to cut back,

@@ -1,4 +1,4 @@
-"""What users feed, as arrays of the model's types. Casts only where no number changes."""
+"""Convert feeds to arrays of the model's types, only where no number changes."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What all sessions on ONNX models are to their users: run, inputs and outputs, a context; no program."""
+"""The interface that all sessions on ONNX models share: run, inputs, outputs, context manager."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

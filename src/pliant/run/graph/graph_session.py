@@ -1,4 +1,4 @@
-"""A compiled graph in memory: feeds in, arrays out, one native call between. Knows no operator or plan."""
+"""A compiled graph in memory: feeds in, arrays out, one native call between."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, final

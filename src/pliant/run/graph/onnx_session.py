@@ -1,4 +1,4 @@
-"""A session on an ONNX model: feeds of any shape in, arrays out. Knows no operator and no file format.
+"""A session on an ONNX model: feeds of any shape in, arrays out.
 
 What is compiled has numbers for all dimensions; a model with symbolic ones is compiled anew for each
 combination of shapes it meets, and for each value of the inputs from which shapes follow.

@@ -1,4 +1,4 @@
-"""Answers to padded feeds: run in a bucket, compared once, cut back. Knows no image and no program."""
+"""Run padded feeds in a bucket, compare once with an unpadded run, and cut the outputs back."""
 
 from collections.abc import Callable, Sequence
 from typing import final

@@ -1,4 +1,4 @@
-"""What users see of a session: inputs and outputs, shapes checked, onnxruntime's call."""
+"""The inputs and outputs of a session: shapes checked, onnxruntime's call."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

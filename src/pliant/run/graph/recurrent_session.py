@@ -1,7 +1,7 @@
 """A recurrent model, ready to answer: words in, label or vector out, one native call between.
 
 Kernels are the same for all lengths; a form is lowered for each power of two, when it is first needed, and a
-run cuts it to the steps there are. Knows no file and no latency target.
+run cuts it to the steps there are.
 """
 
 from dataclasses import dataclass, replace

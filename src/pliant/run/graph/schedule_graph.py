@@ -1,4 +1,4 @@
-"""Schedule a graph: enumerate forms, measure those never met before, choose, apply. Knows no operator.
+"""Schedule a graph: enumerate forms, measure those never met before, choose, apply.
 
 Choosing and applying are pure; what is measured runs here, through the kernels that will run later.
 """

@@ -1,4 +1,4 @@
-"""Which open dimension is larger than a model takes, and what it takes. Tries sizes; knows no operator."""
+"""Find the open dimension that is larger than a model takes, and its limit, by trying sizes."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a compiled session's time goes, step by step: numbers, a table and a trace. Knows no session."""
+"""Where a compiled session's time goes, step by step: numbers, a table and a trace."""
 
 import io
 import json

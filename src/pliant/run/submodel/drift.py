@@ -1,4 +1,4 @@
-"""How much slower than profiled a session computes and reads lately, by its own answers. Plans nothing."""
+"""How much slower than profiled a session computes and reads, by its latest answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A store's model on this machine's kernels: embedding, layers and head, one call each.
 
-Knows where weights held whole lie (`hold`); what streams in while layers run is the pipeline's business.
+`hold` loads weights before the run; `pipeline.py` loads weights while layers run.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""One plan at work: where its loads land, what has arrived, and with which bits each layer runs.
+"""Run one plan: where its loads land, which have arrived, and with which bits each layer runs.
 
-Knows stores, encoders and programs; tokens, answers and targets are the session's business.
+Tokens, answers and targets are handled by the session.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""What a session is asked for, and the plan that a store and a device give for it. Reads and runs nothing."""
+"""The terms of a session, and the plan that a store and a device give for them."""
 
 from dataclasses import dataclass, field, replace
 

@@ -1,4 +1,4 @@
-"""The plans of one session, and which of them answers next by what the latest answers took."""
+"""The plans of one session, and which of them answers next, by the times of the latest answers."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

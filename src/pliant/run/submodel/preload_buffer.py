@@ -1,4 +1,4 @@
-"""Compressed shards that stay between runs: the preload buffer (STI 3.1). Knows runs and bytes, not plans."""
+"""Compressed shards that stay between runs: the preload buffer (STI 3.1)."""
 
 from collections.abc import Iterable
 

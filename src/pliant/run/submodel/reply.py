@@ -1,4 +1,4 @@
-"""The answer of an elastic session: what ran, what it took, and what had been predicted."""
+"""The reply of an elastic session: what ran, its time, and the prediction."""
 
 from dataclasses import dataclass
 

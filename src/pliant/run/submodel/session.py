@@ -1,6 +1,6 @@
 """A model opened under a latency target and a preload buffer: plan, preload, answer, retarget, close.
 
-Knows one store and one device profile; finding, packing and profiling are `api`'s business.
+A session has one store and one device profile; `api` finds, packs and profiles models.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Cut a layer's six weight matrices into slices of groups (STI Table 1), and join them. Knows no codes."""
+"""Cut a layer's six weight matrices into slices of groups (STI Table 1), and join them."""
 
 from collections.abc import Mapping
 

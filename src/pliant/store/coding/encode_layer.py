@@ -1,6 +1,6 @@
 """Turn one layer's weights into what the store keeps of it: planes, full fidelity, outliers, codebooks.
 
-Knows no files. A layer's resident part is everything but planes and full fidelity.
+A layer's resident part is everything but planes and full fidelity.
 """
 
 from collections.abc import Mapping

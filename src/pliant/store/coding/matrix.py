@@ -1,4 +1,4 @@
-"""One matrix alone in k-bit codes: planes, codebook, outliers, as kernels read them. Knows no layer, no file.
+"""One matrix alone in k-bit codes: planes, codebook, outliers, as kernels read them.
 
 The quantizer is the store's, with one matrix where the store has a layer: an ONNX graph has no layers, and
 a code of its own fits each matrix at least as well as one shared by all.

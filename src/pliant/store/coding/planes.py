@@ -1,4 +1,4 @@
-"""Six-bit codes as nested bit-planes in the kernels' order, and back. Knows no codebooks, layers or files.
+"""Six-bit codes as nested bit-planes in the kernels' order, and back.
 
 A group is 32 rows x 16 columns of codes. Plane q (0 = most significant bit) of a group is 64 bytes:
 16 little-endian u32, one per column; row v has its bit at `bit_position(q, v)` of that u32.

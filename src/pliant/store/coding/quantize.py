@@ -1,4 +1,4 @@
-"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version. Knows no files."""
+"""Cut float weights into 64 sorted codes whose top k bits are the k-bit version."""
 
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,4 @@
-"""In which order a layer's file holds its shards, so that what is read together stands together.
-
-Knows slices and planes, nothing of bytes or files.
-"""
+"""The order of shards in a layer's file: shards that are read together stand together."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

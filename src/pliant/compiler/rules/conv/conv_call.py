@@ -1,4 +1,4 @@
-"""One call of the convolution's kernel. Knows extents and tensors' names; no attribute."""
+"""One call of the convolution kernel."""
 
 from dataclasses import dataclass
 from functools import partial

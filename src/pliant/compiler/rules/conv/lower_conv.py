@@ -1,4 +1,4 @@
-"""Lower convolutions. Knows ONNX's Conv and its fused form; what a kernel does with it is the kernel's.
+"""Lower ONNX's Conv and its fused form.
 
 `FusedConv` is Conv with a fourth input, added to the result, and the attributes `activation` with `low`
 and `high` (kernels/conv/conv_activations.py), `x_layout` and `y_layout`: "nchw" or "nhwc". The residual has

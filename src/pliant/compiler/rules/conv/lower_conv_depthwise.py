@@ -1,4 +1,4 @@
-"""Lower depthwise convolutions whose weights are constants. Knows when the kernel fits, and its call."""
+"""Lower depthwise convolutions whose weights are constants."""
 
 from functools import partial
 from math import prod

@@ -1,4 +1,4 @@
-"""Lower convolutions of bytes: ConvInteger and QLinearConv. Knows ONNX's operators.
+"""Lower convolutions of bytes: ConvInteger and QLinearConv.
 
 With one group and constant weights the windows of all pixels are laid out as rows, channels innermost, a
 block of them at a time, and multiplied as any product of bytes; others take one product at a time.

@@ -1,4 +1,4 @@
-"""Lower the convolutions that are not plain: transposed and deformable. Knows ONNX's operators.
+"""Lower transposed and deformable convolutions.
 
 A transposed convolution is a product of all pixels with all weights, then a gathering of what falls
 together; the other is a kernel that takes one product at a time.

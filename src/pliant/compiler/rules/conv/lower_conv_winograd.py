@@ -1,4 +1,4 @@
-"""Lower convolutions that a pass marked for Winograd's algorithm. Knows its units, no reason to choose it."""
+"""Lower convolutions that a pass marked for Winograd's algorithm."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Lower pooling, local and global. Knows ONNX's operators; the attribute `layout` is ours.
+"""Lower pooling, local and global. The attribute `layout` is pliant's own.
 
 A "nhwc" tensor's type has its channels last.
 """

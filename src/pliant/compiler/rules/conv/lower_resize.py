@@ -1,4 +1,4 @@
-"""Resize: positions and weights of every output position, one axis after another. Knows no kernel's inside.
+"""Lower Resize: positions and weights of every output position, one axis after another.
 
 Coordinates, filters and rounding are those of ONNX's Resize at opset 19; a filter is taken apart into taps.
 """

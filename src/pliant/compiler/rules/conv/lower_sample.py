@@ -1,4 +1,4 @@
-"""Operators of images beside convolution: grid samples, pooled regions, columns to images. Know no loop."""
+"""Lower image operators beside convolution: grid samples, pooled regions, columns to images."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,4 @@
-"""Where a convolution's or pooling's window lies: strides, dilations, borders and output extents.
-
-Knows ONNX's attributes; no kernel and no layout.
-"""
+"""The windows of convolutions and pools: strides, dilations, borders and output extents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

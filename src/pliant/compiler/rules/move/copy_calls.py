@@ -1,4 +1,4 @@
-"""Choose the kernel and the loops that copy one view into another. Knows strides and sizes, no operators."""
+"""Choose the kernel and the loops that copy one view into another."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Operators that move nothing: their output is their input's bytes under another shape. Know no kernel."""
+"""Lower operators whose output is their input's bytes under another shape."""
 
 from pliant.compiler.executable.call import Alias, Lowered, Target
 from pliant.ir.graph import Graph, Node

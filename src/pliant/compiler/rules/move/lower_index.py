@@ -1,4 +1,4 @@
-"""Operators that read or write where integers say: gather, scatter, reversed sequences. Know no loop."""
+"""Lower operators that read or write at integer indices: gather, scatter, reversed sequences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
-"""Operators that only move data: transpose, slice, concatenate, split, broadcast, tile, space and depth.
+"""Lower operators that only move data: transpose, slice, concatenate, split, broadcast, tile, depth.
 
 Each becomes a view of its input: an alias where that is dense, a copy where it is not.
-Know views, no kernel.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Operators that put a tensor into a frame: pad, and crop or pad around the centre. Know no kernel."""
+"""Lower Pad, and cropping or padding around the centre."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,4 @@
-"""Lower products of bytes: what the rows of A become, how constant weights are packed, and the call.
-
-Knows shapes and forms; no operator.
-"""
+"""Lower products of bytes: prepare the rows of A, pack constant weights, and call the kernel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Products and convolutions in plain loops, for schedules that ask for an order. Knows strides, no tile.
+"""Products and convolutions as plain loops, for schedules that ask for a loop order.
 
 LoopMatMul(a, b) and LoopConv(x, w) are MatMul and Conv of float32 without padding; `order` is "ijk" (the sum
 innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are as in FusedMatMul.

@@ -1,4 +1,4 @@
-"""Lower Einsum: letters become dimensions of views. Knows the equation's grammar, no loop.
+"""Lower Einsum: its letters become dimensions of views.
 
 Two float32 operands whose letters divide into batch, rows, columns and depth are a matrix product; all else
 goes to the kernel for any strides.

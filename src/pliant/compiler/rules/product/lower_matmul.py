@@ -1,4 +1,4 @@
-"""MatMul, Gemm and FusedMatMul. Knows their meaning, not how products are cut into units.
+"""Lower MatMul, Gemm and FusedMatMul.
 
 FusedMatMul(a, b, bias?, residual?) = activation(alpha * a @ b + bias + residual), float32, with attributes
 `activation` (a name in kernels.vmath.ACTIVATIONS), `alpha`, and `a_view`, `b_view` (see compile.view) where

@@ -1,4 +1,4 @@
-"""Products with a constant matrix that stays in k-bit codes. Knows their meaning, no loop.
+"""Lower products with a constant matrix that stays in k-bit codes.
 
 PlaneMatMul(a, planes, codebook, outlier rows, offsets, values, bias?, residual?) is FusedMatMul whose b is
 decoded in flight, float32. PlaneMatMulInteger(q, scales, planes, ..., bias?, residual?) is the same on the

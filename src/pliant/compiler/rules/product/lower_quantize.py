@@ -1,4 +1,4 @@
-"""Lower quantization, and products of quantized tensors. Knows ONNX's operators, no loop.
+"""Lower quantization, and products of quantized tensors.
 
 Two operators are pliant's own: DynamicQuantizeRows(x) -> (q, scale, zero), ONNX's dynamic quantization of x
 with q in the form that the products of it take, in no more memory than int16 rows of even length, and

@@ -1,4 +1,4 @@
-"""Products with constant weights that stay integers or half floats.
+"""Lower products with constant weights that stay integers or half floats.
 
 ScaledMatMul(a, codes, scales, zeros?, bias?, residual?) is FusedMatMul whose b is (codes - zeros) * scales,
 made in flight, float32. `b_view` sees [K, N] in the codes; `scales` and `zeros` are [blocks of K or 1,

@@ -1,4 +1,4 @@
-"""A constant matrix in k-bit codes, as the arguments of kernels that decode it. Knows no operator.
+"""A constant matrix in k-bit codes, as the arguments of kernels that decode it.
 
 Among a node's inputs it stands as five: planes, codebook, outlier rows, offsets and values, with attributes
 `segment_rows`, `n_segments` and `largest` (see store.matrix.CodedMatrix).

@@ -1,4 +1,4 @@
-"""Calls that multiply matrices seen through views. Knows kernels and packing, no ONNX operator."""
+"""Calls that multiply matrices seen through views."""
 
 import ctypes
 from collections.abc import Sequence
