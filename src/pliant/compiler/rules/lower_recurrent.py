@@ -1,7 +1,7 @@
 """Lower LSTM, GRU and RNN: one product for all inputs, then a kernel that has the time loop inside.
 
-Gates are in ONNX's order. With the attribute
-`extent`, of pliant's own graphs, one sequence may have fewer steps than its tensors.
+Gates are in ONNX's order. With the attribute `extent`, of pliant's own graphs, one sequence may have fewer
+steps than its tensors.
 """
 
 from collections.abc import Sequence
