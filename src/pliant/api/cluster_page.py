@@ -1,4 +1,4 @@
-"""A cluster's plan as a page that a person reads. Knows no planner."""
+"""A cluster's plan as a page that a person reads."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`pliant.compile`: an ONNX model becomes a session. Knows defaults, no compiler."""
+"""`pliant.compile`: compile an ONNX model into a session."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence

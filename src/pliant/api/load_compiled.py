@@ -1,4 +1,4 @@
-"""`pliant.load`: a compiled model becomes a session. Knows what sessions share, and imports no compiler."""
+"""`pliant.load`: open a compiled model as a session, without importing the compiler."""
 
 import os
 from functools import cache as remembered

@@ -1,4 +1,4 @@
-"""ONNX's backend interface (`onnx.backend.base`) over `pliant.compile`. Knows positions of inputs, no more.
+"""ONNX's backend interface (`onnx.backend.base`) over `pliant.compile`.
 
 >>> import onnx.parser
 >>> import pliant.api.onnx_backend

@@ -1,4 +1,4 @@
-"""The command `pliant`: one verb, one file. Knows options and how answers are shown, nothing else."""
+"""The command `pliant`: one verb, one file."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""All verbs under one name, and what becomes of their errors. Knows no verb's options.
+"""The command line: all verbs under one name, and the messages and exit codes of errors.
 
 A verb's module, and what that needs, is imported when the verb is called: no verb waits for another's.
 """

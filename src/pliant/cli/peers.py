@@ -1,4 +1,4 @@
-"""Other runtimes behind one call, to be measured beside pliant's. Imports each only when it is asked for."""
+"""Other runtimes behind one call, to be measured beside pliant's; each is imported when it is asked for."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Progress bars, tables and JSON on the terminal. Knows replies, not how they are made."""
+"""Show progress bars, tables and JSON on the terminal."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Texts as verbs are given them: lines of a file, checked as a whole before the first is answered."""
+"""The texts of a file, one a line, checked as a whole before the first is answered."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""`--trace FILE`: refused before anything runs where it cannot be written. Knows no verb."""
+"""The option `--trace FILE`; a file that cannot be written is refused before anything runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Spans of a program as a text timeline, for people. Knows nothing of costs."""
+"""Spans of a program as a text timeline, for people."""
 
 from collections.abc import Sequence
 

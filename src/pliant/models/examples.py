@@ -1,4 +1,4 @@
-"""Read labelled sentences and pairs from TSV files. Knows column layouts, not models or tokens."""
+"""Read labelled sentences and pairs from TSV files."""
 
 import gzip
 import re

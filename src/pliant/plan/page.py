@@ -1,4 +1,4 @@
-"""A plan as a page that a person reads: as text, and as HTML for notebooks. Knows no planner."""
+"""A plan as a page that a person reads: as text, and as HTML for notebooks."""
 
 from collections.abc import Iterator, Sequence
 from html import escape

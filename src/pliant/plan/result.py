@@ -1,4 +1,4 @@
-"""A plan: what will run, when, in how much memory, and why. Knows no search and no device."""
+"""A plan: what will run, when, in how much memory, and why."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Predicted spans beside measured ones: as a table and as a Chrome trace. Runs nothing."""
+"""Predicted spans beside measured ones: as a table and as a Chrome trace."""
 
 import json
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""A model behind HTTP: the Open Inference Protocol, routed. Knows no plan, kernel or model file."""
+"""A model behind HTTP: the Open Inference Protocol, routed."""

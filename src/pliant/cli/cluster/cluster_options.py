@@ -1,4 +1,4 @@
-"""Options that the verbs of `pliant cluster` share, and how they become a cluster. Knows no verb."""
+"""Options that the verbs of `pliant cluster` share, and how they become a cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

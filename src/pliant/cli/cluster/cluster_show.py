@@ -1,4 +1,4 @@
-"""Plans and replies of a cluster on the terminal and as JSON. Knows not how they are made."""
+"""Show plans and replies of a cluster on the terminal and as JSON."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Bodies of requests in memory: how long, how large and how many at once."""
+"""The request bodies in memory: limits of time, size and number."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection that waits for no slow client. Knows bytes and time, no path and no token."""
+"""An HTTP/1.1 connection that waits for no slow client."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""A node's paths over HTTP: who may ask, how a body is read, what an error looks like. Knows no route."""
+"""A node's paths over HTTP: who may ask, how a body is read, what an error looks like."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

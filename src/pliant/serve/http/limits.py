@@ -1,4 +1,4 @@
-"""What a node takes from a client before it says no. Knows no socket and no request."""
+"""The limits on what a node takes from a client."""
 
 from dataclasses import dataclass, fields
 

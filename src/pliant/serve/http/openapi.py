@@ -1,4 +1,4 @@
-"""The OpenAPI document of a node and its model. Knows how requests look, not how they are answered."""
+"""The OpenAPI document of a node and its model."""
 
 from typing import Any
 

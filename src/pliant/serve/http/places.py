@@ -1,4 +1,4 @@
-"""Which connections a node keeps where there are more than it has places for."""
+"""Choose the connections that a node keeps when there are more than it has places for."""
 
 from dataclasses import dataclass, field
 from typing import Protocol, final

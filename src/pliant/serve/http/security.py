@@ -1,4 +1,4 @@
-"""Who may ask, and over what: bearer tokens, TLS, addresses that are safe to listen at. Knows no request."""
+"""Who may ask, and over what: bearer tokens, TLS, addresses that are safe to listen at."""
 
 import hmac
 import ssl

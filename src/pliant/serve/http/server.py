@@ -1,4 +1,4 @@
-"""A node on a socket until it is told to stop: bind, serve, drain. Knows no path and no model."""
+"""Run a node on a socket until it is told to stop: bind, serve, drain."""
 
 import asyncio
 import contextlib

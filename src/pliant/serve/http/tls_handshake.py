@@ -1,4 +1,4 @@
-"""The TLS handshake of a connection that already has its place. Knows no request."""
+"""The TLS handshake of a connection that already has its place."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""One thread that computes, behind a queue of bounded length. Knows no request and no model."""
+"""One thread that computes, behind a queue of bounded length."""
 
 import asyncio
 import time

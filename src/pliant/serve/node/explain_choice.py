@@ -1,4 +1,4 @@
-"""Why a node chooses what it chooses, as a table. Knows the router's view, no request."""
+"""Explain a node's choice as a table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

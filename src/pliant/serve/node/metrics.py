@@ -1,4 +1,4 @@
-"""What a node counts and measures, for Prometheus. Knows names and labels, not what happens."""
+"""The metrics of a node, for Prometheus."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a node's user says of its battery, and what its counters say: models of power. Decides nothing."""
+"""Models of a node's power, from its user's figures and from its counters."""
 
 import time
 from collections.abc import Callable, Sequence

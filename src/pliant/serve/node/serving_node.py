@@ -1,4 +1,4 @@
-"""One node: each request to where it is answered soonest, here or above. Knows no server and no timer."""
+"""A node: send each request to where it is answered soonest, here or upstream."""
 
 import asyncio
 import logging

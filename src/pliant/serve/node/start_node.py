@@ -1,4 +1,4 @@
-"""A node from its options: opened, served, drained. Knows how the parts fit, and none of what they do."""
+"""Start a node from its options: open its models, serve, drain."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""A model that answers in one way as an endpoint: the whole answer, however long it takes. Knows no model."""
+"""An endpoint for a model that has one way to answer."""
 
 import time
 from collections.abc import Callable

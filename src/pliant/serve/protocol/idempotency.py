@@ -1,4 +1,4 @@
-"""A request that arrives again is not run again. Knows no request: only its id and how it is answered."""
+"""The idempotency cache: a request that arrives again is not run again."""
 
 import asyncio
 from collections import OrderedDict

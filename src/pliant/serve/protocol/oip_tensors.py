@@ -1,4 +1,4 @@
-"""Tensors as the Open Inference Protocol carries them, as JSON and in bytes. Knows no request and no model.
+"""Tensors as the Open Inference Protocol carries them, as JSON and in bytes.
 
 BYTES tensors are numpy arrays of `bytes` objects here, and their dtype is called "bytes".
 """

@@ -1,4 +1,4 @@
-"""What a request asks of time and accuracy, from its parameters on. Knows no model and no route."""
+"""The terms of a request, time and accuracy, from its parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Text and labels as tensors of requests and answers. Knows no model."""
+"""Text and labels as tensors of requests and answers."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Ask a node what it would choose, from outside of it. Knows no route: the node explains."""
+"""Ask a node what it would choose, from outside of it."""
 
 import ssl
 

@@ -1,4 +1,4 @@
-"""Where a node below may be called back, which it says itself. Calls nobody."""
+"""Check the callback address that a node below gives for itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

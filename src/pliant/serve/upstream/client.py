@@ -1,4 +1,4 @@
-"""Other nodes, over connections that are kept: requests, pings, broadcasts. Knows no route and no model."""
+"""Other nodes, over connections that are kept: requests, pings, broadcasts."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""The nodes above and below this one: requests passed on, pings, broadcasts. Knows no model's answer.
+"""The nodes above and below this one: requests passed on, pings, broadcasts.
 
 What comes of each call goes to the router; what a node above says that cannot be sets it aside.
 """
