@@ -15,7 +15,7 @@ import pytest
 from pliant.errors import PliantError
 from tests.conformance.shared_sessions import KINDS, Shared, in_threads, opened
 
-N_THREADS = 8
+N_THREADS, N_ANSWERS = 8, 1000
 HANGS_AFTER_S = 60
 ROOT = Path(__file__).parents[2]
 
@@ -37,17 +37,15 @@ def shared(request: pytest.FixtureRequest, folder: Path) -> Iterator[Shared]:
 def test_threads_that_share_a_session_get_the_answers_of_one(kind: str) -> None:
     """A server answers each request on a thread of its own; one's answer must never reach another.
 
-    In a process of its own: pytest's checks of shapes would take most of the time. An answer of a cluster
-    takes ten times as long as others.
+    In a process of its own: pytest's checks of shapes would take most of the time.
     """
-    n_answers = 20 if kind == "cluster" else 1000
     command = [
         sys.executable,
         "-m",
         "tests.conformance.shared_sessions",
         kind,
         str(N_THREADS),
-        str(n_answers),
+        str(N_ANSWERS),
     ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
