@@ -37,7 +37,7 @@ from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.run.execute import Lanes
+from pliant.run.lanes import Lanes
 from pliant.settings import cache_folder
 from report import ROOT
 

@@ -25,7 +25,7 @@ from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.run.execute import Lanes
+from pliant.run.lanes import Lanes
 from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert, cut
 

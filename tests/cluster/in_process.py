@@ -17,7 +17,8 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split import split
-from pliant.run.execute import Do, Lanes, execute
+from pliant.run.execute import Do, execute
+from pliant.run.lanes import Lanes
 
 PATIENCE_S = 60.0
 

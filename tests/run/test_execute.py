@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pliant.errors import LaneError, StoreError
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
-from pliant.run.execute import Do, Lanes, execute
+from pliant.run.execute import Do, execute
+from pliant.run.lanes import Lanes
 
 PATIENCE_S = 30.0
 

@@ -33,7 +33,7 @@ from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
-from pliant.run.execute import Lanes
+from pliant.run.lanes import Lanes
 
 
 @dataclass(frozen=True, slots=True)

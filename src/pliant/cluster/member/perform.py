@@ -17,7 +17,8 @@ from pliant.cluster.net.activation_coding import Coding, coded_bytes, decode, en
 from pliant.cluster.net.comm import Comm, Tag
 from pliant.errors import PeerMisbehaved
 from pliant.ir.program import Compute, Exchange, Load, Program, Segment
-from pliant.run.execute import Do, Lanes, execute
+from pliant.run.execute import Do, execute
+from pliant.run.lanes import Lanes
 
 FREE_S = 0.1
 """How old what a member says of its free memory may be."""

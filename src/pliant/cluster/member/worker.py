@@ -45,7 +45,7 @@ from pliant.cluster.watch.blame import fault_of
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved
 from pliant.ir.cost import Link
 from pliant.models.encoder.encoder_source import EncoderSource
-from pliant.run.execute import Lanes
+from pliant.run.lanes import Lanes
 
 KNOCK_S = 0.25
 

@@ -16,7 +16,8 @@ from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
 from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
-from pliant.run.execute import Do, Lanes, execute
+from pliant.run.execute import Do, execute
+from pliant.run.lanes import Lanes
 from pliant.store.read import Extent, Store, aligned_buffer
 
 

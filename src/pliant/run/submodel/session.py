@@ -24,7 +24,7 @@ from pliant.kernels.runtime.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import Plan
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.execute import Lanes
+from pliant.run.lanes import Lanes
 from pliant.run.pressure import PressureWatch
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.engine import Engine, runs_of

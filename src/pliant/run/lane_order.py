@@ -1,0 +1,35 @@
+"""The order of a segment's steps on each lane, and which lanes wait for which steps."""
+
+from typing import final
+
+from pliant.ir.program import Segment
+
+
+@final
+class LaneOrder:
+    """Found once for a segment, and reused while the same segment is run.
+
+    `lanes` are the numbers of each lane's steps, in order. For each step: `needs` and `wishes` are steps of
+    other lanes that it waits for, always or until its latest start; `rings` are the lanes to wake once it
+    is done; `consumers` are the steps that wait for it.
+    """
+
+    __slots__ = ("consumers", "lanes", "needs", "rings", "steps", "wishes")
+
+    def __init__(self, segment: Segment, only: str | None) -> None:
+        """With `only`, that lane runs all steps."""
+        steps = segment.steps
+        lane_of = [step.lane if only is None else only for step in steps]
+        self.steps = steps
+        self.lanes: dict[str, list[int]] = {}
+        self.consumers: list[list[int]] = [[] for _ in steps]
+        rings: list[set[str]] = [set() for _ in steps]
+        for i, step in enumerate(steps):
+            self.lanes.setdefault(lane_of[i], []).append(i)
+            for j in (*step.after, *step.prefer):
+                self.consumers[j].append(i)
+                if lane_of[j] != lane_of[i]:
+                    rings[j].add(lane_of[i])
+        self.rings = [tuple(sorted(r)) for r in rings]
+        self.needs = [tuple(j for j in s.after if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]
+        self.wishes = [tuple(j for j in s.prefer if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]

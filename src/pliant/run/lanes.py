@@ -1,0 +1,150 @@
+"""Threads that run the lanes of programs and sleep between runs; emulation of slower devices."""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from types import TracebackType
+from typing import final
+
+from pliant.errors import LaneError
+from pliant.ir.program import Segment
+from pliant.run.lane_order import LaneOrder
+
+_LATE_S = 1e-3
+"""How late a sleep may end by the system's doing alone, some 0.2 ms as a rule."""
+_Job = Callable[[], None]
+
+
+@final
+class Lanes:
+    """Persistent threads, one for each of `names`, that sleep between runs; a context manager.
+
+    `own` is the lane that the thread calling `execute` runs itself, without a hand-off. `dilation`
+    makes a lane's steps that many times longer by sleeping after them (an emulated slower device), all but
+    exchanges, which take what the network takes; it may be replaced between and during runs. The rest goes
+    by `effort`, read before and after on the lane's own thread; by default the clock. A thread's CPU time is
+    the effort where it does its work alone: what interrupts it then lasts once, not `dilation` times.
+    With `is_single`, the calling thread runs the steps of all lanes one after another, as they are listed.
+    What the calling thread does outside steps is dilated by `rest_host`, by its CPU time (`cpu_clock`).
+    A name that a program uses and this has not is added. One thread runs programs at a time. A forked child
+    starts threads of its own.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] = ("io",),
+        *,
+        own: str = "cpu",
+        dilation: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+        effort: Callable[[], float] | None = None,
+        cpu_clock: Callable[[], float] = time.thread_time,
+        is_single: bool = False,
+    ) -> None:
+        self.own = own
+        self.dilation: Mapping[str, float] = dilation or {}
+        self.clock = clock
+        self.sleep = sleep
+        self.effort = clock if effort is None else effort
+        self.is_single = is_single
+        self._inboxes: dict[str, SimpleQueue[_Job | None]] = {}
+        self._threads: list[Thread] = []
+        self.cpu_clock = cpu_clock
+        self.step_cpu_s = 0.0  # of the threads that called `execute`, within dilated steps
+        self._overslept_s: dict[str, float] = {}
+        self._late: BaseException | None = None
+        self._order: tuple[Segment, LaneOrder] | None = None
+        self._process = os.getpid()
+        for name in names:
+            self._inbox(name)
+
+    def __enter__(self) -> "Lanes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all threads, after the step each is running; safe to call twice."""
+        self._forget_parent()
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._inboxes.clear()
+        self._threads.clear()
+
+    def drain(self) -> None:
+        """Return once no lane works on a step that a run left behind: their buffers may then be freed."""
+        self._forget_parent()
+        for inbox in self._inboxes.values():
+            done: SimpleQueue[None] = SimpleQueue()
+            inbox.put(partial(done.put, None))
+            done.get()
+        self.check()
+
+    def rest_host(self, since_s: float, slower: float) -> float:
+        """Sleep for what the calling thread did outside dilated steps would take longer on a device that is
+        `slower` times slower: tokenising, planning, the hand-off between steps.
+
+        `since_s` is what the last call gave, or `cpu_clock() - step_cpu_s` at the start; gives the next one.
+        """
+        now_s = self.cpu_clock() - self.step_cpu_s
+        if slower > 1.0:
+            self.rest(self.own, (slower - 1.0) * (now_s - since_s))
+        return now_s
+
+    def rest(self, lane: str, seconds: float) -> None:
+        """Sleep that long; what a sleep before lasted too long, up to a millisecond, comes off."""
+        left_s = seconds - self._overslept_s.get(lane, 0.0)
+        start_s = self.clock()
+        if left_s > 0:
+            self.sleep(left_s)
+        self._overslept_s[lane] = min(self.clock() - start_s - left_s, _LATE_S)
+
+    def check(self) -> None:
+        """Raise LaneError if a load that outlived its run has failed since."""
+        self._forget_parent()
+        error, self._late = self._late, None
+        if error is not None:
+            raise LaneError(f"a load that its run did not wait for failed: {error}") from error
+
+    def hand(self, name: str, job: _Job) -> None:
+        """Have the lane's thread call `job` once it has called all that it was handed before."""
+        self._inbox(name).put(job)
+
+    def failed_late(self, error: BaseException) -> None:
+        """A step that its run did not wait for has failed: the next `check` says so."""
+        self._late = error
+
+    def order_of(self, segment: Segment) -> LaneOrder:
+        """The order of its steps on these lanes; that of the last segment is kept."""
+        if self._order is None or self._order[0] is not segment:
+            self._order = (segment, LaneOrder(segment, self.own if self.is_single else None))
+        return self._order[1]
+
+    def _forget_parent(self) -> None:
+        """In a forked child, let go of the parent's threads, which do not run there."""
+        if self._process != os.getpid():
+            self._inboxes, self._threads, self._overslept_s, self._late = {}, [], {}, None
+            self._process = os.getpid()
+
+    def _inbox(self, name: str) -> SimpleQueue[_Job | None]:
+        if name not in self._inboxes:
+            self._inboxes[name] = SimpleQueue()
+            thread = Thread(target=_serve, args=(self._inboxes[name],), name=f"pliant-{name}")
+            thread.daemon = True  # an interpreter that dies with lanes open must not hang
+            thread.start()
+            self._threads.append(thread)
+        return self._inboxes[name]
+
+
+def _serve(inbox: SimpleQueue[_Job | None]) -> None:
+    while (job := inbox.get()) is not None:
+        job()
