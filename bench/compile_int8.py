@@ -73,11 +73,11 @@ def _trained(folder: Path) -> Subject:
     from tokenizers import Tokenizer
     from transformers import AutoModel
 
-    from pliant.api.open_elastic import model_directory
+    from pliant.api.resolve import resolve
     from pliant.elastic.export import load_weights, write_weights
     from pliant.models.hf.checkpoint import open_checkpoint
 
-    source = model_directory("sst2")
+    source = resolve("sst2").path
     checkpoint = open_checkpoint(source)
     directory = write_weights(folder / "sst2", checkpoint.spec, load_weights(checkpoint), source)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from pliant.api import open_elastic as api
+import pliant
 from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.endpoint import Request
 from pliant.models.tokenizer import open_tokenizer
@@ -49,7 +49,7 @@ def main() -> None:
         arguments,
     )
     with ExitStack() as stack:
-        session = api.open(MODEL, latency=WHOLE_S, preload="100MB", threads=1)
+        session = pliant.open(MODEL, latency=WHOLE_S, preload="100MB", threads=1)
         endpoint = ElasticSession(MODEL, session)
         stack.callback(endpoint.close)
         _curve(report, endpoint, rounds)

@@ -24,7 +24,7 @@ import numpy as np
 
 from hepti_beds import Bed, DeviceSpec, open_bed, rate
 from hepti_rig import PAPER_SLOWER, PRIMARY, SECONDARY, alone, open_rig, random_model
-from pliant.api.open_cluster import PORT, Cluster, ClusterReply, open_model
+from pliant.api.open_cluster import PORT, Cluster, ClusterReply, open_encoder
 from pliant.cluster.lead.record import Record, record, segment_ends
 from pliant.ir.partition import Partition
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -143,7 +143,7 @@ class World:
     def __init__(self, bed: Bed, memory: Path, whole: int) -> None:
         self.bed, self.whole, self._memory = bed, whole, memory
         self._feeds = bed.cluster.sample(bed.model, TOKENS)
-        self._source = open_model(bed.model, bed.folder)
+        self._source = open_encoder(bed.model, bed.folder)
         self.n_layers = self._source.spec.n_layers
         self._expected = bed.cluster.run(bed.model, self._feeds, is_alone=True).answer
         self.last_s = 0.0

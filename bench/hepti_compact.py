@@ -16,12 +16,13 @@ from hepti_links import Engine, measured
 from hepti_modes import split_of
 from hepti_rig import PRIMARY, SECONDARY, open_rig, pair, random_model
 from paired import paired
-from pliant.api.open_elastic import model_directory
+from pliant.api.open_cluster import open_encoder
+from pliant.api.resolve import resolve
 from pliant.cluster.net.activation_coding import Coding
 from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.store.store_encoder import open_encoder
+from pliant.settings import cache_folder
 from report import ROOT
 
 CODINGS: tuple[Coding, ...] = ("fp32", "fp16", "int8")
@@ -104,8 +105,8 @@ def _answers(folder: Path, n: int) -> list[dict[str, object]]:
     if not _SENTENCES.exists():
         return []
     lines = [line.split("\t") for line in _SENTENCES.read_text().splitlines()[1:]][:n]
-    store = str(model_directory("sst2"))
-    source = open_encoder(store)
+    store = str(resolve("sst2").path)
+    source = open_encoder(store, cache_folder())
     feeds = sorted((source.prepare(source.read(text)).rows, i) for i, (text, _) in enumerate(lines))
     logits: dict[str, list[np.ndarray]] = {coding: [] for coding in CODINGS}
     seconds: dict[str, list[float]] = {coding: [] for coding in CODINGS}

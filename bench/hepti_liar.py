@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pliant import __version__
-from pliant.api.open_cluster import open_model
+from pliant.api.open_cluster import open_encoder
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead import open_member as launch
 from pliant.cluster.net.comm import Tag
@@ -104,7 +104,7 @@ def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
         n_threads=1,
         on_event=lambda text: print(text, flush=True),
     )
-    with launch.open_worker(options, [join], [open_model(model, cache)]):
+    with launch.open_worker(options, [join], [open_encoder(model, cache)]):
         Event().wait()
 
 

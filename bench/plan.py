@@ -12,7 +12,8 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from pliant.api.open_elastic import model_directory, read_accuracy
+from pliant.api.open_elastic import read_accuracy
+from pliant.api.resolve import resolve
 from pliant.errors import BudgetError
 from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -112,7 +113,7 @@ def _compare(
 
 def _choice(report: Report, cases: Sequence[Case]) -> None:
     """Most slices against highest expected accuracy, by the shipped model's own grid."""
-    directory = model_directory("sst2")
+    directory = resolve("sst2").path
     grid = expected_grid(read_accuracy(directory / "accuracy.json", open_checkpoint(directory).spec))
     rows = []
     made = {how: [_plan(case, replace(OURS, choose=how), grid) for case in cases] for how in CHOICES}

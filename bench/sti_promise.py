@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.api.open_elastic import open_source
+from pliant.api.open_elastic import packed_store
+from pliant.api.resolve import resolve_elastic
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.ir.cost import Budget, cost_table
@@ -109,7 +110,7 @@ def promise(report: Report, rig: Rig, model: Path, dev: Path, limit: int | None 
     began_s = time.perf_counter()
     examples = picked(read_examples(dev, rig.spec.head.labels or ()), limit)
     some = labelled(rig.tokenizer, examples, rig.spec.max_tokens)
-    store = open_source(model, rig.cache)
+    store = packed_store(resolve_elastic(model, "plan"), rig.cache)
     try:
         bed = _bed(rig, store)
         whole_s = bed.whole_s()

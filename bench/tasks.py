@@ -20,7 +20,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from pliant.api.open_elastic import model_directory
+from pliant.api.resolve import resolve
 
 TaskName = Literal["sst2", "rte", "qnli", "mrpc", "imdb"]
 TASKS: tuple[TaskName, ...] = ("sst2", "rte", "qnli", "mrpc", "imdb")
@@ -72,7 +72,7 @@ def find_task(name: TaskName, data: Path, scratch: Path) -> Task:
 
 def _cut(packed: Path, out: Path) -> Path:
     """Reviews of `packed` as a TSV, each cut to 128 tokens at the end of a word piece."""
-    tokenizer = Tokenizer.from_file(str(model_directory("sst2") / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(resolve("sst2").path / "tokenizer.json"))
     tokenizer.enable_truncation(_IMDB_TOKENS)
     tokenizer.no_padding()
     with gzip.open(packed, "rt", encoding="utf-8", newline="") as file:

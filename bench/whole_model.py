@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from pliant.api import open_elastic as api
+import pliant
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Encoded
 from pliant.run.submodel.engine import Engine
@@ -76,7 +76,7 @@ def overhead(report: Report, n_threads: int, rounds: int) -> None:
     text = "a charming and often affecting journey that never quite decides what it wants to be"
     with (
         tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
-        api.open("sst2", latency="5s", preload="100MB", threads=n_threads, cache=Path(folder)) as model,
+        pliant.open("sst2", latency="5s", preload="100MB", threads=n_threads, cache=Path(folder)) as model,
     ):
         pool, inside = model.engine.pool, [0.0]
         walk = pool._walk

@@ -10,7 +10,7 @@ from mypy import api as mypy
 
 import pliant
 from pliant.api.compile_onnx import compile as compile_onnx
-from pliant.api.open_elastic import open as open_elastic
+from pliant.api.open_session import open as open_session
 
 PACKAGE = Path(pliant.__file__).parent
 USER = """
@@ -28,7 +28,7 @@ load("m", threads="2")
 
 def test_names_are_the_functions_themselves() -> None:
     """A wrapper would show `(*args, **kwargs)` and no docstring."""
-    assert pliant.open is open_elastic
+    assert pliant.open is open_session
     assert pliant.compile is compile_onnx
     assert "latency" in inspect.signature(pliant.open).parameters
     assert set(pliant.__all__) <= set(dir(pliant))
@@ -60,7 +60,7 @@ def test_help_and_star_import_need_no_extra() -> None:
 def test_a_type_checker_sees_the_real_signatures(tmp_path: Path) -> None:
     """A wrong keyword is found before anything runs. Only the modules that define the names are followed."""
     (tmp_path / "user.py").write_text(USER)
-    names = ("__init__", "api/compile_onnx", "api/load_compiled", "api/open_elastic")
+    names = ("__init__", "api/compile_onnx", "api/load_compiled", "api/open_session")
     files = [str(tmp_path / "user.py"), *(str(PACKAGE / f"{name}.py") for name in names)]
     words = ["--strict", "--follow-imports=skip", "--config-file=", f"--cache-dir={tmp_path / 'mypy'}"]
     found, _, _ = mypy.run([*words, *files])
@@ -68,5 +68,5 @@ def test_a_type_checker_sees_the_real_signatures(tmp_path: Path) -> None:
     said = {int(line.split(":")[0]): line for line in lines if "note: " not in line or "Revealed" in line}
     assert set(said) == {8, 9, 10}, found
     assert "latency: str | float" in said[8]
-    assert 'Unexpected keyword argument "latncy"' in said[9]
+    assert 'No overload variant of "open" matches' in said[9]
     assert "threads" in said[10]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pliant.api.compile_onnx import compile as compile
     from pliant.api.load_compiled import load as load
     from pliant.api.open_cluster import Cluster as Cluster
-    from pliant.api.open_elastic import open as open
     from pliant.api.open_recurrent import open_recurrent as open_recurrent
+    from pliant.api.open_session import open as open
 
     __version__: str
 
@@ -25,7 +25,7 @@ _MODULES = {
     "Cluster": "open_cluster",
     "compile": "compile_onnx",
     "load": "load_compiled",
-    "open": "open_elastic",
+    "open": "open_session",
     "open_recurrent": "open_recurrent",
 }
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import pliant
 from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve, shipped_models
 from pliant.errors import BudgetError, InputError, ModelError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.process_memory import MemoryBudget
@@ -49,7 +51,7 @@ def test_a_directory_is_packed_and_profiled_once(model: Path, cache: Path, tmp_p
     told: list[str] = []
     for _ in range(2):
         told.clear()
-        with api.open(
+        with pliant.open(
             model,
             latency="60s",
             preload="1MB",
@@ -70,20 +72,20 @@ def test_a_model_that_changed_is_packed_again(
 
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
-    with api.open_source(copy, cache) as store:
+    with api.packed_store(resolve(copy), cache) as store:
         before = store.path
     weights = (copy / "model.safetensors").read_bytes()
     (copy / "model.safetensors").write_bytes(weights)  # a new time is enough
-    with api.open_source(copy, cache) as store:
+    with api.packed_store(resolve(copy), cache) as store:
         assert store.path != before
 
 
 def test_a_cut_store_in_the_cache_is_packed_again(model: Path, tmp_path: Path) -> None:
     """A cache may lose bytes; what can be made anew is not an error."""
-    with api.open_source(model, tmp_path) as store:
+    with api.packed_store(resolve(model), tmp_path) as store:
         file = store.path / "layer-00.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
-    with api.open_source(model, tmp_path) as store:
+    with api.packed_store(resolve(model), tmp_path) as store:
         assert store.manifest.n_bytes > 0
 
 
@@ -93,22 +95,22 @@ def test_a_store_given_by_name_is_used_where_it_lies(model: Path, cache: Path, t
     from pliant.store.build import build
 
     out = build(open_checkpoint(model), tmp_path / "store")
-    with api.open(out, latency=5.0, cache=cache) as session:
+    with pliant.open(out, latency=5.0, cache=cache) as session:
         assert session.store.path == out
 
 
 def test_profiles_may_be_given(model: Path, cache: Path, tmp_path: Path) -> None:
     """A profile made elsewhere stands in for measuring: nothing is kept."""
-    with api.open_source(model, cache) as store:
+    with api.packed_store(resolve(model), cache) as store:
         profile = api.profile_of(store, cache, 2)
-    with api.open(model, latency="5s", threads=2, profile=profile, cache=tmp_path) as session:
+    with pliant.open(model, latency="5s", threads=2, profile=profile, cache=tmp_path) as session:
         assert session.profile == profile
     assert not (tmp_path / "profiles").exists()
 
 
 def test_what_plan_of_says_is_what_a_session_does(model: Path, cache: Path) -> None:
     """`pliant plan` opens no session; its plan must be the one that runs."""
-    with api.open(model, latency="5s", preload="4KB", cache=cache) as session:
+    with pliant.open(model, latency="5s", preload="4KB", cache=cache) as session:
         planned = api.plan_of(session.store, session.profile, session.options)
         assert (planned.bits, planned.held, planned.latency_s) == (
             session.plan.bits,
@@ -120,24 +122,24 @@ def test_what_plan_of_says_is_what_a_session_does(model: Path, cache: Path) -> N
 def test_sessions_share_a_memory_budget(model: Path, cache: Path) -> None:
     """Several models in one process stay under one total."""
     with MemoryBudget(1000) as memory, pytest.raises(BudgetError):
-        api.open(model, latency="5s", memory=memory, cache=cache)
+        pliant.open(model, latency="5s", memory=memory, cache=cache)
 
 
 def test_bad_requests_say_what_is_wrong(model: Path, cache: Path) -> None:
     """One tree of errors, each naming its value."""
     with pytest.raises(InputError, match="soon"):
-        api.open(model, latency="soon", cache=cache)
+        pliant.open(model, latency="soon", cache=cache)
     with pytest.raises(BudgetError, match="needs"):
-        api.open(model, latency="1us", cache=cache)
+        pliant.open(model, latency="1us", cache=cache)
     with pytest.raises(ModelError, match="no-such"):
-        api.open("./no-such-model", latency="1s", cache=cache)
+        pliant.open("./no-such-model", latency="1s", cache=cache)
 
 
 def test_the_shipped_model_is_found_by_name() -> None:
     """`sst2` needs no path, and a directory with that name but no model in it does not hide it."""
-    if "sst2" not in api.shipped_models():
+    if "sst2" not in shipped_models():
         pytest.skip("this tree holds no shipped model")
-    assert (api.model_directory("sst2") / "model.safetensors").is_file()
+    assert (resolve("sst2").path / "model.safetensors").is_file()
 
 
 def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
@@ -147,11 +149,11 @@ def test_a_directory_may_bring_its_importance(tiny_model: Callable[..., Path], t
     copy = tmp_path / "m"
     shutil.copytree(tiny_model("bert"), copy)
     (copy / "importance.json").write_text("[[1, 2, 3, 4], [0.5, 0, 0, 0]]")
-    with api.open_source(copy, tmp_path / "cache") as store:
+    with api.packed_store(resolve(copy), tmp_path / "cache") as store:
         assert store.manifest.importance == ((1, 2, 3, 4), (0.5, 0, 0, 0))
     (copy / "importance.json").write_text("[[1, 2, 3, 4]]")
     with pytest.raises(InputError, match=r"importance\.json needs 2 rows of 4"):
-        api.open_source(copy, tmp_path / "cache")
+        api.packed_store(resolve(copy), tmp_path / "cache")
 
 
 def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
@@ -162,20 +164,20 @@ def test_a_directory_may_bring_its_accuracy(tiny_model: Callable[..., Path], tmp
     shutil.copytree(tiny_model("bert"), copy)
     entry = '{"n": 2, "m": 4, "bits": %d, "accuracy": 0.75, "log_likelihood": -0.5}'
     (copy / "accuracy.json").write_text(f'{{"n_examples": 8, "entries": [{entry % 6}]}}')
-    with api.open_source(copy, tmp_path / "cache") as store:
+    with api.packed_store(resolve(copy), tmp_path / "cache") as store:
         assert store.manifest.accuracy is not None
         assert store.manifest.accuracy.entries[0].accuracy == 0.75
     for text in ("[]", f'{{"n_examples": 8, "entries": [{entry % 7}]}}'):
         (copy / "accuracy.json").write_text(text)
         with pytest.raises(InputError, match=r"accuracy\.json is no table of accuracy"):
-            api.open_source(copy, tmp_path / "cache")
+            api.packed_store(resolve(copy), tmp_path / "cache")
 
 
 def test_the_shipped_models_accuracy_covers_every_submodel() -> None:
     """A submodel that is not in the grid is chosen only when nothing else is in reach."""
-    if "sst2" not in api.shipped_models():
+    if "sst2" not in shipped_models():
         pytest.skip("this tree holds no shipped model")
-    directory = api.model_directory("sst2")
+    directory = resolve("sst2").path
     spec = open_checkpoint(directory).spec
     table = api.read_accuracy(directory / "accuracy.json", spec)
     bits = {e.bits for e in table.entries}

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 
 import pliant
-from pliant.api import open_elastic as api
-from pliant.api.open_recurrent import names_recurrent, open_recurrent
+from pliant.api.open_recurrent import open_recurrent
+from pliant.api.resolve import resolve
 from pliant.errors import InputError, ModelError
 from pliant.models.examples import read_examples
-from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from tests.recurrent_models import write_recurrent
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +18,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_shipped_model_answers_and_stays_within_its_size(cache: Path) -> None:
     """4 MB is what the issue allows, words included."""
-    directory = api.model_directory("imdb-lstm")
+    directory = resolve("imdb-lstm").path
     assert sum(file.stat().st_size for file in directory.iterdir()) <= 4_000_000
     model = pliant.open_recurrent("imdb-lstm", threads=1, cache=cache)
     assert (model.spec.cell, model.spec.n_layers, model.spec.labels) == ("lstm", 1, ("negative", "positive"))
@@ -33,7 +31,7 @@ def test_the_card_names_the_file_that_ships() -> None:
     """Its accuracy is that file's and no other's."""
     from hashlib import sha256
 
-    directory = api.model_directory("imdb-lstm")
+    directory = resolve("imdb-lstm").path
     digest = sha256((directory / "model.safetensors").read_bytes()).hexdigest()
     assert digest in (directory / "README.md").read_text(encoding="utf-8")
 
@@ -49,21 +47,12 @@ def test_the_cards_accuracy_can_be_measured_again(data: Path, cache: Path) -> No
     assert right / 2000 == pytest.approx(0.878, abs=0.002)
 
 
-def test_recurrent_models_are_told_from_others(tmp_path: Path) -> None:
-    """`pliant run` takes both by name."""
-    directory = write_recurrent(tmp_path / "mine", RecurrentSpec("gru", 10, 3, 4))
-    assert names_recurrent(directory)
-    assert names_recurrent("imdb-lstm")
-    assert names_recurrent("random:cove-300")
-    assert not names_recurrent("sst2")
-    assert not names_recurrent(tmp_path)
-    assert not names_recurrent("owner/name")
-
-
-def test_a_plan_is_not_made_for_a_recurrent_model(tmp_path: Path) -> None:
-    """`pliant.open` says what opens it instead."""
-    with pytest.raises(ModelError, match="open_recurrent"):
-        pliant.open("imdb-lstm", latency="20ms", cache=tmp_path)
+def test_other_models_are_refused_and_the_verbs_that_take_them_named() -> None:
+    """The function is for one kind."""
+    with pytest.raises(
+        ModelError, match=r"text encoder, which pliant\.open_recurrent does not take; use .* run"
+    ):
+        open_recurrent("sst2")
 
 
 def test_no_threads_cannot_run_a_model() -> None:

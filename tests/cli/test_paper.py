@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve
 from pliant.cli.verb_options import SessionArguments
 from pliant.plan.submodel.plan_options import PAPER
 from pliant.store.read import open_store
@@ -30,9 +31,9 @@ def test_the_papers_system_plans_runs_and_is_evaluated(
     reply = as_json("run", model, "--text", "a good film", *asked)
     assert reply["bits"] == reply["planned_bits"]
     assert as_json("eval", model, tmp_path / "dev.tsv", *asked)["system"] == "paper"
-    with api.open_source(model, cache, quantizer="equal-population") as store:
+    with api.packed_store(resolve(model), cache, quantizer="equal-population") as store:
         assert store.manifest.quantizer == "equal-population"
-    with api.open_source(model, cache) as store:
+    with api.packed_store(resolve(model), cache) as store:
         assert store.manifest.quantizer == "lloyd"
 
 

@@ -11,7 +11,14 @@ import numpy as np
 import psutil
 import pytest
 
-from pliant.api.open_cluster import Cluster, ClusterReply, data_ports, memory_source, open_model, pace_source
+from pliant.api.open_cluster import (
+    Cluster,
+    ClusterReply,
+    data_ports,
+    memory_source,
+    open_encoder,
+    pace_source,
+)
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import Key, new_key
 from pliant.errors import ClusterError, InputError
@@ -193,7 +200,7 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
             break
     else:
         pytest.fail(f"of five, none was split: {first.partitions[0]}, {tight.partitions[0]}, {again.mode}")
-    spec = open_model(model, folder).spec
+    spec = open_encoder(model, folder).spec
     need = weight_bytes(spec, *tight.partitions)
     assert need["m"] <= 300_000 < weight_bytes(spec, first.partitions[-1])["m"]
 

@@ -16,8 +16,8 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from pliant.api.open_elastic import model_directory
 from pliant.api.open_recurrent import open_recurrent
+from pliant.api.resolve import resolve
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -61,7 +61,7 @@ def golden_answers(
 
 def test_the_shipped_classifier_answers_the_same(golden_answers: Callable[..., None], tmp_path: Path) -> None:
     """Uniform and mixed bits, whole and cut submodels, resident float32 and rounded int8 products."""
-    golden_answers("sst2", lambda: _encoder_answers(model_directory("sst2"), tmp_path / "store", CASES))
+    golden_answers("sst2", lambda: _encoder_answers(resolve("sst2").path, tmp_path / "store", CASES))
 
 
 def test_minilm_answers_the_same(minilm: Path, golden_answers: Callable[..., None], tmp_path: Path) -> None:

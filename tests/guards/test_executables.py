@@ -13,8 +13,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from pliant.api.open_elastic import model_directory
-from pliant.api.open_recurrent import recurrent_source
+from pliant.api.resolve import resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.fragment import fragment_image
 from pliant.compiler.executable.image import Image, make_image
@@ -89,7 +88,7 @@ def _together(texts: dict[str, str]) -> str:
 @pytest.fixture(scope="module")
 def sst2() -> ModelSpec:
     """What the shipped model is made of."""
-    return open_checkpoint(model_directory("sst2")).spec
+    return open_checkpoint(resolve("sst2").path).spec
 
 
 def test_executables_of_the_shipped_model_are_the_same(sst2: ModelSpec, golden: Golden) -> None:
@@ -136,7 +135,7 @@ def _counts(planned: Planned) -> str:
 
 def test_executables_of_a_recurrent_model_are_the_same(golden: Golden) -> None:
     """The shipped LSTM, whose calls are cut to the words of a text."""
-    source = recurrent_source("imdb-lstm")
+    source = resolve("imdb-lstm").source
     graph = recurrent_graph(source.spec, source.weights, 64)
     texts = {name: image_text(recurrent_form(graph, target).image) for name, target in TARGETS.items()}
     golden("guards/executables_lstm.txt", _together(texts))

@@ -10,11 +10,10 @@ from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
 import pliant
-from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve
 from pliant.cli.app import app
 from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
 from pliant.serve.node.served import open_served
-from pliant.serve.protocol.content_hash import content_identity
 from tests.models.onnx_models import external
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, reserved, running
@@ -36,7 +35,7 @@ LIKED = "A moving film."
 def negated(directory: Path) -> Path:
     """`imdb-lstm` with the classifier's weights negated, under the same name."""
     copy = directory / "imdb-lstm"
-    shutil.copytree(api.model_directory("imdb-lstm"), copy)
+    shutil.copytree(resolve("imdb-lstm").path, copy)
     (file,) = copy.glob("*.safetensors")
     tensors = load_file(file)
     last = ("classifier.weight", "classifier.bias")
@@ -122,12 +121,12 @@ def test_every_kind_of_model_has_an_identity_that_follows_its_weights(
     directory = tiny_model("bert", widths=(2, 4))
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    same = content_identity(str(directory))
-    assert content_identity(str(copy)) == same
+    same = resolve(directory).identity
+    assert resolve(copy).identity == same
     tensors = load_file(copy / "model.safetensors")
     save_file({name: -array for name, array in tensors.items()}, copy / "model.safetensors")
-    assert content_identity(str(copy)) != same
-    assert content_identity("random:bert-base:1") != content_identity("random:bert-base:2")
+    assert resolve(copy).identity != same
+    assert resolve("random:bert-base:1").identity != resolve("random:bert-base:2").identity
 
 
 def test_a_compiled_directory_has_the_identity_of_its_onnx_file(tmp_path: Path) -> None:
@@ -136,7 +135,7 @@ def test_a_compiled_directory_has_the_identity_of_its_onnx_file(tmp_path: Path) 
     path, out = external(tmp_path / "one"), tmp_path / "compiled"
     arguments = ["compile", str(path), "-o", str(out), "--dim", "batch=1", "--threads", "1"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert content_identity(str(out)) == content_identity(str(path))
+    assert resolve(out).identity == resolve(path).identity
     weights = tmp_path / "one" / "weights.bin"
     weights.write_bytes(bytes(weights.stat().st_size))
-    assert content_identity(str(path)) != content_identity(str(out))
+    assert resolve(path).identity != resolve(out).identity

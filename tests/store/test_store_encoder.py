@@ -1,18 +1,18 @@
-"""Encoders by name: stores at any bitwidth, directories, and configurations with a seed."""
+"""Stores as encoders, at any bitwidth."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from pliant.errors import ModelError, StoreError
+from pliant.errors import StoreError
 from pliant.models.encoder.encoder_directory import open_directory, shapes_of
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Family
 from pliant.store.build import build
 from pliant.store.layers import layer_weights
 from pliant.store.read import open_store
-from pliant.store.store_encoder import open_encoder
+from pliant.store.store_encoder import stored_encoder
 from tests.models.encoder_runs import run_encoder
 from tests.reference_model import run_model
 from tests.tiny import FAMILIES, random_ids, tiny_spec, write_model
@@ -28,7 +28,7 @@ def test_a_store_at_full_fidelity_is_the_directory(
 ) -> None:
     """Every weight to the bit, and so the answer."""
     directory = write_model(tmp_path / "model", tiny_spec(family, is_classifier))
-    stored = open_encoder(build(open_checkpoint(directory), tmp_path / "store"))
+    stored = stored_encoder(build(open_checkpoint(directory), tmp_path / "store"))
     plain = open_directory(directory, tmp_path)
     for name in shapes_of(plain.family):
         np.testing.assert_array_equal(stored.tensor(name), plain.tensor(name), name)
@@ -41,7 +41,7 @@ def test_a_store_at_full_fidelity_is_the_directory(
 def test_few_bits_are_the_stores_own_decoding(tmp_path: Path) -> None:
     """Planes as the local engine reads them, outliers in place."""
     path = build(open_checkpoint(write_model(tmp_path / "model", tiny_spec())), tmp_path / "store")
-    source = open_encoder(path, bits=3)
+    source = stored_encoder(path, bits=3)
     with open_store(path) as store:
         wanted = layer_weights(store, 1, 3)
     np.testing.assert_array_equal(source.tensor("layers.1.up.weight"), wanted.up.weight)
@@ -55,8 +55,8 @@ def test_other_bits_are_another_model_and_a_copy_is_the_same(tmp_path: Path) -> 
     """A device at 3 bits beside one at 6 would give an answer that neither model gives."""
     checkpoint = open_checkpoint(write_model(tmp_path / "model", tiny_spec()))
     a, b = (build(checkpoint, tmp_path / name) for name in "ab")
-    assert open_encoder(a).identity == open_encoder(b).identity == open_encoder(a, bits=32).identity
-    assert len({open_encoder(a, bits=k).identity for k in (2, 6, 32)}) == 3
+    assert stored_encoder(a).identity == stored_encoder(b).identity == stored_encoder(a, bits=32).identity
+    assert len({stored_encoder(a, bits=k).identity for k in (2, 6, 32)}) == 3
 
 
 def test_bits_a_store_does_not_offer_are_refused(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_bits_a_store_does_not_offer_are_refused(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_model(tmp_path / "model", tiny_spec()))
     path = build(checkpoint, tmp_path / "store", bits=(2, 4))
     with pytest.raises(StoreError, match="does not offer 6 bits; it offers"):
-        open_encoder(path, bits=6)
-    assert open_encoder(path).identity == open_encoder(path, bits=4).identity
+        stored_encoder(path, bits=6)
+    assert stored_encoder(path).identity == stored_encoder(path, bits=4).identity
 
 
 def test_a_damaged_plane_is_found_when_its_layer_is_read(tmp_path: Path) -> None:
@@ -76,31 +76,7 @@ def test_a_damaged_plane_is_found_when_its_layer_is_read(tmp_path: Path) -> None
     content = bytearray((path / name).read_bytes())
     content[len(content) // 2 :] = bytes(len(content) - len(content) // 2)
     (path / name).write_bytes(content)
-    source = open_encoder(path)
+    source = stored_encoder(path)
     source.tensor("layers.0.up.weight")
     with pytest.raises(StoreError, match="layer 1"):
         source.tensor("layers.1.up.weight")
-
-
-def test_a_directory_is_opened_and_takes_no_bits(tmp_path: Path) -> None:
-    """Bits of a checkpoint would have to be fitted first: that is a store."""
-    directory = write_model(tmp_path / "model", tiny_spec())
-    opened = open_encoder(directory, cache=tmp_path / "cache")
-    assert opened.identity == open_directory(directory, tmp_path / "cache").identity
-    with pytest.raises(ModelError, match="bits are for stores"):
-        open_encoder(directory, bits=4, cache=tmp_path / "cache")
-
-
-def test_a_configuration_is_named_with_or_without_its_seed() -> None:
-    """`random:bert-large`, `random:bert-large:7`."""
-    zero, seven = open_encoder("random:mobilebert"), open_encoder("random:mobilebert:7")
-    assert zero.identity == open_encoder("random:mobilebert:0").identity != seven.identity
-    assert seven.spec.family == "mobilebert"
-
-
-def test_a_name_that_is_nothing_is_an_error() -> None:
-    """Neither store, nor directory, nor known configuration."""
-    with pytest.raises(ModelError, match="nowhere is not a directory"):
-        open_encoder("nowhere")
-    with pytest.raises(ModelError, match="no configuration file"):
-        open_encoder("random:nothing:3")

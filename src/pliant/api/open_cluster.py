@@ -18,7 +18,8 @@ from typing import Generic, TypeVar, final
 import numpy as np
 
 from pliant.api.cluster_page import cluster_page
-from pliant.api.open_elastic import is_store, model_directory
+from pliant.api.model import CheckpointModel, EncoderModel, RandomWeights, StoreModel, refused
+from pliant.api.resolve import resolve
 from pliant.cluster.control.inquire import inquire
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.choose_partition import AnyMode, Shares, chooser
@@ -41,13 +42,15 @@ from pliant.errors import ClusterError, InputError
 from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
+from pliant.models.encoder.encoder_directory import open_directory
+from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.ahead_timeline import ahead
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.settings import cache_folder, thread_count
-from pliant.store.store_encoder import open_encoder
+from pliant.store.store_encoder import stored_encoder
 
 Model = str | os.PathLike[str] | Encoder
 T = TypeVar("T")
@@ -302,7 +305,7 @@ class Cluster:
         name = os.fspath(model)
         with self._opening:
             if name not in self._sources:
-                self._sources[name] = open_model(name, self._cache)
+                self._sources[name] = open_encoder(name, self._cache)
             return self._sources[name]
 
 
@@ -324,11 +327,17 @@ def primary_name() -> str:
     return f"primary-{secrets.token_hex(3)}"
 
 
-def open_model(name: str, cache: Path) -> Encoder:
-    """What a user calls a model: as `pliant.open` takes it, or `random:CONFIG[:SEED]`."""
-    if name.startswith("random:") or is_store(Path(name)):
-        return open_encoder(name, cache=cache)
-    return open_encoder(model_directory(name), cache=cache)
+def open_encoder(source: str | os.PathLike[str], cache: Path) -> Encoder:
+    """The encoder that `source` names; hashes of files are kept in `cache`. Raises ModelError, StoreError."""
+    match resolve(source):
+        case StoreModel() as model:
+            return stored_encoder(model.path)
+        case CheckpointModel(path=Path() as path) | EncoderModel(weights=Path() as path):
+            return open_directory(path, cache)
+        case EncoderModel(weights=RandomWeights(config, seed)):
+            return random_encoder(config, seed)
+        case model:
+            raise refused(model, "a cluster")
 
 
 def cluster_key(key: Key | str | os.PathLike[str] | None) -> Key:

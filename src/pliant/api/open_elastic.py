@@ -1,10 +1,9 @@
-"""Open a model by name under a latency target and a memory budget. Knows no plan, kernel or read.
+"""Open a text encoder under a latency target and a memory budget.
 
-What a user calls a model (a store, a model that ships with pliant, a directory, a hub id) becomes a store,
-built once and kept in the cache; the device is profiled once for each model shape and kept there too.
+A model becomes a store, built once and kept in the cache; the device is profiled once for each model shape
+and kept there too.
 """
 
-import os
 import shutil
 import weakref
 from collections.abc import Callable
@@ -15,28 +14,26 @@ from typing import Literal
 
 import msgspec
 
+from pliant.api.model import ElasticModel, StoreModel
 from pliant.compiler.executable.encoder_stages import arena_bytes
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.hf.hub import resolve
 from pliant.models.spec import ModelSpec
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.profile.machine import cpu_model
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
 from pliant.profile.profile_cache import load_profile, profile_path, save_profile
-from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.planning import MARGIN, planner_of
+from pliant.run.submodel.planning import planner_of
 from pliant.run.submodel.session import Session, SessionOptions
-from pliant.settings import cache_folder, thread_count
+from pliant.settings import cache_folder
 from pliant.store.build import Progress, build
 from pliant.store.coding.quantize import Quantizer
-from pliant.store.manifest import MANIFEST, AccuracyTable, put_accuracy, put_importance
+from pliant.store.manifest import AccuracyTable, put_accuracy, put_importance
 from pliant.store.read import Store, open_store
 
 Compute = Literal["fp32", "int8"]
@@ -49,73 +46,28 @@ Importance = tuple[tuple[float, ...], ...]
 IMPORTANCE = "importance.json"
 ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
 
-_ASSETS = Path(__file__).parents[1] / "models" / "assets"
+WHOLE_S = 3600.0
+"""A target under which the most accurate plan runs, on any device that could be meant."""
 
 
-def open(
-    source: str | os.PathLike[str],
+def open_elastic(
+    model: ElasticModel,
+    options: SessionOptions,
     *,
-    latency: str | float,
-    preload: str | int = 0,
-    working: str | int | None = None,
-    length: int = 64,
-    threads: int | None = None,
-    anytime: bool = True,
-    best_effort: bool = False,
-    compute: Compute = "fp32",
     profile: DeviceProfile | None = None,
     memory: MemoryBudget | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
-    plan: PlanOptions = OURS,
-    depths: Depths | None = None,
-    margin: float = MARGIN,
-    io_reserve: float | None = None,
-    adapt: bool = True,
     baseline: Baseline | None = None,
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> Session:
-    """A session that answers text with `source` within `latency`, keeping `preload` bytes of weights.
-
-    `source` is a store, the name of a model that ships with pliant ("sst2"), a Hugging Face model
-    directory, or a hub id. `length` is the number of tokens planned for; inputs of any length are
-    answered. Without `threads` and `cache`, settings.py decides. `profile` stands in for the kept or measured
-    one, `dilation` makes the device slower, `memory` is shared with other sessions. Where the store holds
-    measured accuracy, the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")`
-    takes the largest instead, as the paper does. Layers are left out only of a model that was trained for it
-    (`pliant stretch`) or whose accuracy without them was measured; `depths="any"` leaves them out of any
-    model, and replies then say `cut` "untrained". `margin` is the fraction of the target kept for what no
-    plan knows of. `working` bounds the memory that layers in flight are read into: bits are lowered until
-    they fit. `io_reserve`: what a layer cannot run without is read in time even if reads take this many
-    times their 95th percentile (at least 1; None learns it from their spread). The session plans for
-    compute and reads as its latest answers took them, unless `adapt` is False. `baseline` runs as one of
-    the systems STI is compared with. `quantizer` is how weights became codes (None: "lloyd", or whatever a
-    store has); the paper's system is `plan=PAPER, anytime=False, margin=0.0, adapt=False,
-    quantizer="equal-population"`. Raises PliantError: see errors.py for which.
-    """
-    options = SessionOptions(
-        latency_s=parse_seconds(latency),
-        preload_bytes=parse_bytes(preload),
-        working_bytes=None if working is None else parse_bytes(working),
-        length=length,
-        n_threads=thread_count(threads),
-        is_anytime=anytime,
-        best_effort=best_effort,
-        compute=compute,
-        plan=replace(
-            plan,
-            depths=depths or plan.depths,
-            io_reserve=plan.io_reserve if io_reserve is None else io_reserve,
-        ),
-        margin=margin,
-        adapts=adapt,
-    )
+    """A session of `options` on `model`, warm: what `pliant.open` says of the arguments holds here."""
     cache = cache_folder(cache)
-    store = open_source(source, cache, on_progress, quantizer)
+    store = packed_store(model, cache, on_progress, quantizer)
     try:
         if profile is None:
-            profile = profile_of(store, cache, options.n_threads, compute, on_progress)
+            profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
         device = dilate(profile, dilation)
         fixed = None if baseline is None else plan_of(store, device, options, baseline)
         session = Session(store, device, options, cache=cache, memory=memory, fixed=fixed)
@@ -155,20 +107,20 @@ def plan_of(
     return replace(made, accuracy_interval=planner.interval(made.expected_accuracy))
 
 
-def open_source(
-    source: str | os.PathLike[str],
+def packed_store(
+    model: ElasticModel,
     cache: Path,
     on_progress: OnProgress = lambda what, done, total: None,
     quantizer: Quantizer | None = None,
 ) -> Store:
-    """The store of `source`; anything but a store is packed into `cache` when it is first used.
+    """The store of `model`; anything but a store is packed into `cache` when it is first used.
 
     A packed store that has been damaged or cut is packed again. Raises ModelError and StoreError, the latter
     also for a store that another quantizer than `quantizer` made.
     """
-    if is_store(Path(source)):
-        return _checked(open_store(Path(source)), quantizer)
-    directory, quantizer = model_directory(source), quantizer or "lloyd"
+    if isinstance(model, StoreModel):
+        return _checked(open_store(model.path), quantizer)
+    directory, quantizer = model.path, quantizer or "lloyd"
     name = _packed_name(directory)
     packed = cache / "stores" / (name if quantizer == "lloyd" else f"{name}-{quantizer}")
     if packed.exists():
@@ -235,29 +187,6 @@ def read_accuracy(path: Path, spec: ModelSpec) -> AccuracyTable:
     except (msgspec.DecodeError, UnicodeDecodeError, StoreError) as error:
         raise InputError(f"{path} is no table of accuracy of this model: {error}") from error
     return table
-
-
-def is_store(path: Path) -> bool:
-    """Whether `path` is a directory with a store's manifest."""
-    return (path / MANIFEST).is_file()
-
-
-def model_directory(source: str | os.PathLike[str]) -> Path:
-    """The model directory that `source` names: a directory, a shipped model, or a hub id.
-
-    Raises ModelError when there is none.
-    """
-    text = os.fspath(source)
-    shipped = _ASSETS / text
-    is_name = text == Path(text).name and (shipped / "config.json").is_file()
-    if is_name and not (Path(text) / "config.json").is_file():
-        return shipped
-    return resolve(text)
-
-
-def shipped_models() -> tuple[str, ...]:
-    """Names of the models that come with pliant."""
-    return tuple(sorted(path.parent.name for path in _ASSETS.glob("*/config.json")))
 
 
 def profile_of(

@@ -11,6 +11,9 @@ import typer
 from rich.table import Table
 
 from pliant.api import compile_onnx as compiled
+from pliant.api.load_compiled import load
+from pliant.api.model import CompiledProgram, OnnxGraph, refused
+from pliant.api.resolve import resolve
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.peers import PEERS, Run, open_peer
 from pliant.cli.show import console, print_json
@@ -18,6 +21,8 @@ from pliant.cli.trace import Trace, kept
 from pliant.cli.verb_options import Json, Precise, Threads
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
+from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.onnx_session import ModelSession
 from pliant.run.graph.ports import fixed
 from pliant.run.graph.step_profile import Profile
 from pliant.settings import thread_count
@@ -46,7 +51,7 @@ class Profiled:
 class BenchArguments:
     """The options of `pliant bench`."""
 
-    model: Annotated[Path, typer.Argument(help="An ONNX file.")]
+    model: Annotated[Path, typer.Argument(help="An ONNX file, or what pliant compile wrote.")]
     against: Annotated[str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")] = (
         "onnxruntime"
     )
@@ -69,17 +74,33 @@ class BenchArguments:
 def bench(args: BenchArguments) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
     dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
-    session = compiled.compile(
-        args.model,
-        dims={x: n for x, n in dims.items() if x not in buckets},
-        buckets=buckets,
-        threads=args.threads,
-        weights=weights_of(args.weights),
-        compute=args.compute,
-    )
+    names = [name for name in args.against.split(",") if name]
+    session: ModelSession | CompiledSession
+    match resolve(args.model):
+        case OnnxGraph(content=content):
+            session = compiled.compile(
+                content,
+                dims={x: n for x, n in dims.items() if x not in buckets},
+                buckets=buckets,
+                threads=args.threads,
+                weights=weights_of(args.weights),
+                compute=args.compute,
+            )
+        case CompiledProgram(path=path):
+            if dims or buckets or (args.weights, args.compute) != ("fp32", "fp32"):
+                raise InputError(
+                    f"{args.model} is compiled: its sizes and weights are fixed; bench its ONNX file."
+                )
+            if names:
+                raise InputError(
+                    f"{args.model} is compiled, and {', '.join(names)} cannot read it: give --against '' to "
+                    "time it alone, or bench its ONNX file."
+                )
+            session = load(path, threads=args.threads)
+        case other:
+            raise refused(other, "pliant bench")
     feeds = compiled.sample_feeds([fixed(port, dims) for port in session.inputs])
     n_threads = thread_count(args.threads)
-    names = [name for name in args.against.split(",") if name]
     runners: dict[str, Run] = {"pliant": session.run}
     runners |= {name: open_peer(name, args.model, n_threads) for name in names}
     rows = measure(runners, feeds, args.runs)

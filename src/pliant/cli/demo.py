@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve_elastic, shipped_models
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.cli.verb_options import Json, SessionArguments, shipped
 from pliant.errors import InputError
@@ -31,12 +31,13 @@ class DemoArguments:
 
 def demo(args: DemoArguments) -> None:
     """Open the shipped model under a target, show the plan, answer, and compare with the prediction."""
-    if args.source == "sst2" and args.source not in api.shipped_models():
+    if args.source == "sst2" and args.source not in shipped_models():
         raise InputError("this installation ships no model 'sst2'; name a model directory: pliant demo DIR.")
+    model = resolve_elastic(args.source, "demo")
     # A machine slower than the target allows shall still show what it can do.
     asked = SessionArguments(args.source, args.latency, args.preload, length=32, best_effort=True)
     with progress_bar() as on_progress:
-        session = asked.open(on_progress)
+        session = asked.open(model, on_progress)
     with session:
         plan = session.plan
         replies = [session(sentence) for sentence in SENTENCES]

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from pliant.api.open_recurrent import names_recurrent
+from pliant.api.model import CheckpointModel, ElasticModel, RecurrentNetwork, StoreModel, refused
+from pliant.api.resolve import resolve
 from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
 from pliant.cli.show import print_json, progress_bar, show_truncation
 from pliant.cli.text_lines import Reading, Text, Truncate, readable
@@ -38,14 +39,25 @@ class EvalArguments:
 
 def evaluate(args: EvalArguments) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
-    if names_recurrent(args.session.source):
-        if args.baseline is not None:
-            raise InputError("baselines are for models that are planned; a recurrent one is not.")
-        report = evaluate_recurrent(args.session, args.data, args.limit, is_truncating=args.truncate)
-        (print_json if args.json else show_evaluation)(report)
-        return
+    match resolve(args.session.source):
+        case RecurrentNetwork() as model:
+            if args.baseline is not None:
+                raise InputError("baselines are for models that are planned; a recurrent one is not.")
+            report = evaluate_recurrent(
+                model, args.session, args.data, args.limit, is_truncating=args.truncate
+            )
+            (print_json if args.json else show_evaluation)(report)
+        case StoreModel() | CheckpointModel() as model:
+            report = _evaluate_elastic(model, args)
+            (print_json if args.json else _show)(report)
+        case model:
+            raise refused(model, "pliant eval")
+
+
+def _evaluate_elastic(model: ElasticModel, args: EvalArguments) -> dict[str, Any]:
+    """The report of each example, answered once by a session of ours or of a baseline."""
     with progress_bar() as on_progress:
-        session = args.session.open(on_progress, args.baseline)
+        session = args.session.open(model, on_progress, args.baseline)
         with session:
             labels = session.store.spec.head.labels or ()
             examples = read_examples(args.data, labels)[: args.limit]
@@ -57,15 +69,11 @@ def evaluate(args: EvalArguments) -> None:
                 on_progress("answering", i, len(texts))
                 replies.append(session(text.text, text.pair))
             planned = (session.plan.n, session.plan.width)
-    values = _values(examples, replies, labels) | {
+    return _values(examples, replies, labels) | {
         "submodel": list(planned),
         "system": args.baseline or ("paper" if args.session.paper else "ours"),
         "n_truncated": sum(text.is_truncated for text in texts),
     }
-    if args.json:
-        print_json(values)
-    else:
-        _show(values)
 
 
 def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[str, ...]) -> dict[str, Any]:

@@ -3,17 +3,27 @@
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, assert_never
 
 import typer
 from rich.table import Table
 
-from pliant.api import open_elastic as api
-from pliant.api.open_recurrent import names_recurrent, recurrent_source
+from pliant.api.model import (
+    CheckpointModel,
+    CompiledProgram,
+    ElasticModel,
+    EncoderModel,
+    OnnxGraph,
+    RandomWeights,
+    RecurrentNetwork,
+    StoreModel,
+)
+from pliant.api.open_elastic import packed_store
+from pliant.api.resolve import resolve
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.show import console, print_json, progress_bar
 from pliant.cli.verb_options import Json, shipped
-from pliant.compiler.aot.compiled_directory import PROGRAM, open_saved
+from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.errors import InputError
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
@@ -29,8 +39,8 @@ class InspectArguments:
     source: Annotated[
         str,
         typer.Argument(
-            help="A store, a model that ships with pliant (sst2), a model directory, a hub id, an ONNX file, "
-            "or what pliant compile wrote.",
+            help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
+            "what pliant compile wrote, or random:CONFIG[:SEED].",
             autocompletion=shipped,
         ),
     ]
@@ -42,10 +52,20 @@ class InspectArguments:
 
 def inspect(args: InspectArguments) -> None:
     """Print what a model is; of a store (packed first, where it is none) sizes, error and importance."""
-    values = _other_values(args.source)
-    if values is None:
-        _inspect_store(args.source, is_verifying=args.verify, is_json=args.json)
-        return
+    match resolve(args.source):
+        case StoreModel() | CheckpointModel() as model:
+            _inspect_store(model, is_verifying=args.verify, is_json=args.json)
+            return
+        case RecurrentNetwork() as model:
+            values = _recurrent_values(args.source, model)
+        case EncoderModel() as model:
+            values = _encoder_values(args.source, model)
+        case OnnxGraph() as model:
+            values = _onnx_values(args.source, model)
+        case CompiledProgram(path=path):
+            values = _compiled_values(path)
+        case _ as other:
+            assert_never(other)
     if args.verify:
         raise InputError(f"--verify checks the files of a store, and {args.source} is none; see pliant pack.")
     if args.json:
@@ -55,20 +75,8 @@ def inspect(args: InspectArguments) -> None:
         typer.echo(f"{name.removesuffix('_bytes')}: {_said(name, value)}")
 
 
-def _other_values(source: str) -> dict[str, Any] | None:
-    """What a model is that has no store, for machines; None of one that has, or can be packed into one."""
-    path = Path(source)
-    if names_recurrent(source):
-        return _recurrent_values(source)
-    if path.suffix == ".onnx":
-        return _onnx_values(path)
-    if (path / PROGRAM).is_file():
-        return _compiled_values(path)
-    return None
-
-
-def _recurrent_values(source: str) -> dict[str, Any]:
-    model = recurrent_source(source)
+def _recurrent_values(source: str, network: RecurrentNetwork) -> dict[str, Any]:
+    model = network.source
     spec = model.spec
     return {
         "model": source,
@@ -84,11 +92,26 @@ def _recurrent_values(source: str) -> dict[str, Any]:
     }
 
 
-def _onnx_values(path: Path) -> dict[str, Any]:
-    model = open_onnx(path)
+def _encoder_values(source: str, model: EncoderModel) -> dict[str, Any]:
+    spec = model.family.spec
+    return {
+        "model": source,
+        "kind": f"encoder, {spec.family}",
+        "identity": model.identity,
+        "has_random_weights": isinstance(model.weights, RandomWeights),
+        "n_layers": spec.n_layers,
+        "n_heads": spec.n_heads,
+        "hidden": spec.hidden,
+        "max_rows": spec.max_rows,
+        "labels": model.labels,
+    }
+
+
+def _onnx_values(source: str, graph: OnnxGraph) -> dict[str, Any]:
+    model = open_onnx(graph.content)
     operators = Counter(node.op_type for node in model.proto.graph.node)
     return {
-        "model": str(path),
+        "model": source,
         "kind": "ONNX",
         "opsets": {domain or "ai.onnx": version for domain, version in model.opsets.items()},
         "inputs": {port.name: str(port) for port in model.inputs},
@@ -121,9 +144,9 @@ def _said(name: str, value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _inspect_store(source: str, *, is_verifying: bool, is_json: bool) -> None:
+def _inspect_store(model: ElasticModel, *, is_verifying: bool, is_json: bool) -> None:
     with progress_bar() as on_progress:
-        with api.open_source(source, cache_folder(), on_progress) as opened:
+        with packed_store(model, cache_folder(), on_progress) as opened:
             store, manifest = opened.path, opened.manifest
         if is_verifying:
             n_files = len(manifest.files)

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from pliant.api import open_elastic as api
+from pliant.api.model import CheckpointModel, refused
 from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
+from pliant.api.resolve import resolve
 from pliant.cli.show import print_json, progress_bar
 from pliant.cli.verb_options import Json, numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
@@ -74,9 +75,11 @@ class PackArguments:
 
 def pack(args: PackArguments) -> None:
     """Cut a model into shards of every bitwidth and write them as a store."""
-    directory = api.model_directory(args.source)
-    out = args.output or Path(f"{directory.name}.store")
-    checkpoint = open_checkpoint(directory)
+    model = resolve(args.source)
+    if not isinstance(model, CheckpointModel):
+        raise refused(model, "pliant pack")
+    out = args.output or Path(f"{model.name}.store")
+    checkpoint = open_checkpoint(model.path)
     chosen = numbers(args.bits, "--bits") or BITS
     ordered = _importance_given(args.importance, args.importance_examples, checkpoint.spec, chosen)
     known = _accuracy_given(args.accuracy, args.accuracy_examples, checkpoint.spec)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve_elastic
 from pliant.cli.show import print_json, progress_bar
 from pliant.cli.verb_options import Json, SessionArguments, System
 from pliant.ir.program_text import program_text
@@ -29,7 +30,8 @@ class PlanArguments:
 
 def plan(args: PlanArguments) -> None:
     """Choose submodel, preload set and bits, and predict when everything happens."""
-    with progress_bar() as on_progress, args.session.open_store(on_progress) as store:
+    model = resolve_elastic(args.session.source, "plan")
+    with progress_bar() as on_progress, args.session.open_store(model, on_progress) as store:
         made = api.plan_of(
             store, args.session.profile(store, on_progress), args.session.options, args.baseline
         )

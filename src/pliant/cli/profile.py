@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from pliant.api import open_elastic as api
+from pliant.api.resolve import resolve_elastic
 from pliant.cli.show import console, print_json, progress_bar
 from pliant.cli.verb_options import Json, Precise, Source, Threads, numbers
 from pliant.ir.device import DeviceProfile
@@ -31,9 +32,9 @@ class ProfileArguments:
 
 def profile(args: ProfileArguments) -> None:
     """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head."""
-    cache = cache_folder()
+    model, cache = resolve_elastic(args.source, "profile"), cache_folder()
     how = api.Measuring(lengths=numbers(args.lengths, "--lengths"), seconds=args.seconds)
-    with progress_bar() as on_progress, api.open_source(args.source, cache, on_progress) as store:
+    with progress_bar() as on_progress, api.packed_store(model, cache, on_progress) as store:
         n_threads = thread_count(args.threads)
         measured = api.profile_of(store, cache, n_threads, args.compute, on_progress, measuring=how)
     if args.json:

@@ -1,4 +1,4 @@
-"""`pliant run` and `pliant eval` on recurrent models, which need no plan. Knows what verbs were args for."""
+"""`pliant run` and `pliant eval` on recurrent models, which need no plan."""
 
 import time
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from pliant.api.open_recurrent import open_recurrent
+from pliant.api.load_compiled import shared_pool
+from pliant.api.model import RecurrentNetwork
 from pliant.cli.show import print_json, show_truncation
 from pliant.cli.text_lines import Reading, Text, readable
 from pliant.cli.verb_options import SessionArguments
@@ -30,10 +31,15 @@ class _Timed:
 
 
 def run_recurrent(
-    args: SessionArguments, texts: Sequence[Text], *, is_truncating: bool, is_json: bool
+    network: RecurrentNetwork,
+    args: SessionArguments,
+    texts: Sequence[Text],
+    *,
+    is_truncating: bool,
+    is_json: bool,
 ) -> None:
     """Answer each text, and say how long it took."""
-    model, target_s = _open(args), args.options.latency_s
+    model, target_s = _open(network, args), args.options.latency_s
     for text in readable(texts, _reading(model), is_truncating):
         timed = _timed(model, text.text)
         if is_json:
@@ -44,10 +50,15 @@ def run_recurrent(
 
 
 def evaluate_recurrent(
-    args: SessionArguments, data: Path, limit: int | None, *, is_truncating: bool
+    network: RecurrentNetwork,
+    args: SessionArguments,
+    data: Path,
+    limit: int | None,
+    *,
+    is_truncating: bool,
 ) -> dict[str, Any]:
     """The report of `pliant eval`, of each example of `data` answered once."""
-    model, target_s = _open(args), args.options.latency_s
+    model, target_s = _open(network, args), args.options.latency_s
     examples = read_examples(data, model.spec.labels or ())[:limit]
     if any(e.pair is not None for e in examples):
         raise InputError(f"{data} holds pairs; a recurrent model reads one text.")
@@ -89,12 +100,12 @@ def show_evaluation(values: dict[str, Any]) -> None:
     )
 
 
-def _open(args: SessionArguments) -> RecurrentModel:
+def _open(network: RecurrentNetwork, args: SessionArguments) -> RecurrentModel:
     if args.compute != "fp32":
         raise InputError(f"recurrent models compute in fp32, not {args.compute}.")
     if (args.dilation.compute, args.dilation.io) != (1.0, 1.0):
         raise InputError("recurrent models cannot be dilated here.")
-    model = open_recurrent(args.source, threads=args.threads)
+    model = RecurrentModel(network.source, *shared_pool(args.threads))
     model.answer(np.zeros(8, np.int32))  # the first run touches all weights
     return model
 

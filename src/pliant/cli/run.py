@@ -1,12 +1,14 @@
 """`pliant run`: answer texts under a target and a buffer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pliant.api.open_recurrent import names_recurrent
+from pliant.api.model import CheckpointModel, ElasticModel, RecurrentNetwork, StoreModel, refused
+from pliant.api.resolve import resolve
 from pliant.cli.recurrent import run_recurrent
 from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
 from pliant.cli.text_lines import Reading, Text, Truncate, readable, text_lines
@@ -41,13 +43,21 @@ def run(args: RunArguments) -> None:
     if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     texts = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
-    if names_recurrent(args.session.source):
-        if args.pair is not None or args.trace is not None or args.timeline:
-            raise InputError("a recurrent model reads one text at a time, and has no steps to show.")
-        run_recurrent(args.session, texts, is_truncating=args.truncate, is_json=args.json)
-        return
+    match resolve(args.session.source):
+        case RecurrentNetwork() as model:
+            if args.pair is not None or args.trace is not None or args.timeline:
+                raise InputError("a recurrent model reads one text at a time, and has no steps to show.")
+            run_recurrent(model, args.session, texts, is_truncating=args.truncate, is_json=args.json)
+        case StoreModel() | CheckpointModel() as model:
+            _run_elastic(model, args, texts)
+        case model:
+            raise refused(model, "pliant run")
+
+
+def _run_elastic(model: ElasticModel, args: RunArguments, texts: Sequence[Text]) -> None:
+    """Answer each text within the target, and say how; the trace is that of the last."""
     with progress_bar() as on_progress:
-        session = args.session.open(on_progress)
+        session = args.session.open(model, on_progress)
     with session:
         tokenizer = open_tokenizer(session.store.path, session.store.spec)
         for line in readable(texts, Reading(tokenizer.encode, tokenizer.truncate), args.truncate):

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from pliant.api.model import CheckpointModel, refused
+from pliant.api.resolve import resolve
 from pliant.cli.show import console, print_json
 from pliant.cli.verb_options import Json, numbers
 from pliant.elastic.heatmap import check_picture, draw_grid
 from pliant.elastic.stretch_options import StretchOptions
 from pliant.errors import InputError
-from pliant.models.hf.hub import resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +51,11 @@ class StretchArguments:
 
 def stretch(args: StretchArguments) -> None:
     """Tune, reorder by importance, distil into submodels, tune again; resumes what was interrupted."""
+    model = resolve(args.model)
+    if not isinstance(model, CheckpointModel):
+        raise refused(model, "pliant stretch")
     options = StretchOptions(
-        model=resolve(args.model),
+        model=model.path,
         train=args.train,
         dev=args.dev,
         out=args.output,

@@ -7,7 +7,9 @@ from typing import Annotated
 import typer
 
 from pliant.api import open_elastic as api
+from pliant.api.model import ElasticModel
 from pliant.api.open_elastic import Baseline, Compute, OnProgress
+from pliant.api.resolve import shipped_models
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import PAPER, Choice, Depths, PlanOptions
@@ -21,13 +23,13 @@ from pliant.store.read import Store
 
 def shipped(incomplete: str) -> list[str]:
     """Names of shipped models that begin so, for shell completion; shells complete paths themselves."""
-    return [name for name in api.shipped_models() if name.startswith(incomplete)]
+    return [name for name in shipped_models() if name.startswith(incomplete)]
 
 
 Source = Annotated[
     str,
     typer.Argument(
-        help="A store, a model that ships with pliant (sst2), a model directory or hub id.",
+        help="A model that ships with pliant (sst2), a model directory, a store or a hub id.",
         autocompletion=shipped,
     ),
 ]
@@ -112,6 +114,7 @@ class SessionArguments:
             is_anytime=self.anytime and not self.paper,
             best_effort=self.best_effort,
             compute=self.compute,
+            adapts=self.adapt and not self.paper,
             plan=self.plan,
             margin=self.margin,
         )
@@ -131,30 +134,20 @@ class SessionArguments:
             return PAPER
         return PlanOptions(choose=self.choose, depths=self.depths, io_reserve=self.io_reserve)
 
-    def open(self, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
+    def open(self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""
-        return api.open(
-            self.source,
-            latency=self.latency,
-            preload=self.preload,
-            working=self.working,
-            length=self.length,
-            threads=self.threads,
-            anytime=self.anytime and not self.paper,
-            best_effort=self.best_effort,
-            compute=self.compute,
+        return api.open_elastic(
+            model,
+            self.options,
             dilation=self.dilation,
-            plan=self.plan,
-            margin=self.margin,
-            adapt=self.adapt and not self.paper,
             baseline=baseline,
             quantizer=self.quantizer,
             on_progress=on_progress,
         )
 
-    def open_store(self, on_progress: OnProgress) -> Store:
+    def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """The store that a session would run from; packed first where that was never done."""
-        return api.open_source(self.source, cache_folder(), on_progress, self.quantizer)
+        return api.packed_store(model, cache_folder(), on_progress, self.quantizer)
 
     def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:
         """The profile that a session would run with."""

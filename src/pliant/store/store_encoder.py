@@ -1,7 +1,4 @@
-"""Any encoder by what the user calls it: a store, a directory, or a configuration with random weights.
-
-A store's layers are decoded to float32 one at a time. Knows no split and no device.
-"""
+"""A store as an encoder at one bitwidth: its layers are decoded to float32 one at a time."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -10,49 +7,21 @@ from typing import final
 import numpy as np
 
 from pliant.arrays import Float32, Integer
-from pliant.errors import ModelError, StoreError
+from pliant.errors import StoreError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.encoder.bert import text
-from pliant.models.encoder.encoder_directory import open_directory
-from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.hf.checkpoint import WORD
-from pliant.settings import cache_folder
 from pliant.store.layers import LayerWeights, layer_weights
-from pliant.store.manifest import MANIFEST
 from pliant.store.read import Store, open_store
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
-RANDOM = "random"
 
+def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
+    """The encoder in a store, at 1 to 6 `bits` or 32 for full fidelity: the highest it offers unless told.
 
-def open_encoder(source: str | Path, bits: int | None = None, cache: Path | None = None) -> Encoder:
-    """The encoder that `source` names.
-
-    It is a pliant store (at 1 to 6 `bits`, or 32 for full fidelity: the highest it offers unless told), a
-    Hugging Face directory, or "random:CONFIG[:SEED]", where CONFIG is a known name (encoder_random.py) or a
-    JSON file. Hashes of files are kept in the cache folder. Raises ModelError or StoreError naming what is
-    wrong.
+    Raises StoreError naming what is wrong.
     """
-    if str(source).startswith(f"{RANDOM}:"):
-        encoder = _random(str(source))
-    elif (Path(source) / MANIFEST).is_file():
-        return _open_stored(Path(source), bits)
-    else:
-        encoder = open_directory(Path(source), cache_folder(cache))
-    if bits is not None:
-        raise ModelError(f"{source} has one precision; bits are for stores: build one with pliant pack.")
-    return encoder
-
-
-def _random(source: str) -> Encoder:
-    config, _, seed = source.removeprefix(f"{RANDOM}:").rpartition(":")
-    if config and seed.isascii() and seed.isdigit():
-        return random_encoder(config, int(seed))
-    return random_encoder(source.removeprefix(f"{RANDOM}:"))
-
-
-def _open_stored(path: Path, bits: int | None) -> Encoder:
     store = open_store(path)
     offered = store.manifest.bits
     wanted = max(offered) if bits is None else bits

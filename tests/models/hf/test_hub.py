@@ -1,4 +1,4 @@
-"""A model's name leads to a directory, or to an error that says what to do; never to a long wait."""
+"""A hub id leads to a directory, or to an error that says what to do; never to a long wait."""
 
 import sys
 from pathlib import Path
@@ -8,52 +8,14 @@ from typing import Any
 import pytest
 
 from pliant.errors import ModelError
-from pliant.models.hf.hub import ANSWER_TIMEOUT_S, resolve
-
-
-def never(name: str) -> Path:
-    raise AssertionError(f"{name} must not be downloaded")
-
-
-def test_a_directory_is_itself(tmp_path: Path) -> None:
-    """Local models never touch the network."""
-    assert resolve(str(tmp_path), never) == tmp_path
-
-
-def test_a_local_directory_comes_before_a_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`owner/name` may be both; the one in sight is meant."""
-    (tmp_path / "owner" / "name").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert resolve("owner/name", never) == Path("owner/name")
-
-
-@pytest.mark.parametrize(
-    "source", ["", "./missing", "/no/such/place", "a/b/c", "~nobody-of-that-name/x", "a b"]
-)
-def test_what_can_only_be_a_path_is_not_asked_of_the_hub(source: str) -> None:
-    """A typing mistake in a path must not become a download."""
-    with pytest.raises(ModelError, match="no directory"):
-        resolve(source, never)
-
-
-def test_a_file_is_no_model(tmp_path: Path) -> None:
-    """People name the weights instead of the directory."""
-    (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ModelError, match="name the directory"):
-        resolve(str(tmp_path / "model.safetensors"), never)
-
-
-@pytest.mark.parametrize("name", ["bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"])
-def test_a_hub_id_is_downloaded(name: str, tmp_path: Path) -> None:
-    """Both spellings of the hub."""
-    assert resolve(name, lambda asked: tmp_path / asked) == tmp_path / name
+from pliant.models.hf.hub import ANSWER_TIMEOUT_S, download_model
 
 
 def test_without_huggingface_hub_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an extra."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelError, match=r"pliant\[hub\]"):
-        resolve("owner/no-such-model")
+        download_model("owner/no-such-model")
 
 
 def fake_hub(monkeypatch: pytest.MonkeyPatch, *, online: bool, cached: Path | None) -> list[dict[str, Any]]:
@@ -84,7 +46,7 @@ def test_the_hub_has_seconds_to_answer_and_sends_no_pickles(
 ) -> None:
     """A network that drops packets must not hang the command; pytorch_model.bin would be refused anyway."""
     calls = fake_hub(monkeypatch, online=True, cached=tmp_path)
-    assert resolve("owner/name") == tmp_path
+    assert download_model("owner/name") == tmp_path
     assert calls[0] == {"name": "owner/name", "timeout": ANSWER_TIMEOUT_S}
     assert calls[1]["revision"] == "abc"
     assert not any("bin" in pattern for pattern in calls[1]["allow_patterns"])
@@ -93,7 +55,7 @@ def test_the_hub_has_seconds_to_answer_and_sends_no_pickles(
 def test_a_model_downloaded_before_is_found_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In the field there is no network."""
     calls = fake_hub(monkeypatch, online=False, cached=tmp_path)
-    assert resolve("owner/name") == tmp_path
+    assert download_model("owner/name") == tmp_path
     assert calls[1]["local_files_only"] is True
 
 
@@ -101,18 +63,18 @@ def test_offline_without_a_cached_model_says_so(monkeypatch: pytest.MonkeyPatch)
     """The network's own reason is kept, in one line."""
     fake_hub(monkeypatch, online=False, cached=None)
     with pytest.raises(ModelError, match=r"offline.*Name or service not known\).*local directory"):
-        resolve("owner/name")
+        download_model("owner/name")
 
 
 def test_a_download_that_breaks_off_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model exists, the network went away in the middle."""
     fake_hub(monkeypatch, online=True, cached=None)
     with pytest.raises(ModelError, match=r"download of 'owner/name'"):
-        resolve("owner/name")
+        download_model("owner/name")
 
 
 def test_the_real_library_is_called_as_it_expects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HF_HUB_OFFLINE is set for all tests, so this reaches the real code and no network."""
     pytest.importorskip("huggingface_hub", reason="the extra hub is not installed")
     with pytest.raises(ModelError, match="offline"):
-        resolve("owner/a-model-that-nobody-has-downloaded")
+        download_model("owner/a-model-that-nobody-has-downloaded")

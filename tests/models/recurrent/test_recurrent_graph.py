@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
-from pliant.models.recurrent.recurrent_source import open_recurrent_source
+from pliant.models.recurrent.recurrent_source import random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 
 
@@ -27,7 +27,7 @@ def test_states_and_the_answer_come_out(labels: tuple[str, ...] | None) -> None:
 
 def test_constants_are_the_same_at_every_length() -> None:
     """So weights are packed once, and a longer input costs nothing but room."""
-    source = open_recurrent_source("random:cove-200")
+    source = random_recurrent("cove-200")
     short, long = (recurrent_graph(source.spec, source.weights, n).constants for n in (64, 128))
     assert short.keys() == long.keys()
     for name, array in short.items():

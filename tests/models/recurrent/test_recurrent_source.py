@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pliant.errors import InputError, ModelError
-from pliant.models.recurrent.recurrent_source import known_recurrent, open_recurrent_source
+from pliant.models.recurrent.recurrent_source import known_recurrent, open_recurrent_source, random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from tests.recurrent_models import write_recurrent
 
@@ -69,7 +69,7 @@ def test_identity_changes_with_any_weight_and_with_the_words(tmp_path: Path) -> 
 
 def test_random_models_are_the_same_wherever_they_are_made() -> None:
     """A configuration and a seed are the model, and it says that it was never trained."""
-    one, two, other = (open_recurrent_source(f"random:cove-200{seed}") for seed in ("", ":0", ":1"))
+    one, two, other = (random_recurrent("cove-200", *seed) for seed in ((), (0,), (1,)))
     assert one.is_random
     assert one.identity == two.identity != other.identity
     np.testing.assert_array_equal(
@@ -83,11 +83,11 @@ def test_covers_the_shapes_of_cove() -> None:
     """2 layers, both directions, 300 units, and the variant of 200 (CRIME, Figure 10c)."""
     assert {"cove-200", "cove-300"} <= set(known_recurrent())
     for units in (200, 300):
-        spec = open_recurrent_source(f"random:cove-{units}").spec
+        spec = random_recurrent(f"cove-{units}").spec
         assert (spec.inputs, spec.hidden, spec.n_layers, spec.is_bidirectional) == (300, units, 2, True)
 
 
 def test_an_unknown_configuration_is_refused_with_those_there_are() -> None:
     """A mistyped name is the usual cause."""
     with pytest.raises(ModelError, match="cove-200, cove-300"):
-        open_recurrent_source("random:cove-400")
+        random_recurrent("cove-400")

@@ -11,7 +11,7 @@ from pliant.kernels import reference
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source
+from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source, random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.run.graph.recurrent_session import RecurrentModel
 from tests.compiler.rules.running import machine
@@ -149,7 +149,7 @@ def test_weights_are_packed_once_for_all_lengths(tmp_path: Path, cache: Path) ->
 def test_the_source_is_any_that_has_a_spec(cache: Path) -> None:
     """Random weights run as trained ones do."""
     pytest.importorskip("torch")
-    source: RecurrentSource = open_recurrent_source("random:cove-200")
+    source: RecurrentSource = random_recurrent("cove-200")
     answer = RecurrentModel(source, *machine(AVX2, cache))("A man inspects the uniform of a figure.")
     want = torchs_answer(source, source.read("A man inspects the uniform of a figure."))
     np.testing.assert_allclose(answer.logits, want, rtol=0, atol=TOLERANCE)

@@ -11,7 +11,7 @@ import pliant
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source
+from pliant.models.recurrent.recurrent_source import RecurrentSource, random_recurrent
 from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
 from pliant.serve.node.served import Served, open_served
@@ -64,7 +64,7 @@ def test_an_encoder_without_labels_answers_with_its_vector() -> None:
     """CoVe's shape, whose weights are random."""
     with running(opened("random:cove-200")) as node:
         name = node.node.served.signature.name if node.node is not None else ""
-        ids = open_recurrent_source("random:cove-200").read(TEXT)
+        ids = random_recurrent("cove-200").read(TEXT)
         words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
         (vector,) = asked(node.url, name, words).json()["outputs"]
         assert vector["name"] == "vector"

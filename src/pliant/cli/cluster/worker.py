@@ -64,14 +64,14 @@ class WorkerArguments:
 
 def worker(args: WorkerArguments) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
-    from pliant.api.open_cluster import cluster_key, data_ports, memory_source, open_model, pace_source
+    from pliant.api.open_cluster import cluster_key, data_ports, memory_source, open_encoder, pace_source
     from pliant.cluster.control.patience import Patience
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 
     if not (args.join or args.discover):
         raise typer.BadParameter("give --join HOST:PORT, or --discover where a primary announces itself.")
     cache = cache_folder()
-    sources = [open_model(one, cache) for one in args.model or ("sst2",)]
+    sources = [open_encoder(one, cache) for one in args.model or ("sst2",)]
 
     def report(text: str) -> None:
         if args.json:

@@ -23,7 +23,7 @@ from pliant.models.onnx.onnx_external import MappedFile, mapped
 from pliant.models.word_table import QuantizedTable
 
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
+READERS: Mapping[str, Callable[[Path, Collection[str]], Family]] = {
     "mobilebert": read_mobilebert,
     "vit": read_vit,
     "whisper": read_whisper,
@@ -37,7 +37,7 @@ def read_family(path: Path, tensor_names: Collection[str] = ()) -> Family:
     `tensor_names` decide the head only where the configuration names no architecture. Raises ModelError
     naming file and key for anything missing, mistyped or not supported.
     """
-    reader = _READERS.get(model_type(path))
+    reader = READERS.get(model_type(path))
     return text(read_config_file(path, tensor_names)) if reader is None else reader(path, tensor_names)
 
 
@@ -53,7 +53,7 @@ def open_directory(directory: Path, cache: Path) -> Encoder:
     present = index_weights(directory)
     config, table = directory / "config.json", None
     family = read_family(config, present.keys())
-    if model_type(config) in _READERS:
+    if model_type(config) in READERS:
         stored = _match(directory, family, present)
     else:
         checkpoint = open_checkpoint(directory)

@@ -16,7 +16,7 @@ from pliant.errors import ModelError
 from pliant.models.hf.weight_names import find
 from pliant.models.spec import Activation, Family, Head, ModelSpec, Pooling
 
-_FAMILY: dict[str, Family] = {
+TEXT_FAMILIES: dict[str, Family] = {
     "bert": "bert",
     "distilbert": "distilbert",
     "roberta": "roberta",
@@ -130,11 +130,11 @@ def read_config(directory: Path, tensor_names: Collection[str]) -> ModelSpec:
 def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
     """As `read_config`, from a file of any name."""
     kind = model_type(path)
-    if kind == "recurrent":
-        raise ModelError(f"{path} is a recurrent model's; open it with pliant.open_recurrent, or pliant run.")
-    if kind not in _FAMILY:
-        raise ModelError(f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(_FAMILY)}.")
-    family = _FAMILY[kind]
+    if kind not in TEXT_FAMILIES:
+        raise ModelError(
+            f"{path}: model_type {kind!r} is not supported; pliant runs {', '.join(TEXT_FAMILIES)}."
+        )
+    family = TEXT_FAMILIES[kind]
     config: _Bert | _DistilBert = read_json(path, _DistilBert if family == "distilbert" else _Bert)
     _refuse_unsupported(path, config)
     try:

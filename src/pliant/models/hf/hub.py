@@ -1,36 +1,19 @@
-"""From what a user calls a model to the directory that holds it. Knows nothing of what is inside."""
+"""Download a model of the Hugging Face hub, by its id."""
 
-import re
-from collections.abc import Callable
 from pathlib import Path
 
 from pliant.errors import ModelError
-from pliant.settings import user_path
 
 ANSWER_TIMEOUT_S = 5.0
-# "name" or "owner/name" as the hub spells them; anything else was meant as a path.
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = ["*.json", "*.safetensors", "*/config.json"]
 
 
-def resolve(source: str, download: Callable[[str], Path] | None = None) -> Path:
-    """The directory `source` names: itself when it exists, else the hub's model of that id.
+def download_model(name: str) -> Path:
+    """The directory of the hub's model `name`, as huggingface_hub downloads and keeps it.
 
-    `download` fetches a hub id, by default through huggingface_hub (its cache, HF_HUB_OFFLINE and
-    HF_TOKEN hold). Raises ModelError for a path that is not a directory, when huggingface_hub is not
-    installed, and when the hub gives no answer within ANSWER_TIMEOUT_S or no model.
+    Its cache, HF_HUB_OFFLINE and HF_TOKEN hold. Raises ModelError when huggingface_hub is not installed, and
+    when the hub gives no answer within ANSWER_TIMEOUT_S or no model.
     """
-    path = user_path(source)
-    if source and path.is_dir():
-        return path
-    if source and path.exists():
-        raise ModelError(f"{source} is a file; name the directory that holds config.json.")
-    if not _HUB_ID.fullmatch(source):
-        raise ModelError(f"there is no directory {source!r}, and it is no hub id (owner/name) either.")
-    return (download or _from_hub)(source)
-
-
-def _from_hub(name: str) -> Path:
     try:
         import huggingface_hub
     except ImportError as e:

@@ -1,8 +1,7 @@
 """A recurrent model's weights and words: from a directory, or random. Knows no graph and no kernel.
 
 A directory holds config.json (models/recurrent/recurrent_spec.py), torch's weights as safetensors, and
-tokenizer.json. `random:CONFIG[:SEED]` has seeded weights, and no tokenizer: its words are numbered by
-their hash.
+tokenizer.json. A random one has seeded weights, and no tokenizer: its words are numbered by their hash.
 """
 
 import re
@@ -26,7 +25,6 @@ from pliant.models.recurrent.recurrent_names import match_tensors
 from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
 from pliant.models.tokenizer import open_tokenizer, require_content
 
-RANDOM = "random"
 _VERSION = 1
 """Of the random numbers: another way of making them is another model."""
 _CONFIGS = Path(__file__).parents[1] / "assets" / "recurrent"
@@ -77,21 +75,8 @@ def known_recurrent() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _CONFIGS.glob("*.json")))
 
 
-def open_recurrent_source(source: str | Path) -> RecurrentSource:
-    """The model of a directory, or of "random:CONFIG[:SEED]", a known name or a JSON file and a seed.
-
-    Raises ModelError naming the file and what is wrong with it.
-    """
-    text = str(source)
-    if not text.startswith(f"{RANDOM}:"):
-        return _directory(Path(source))
-    config, _, seed = text.removeprefix(f"{RANDOM}:").rpartition(":")
-    if config and seed.isascii() and seed.isdigit():
-        return _random(text, config, int(seed))
-    return _random(text, text.removeprefix(f"{RANDOM}:"), 0)
-
-
-def _directory(directory: Path) -> RecurrentSource:
+def open_recurrent_source(directory: Path) -> RecurrentSource:
+    """The model of a directory. Raises ModelError naming the file and what is wrong with it."""
     spec = read_recurrent(directory / "config.json")
     try:
         stored = match_tensors(spec, index_weights(directory))
@@ -124,8 +109,12 @@ def _files(stored: Mapping[str, StoredTensor]) -> set[Path]:
     return {tensor.file for tensor in stored.values()}
 
 
-def _random(source: str, config: str, seed: int) -> RecurrentSource:
-    """Uniform weights as torch begins with: 1/sqrt(units) to either side; vectors of unit variance."""
+def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
+    """A model of a configuration, a known name or a JSON file, with seeded weights.
+
+    They are uniform, as torch begins with: 1/sqrt(units) to either side; vectors are of unit variance. Raises
+    ModelError where there is no such configuration, or it is not supported.
+    """
     path = _CONFIGS / f"{config}.json" if config in known_recurrent() else Path(config)
     if not path.is_file():
         raise ModelError(
@@ -152,7 +141,7 @@ def _random(source: str, config: str, seed: int) -> RecurrentSource:
         return text if last is None else text[: last.end()]
 
     return RecurrentSource(
-        name=source,
+        name=f"random:{config}:{seed}",
         spec=spec,
         weights={name: made(name, spec.hidden**-0.5) for name in spec.tensors() if name != EMBEDDING},
         table=made(EMBEDDING, 3**0.5),

@@ -60,6 +60,12 @@ class RecurrentModel:
         with self._turns.lock:
             self._reserve(_LEAST_STEPS)
 
+    def __enter__(self) -> "RecurrentModel":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def spec(self) -> RecurrentSpec:
         return self.source.spec

@@ -7,13 +7,13 @@ from typing import Literal, final
 import numpy as np
 
 from pliant.api.open_cluster import Cluster
+from pliant.api.resolve import resolve
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.time_curve import TimeCurve
 from pliant.serve.node.whole_endpoint import Whole
-from pliant.serve.protocol.content_hash import content_identity
-from pliant.serve.protocol.inference import Signature, model_name
+from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.text_tensors import Tensors, as_bytes, text_of
 
 PATIENCE_S = 120.0
@@ -40,7 +40,8 @@ def open_cluster_text(
     try:
         cluster.open(model)  # nobody waits for workers to learn that it cannot be read
         cluster.wait(n_workers, PATIENCE_S)
-        return ClusterText(model_name(model), content_identity(model), cluster, model)
+        source = resolve(model)
+        return ClusterText(source.name, source.identity, cluster, model)
     except BaseException:
         cluster.close()
         raise

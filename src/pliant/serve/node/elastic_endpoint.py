@@ -5,6 +5,7 @@ from typing import final
 
 import numpy as np
 
+from pliant.api.open_elastic import WHOLE_S
 from pliant.errors import InputError
 from pliant.ir.endpoint import Estimate, Reply, Request
 from pliant.ir.time_curve import TimeCurve
@@ -12,8 +13,6 @@ from pliant.route.trade import Level, Trade
 from pliant.run.submodel.session import Session
 from pliant.serve.protocol.text_tensors import classified, text_of
 
-WHOLE_S = 3600.0
-"""A target under which the whole model runs, on any device that could be meant."""
 _LEAST_S = 1e-6
 _N_TARGETS = 14
 """Plans for each length, from the smallest submodel's time to the whole model's, in equal ratios."""

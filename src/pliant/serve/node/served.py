@@ -4,30 +4,38 @@ A `Served` is all that a node needs of a model: another kind is another class of
 """
 
 from math import prod
-from pathlib import Path
 from typing import Literal, Protocol, final
 
 import numpy as np
 
-from pliant.api import open_elastic as api
 from pliant.api.compile_onnx import compile as compile_onnx
-from pliant.api.compile_onnx import load
-from pliant.api.open_recurrent import names_recurrent, open_recurrent
-from pliant.compiler.aot.compiled_directory import PROGRAM
+from pliant.api.load_compiled import load, shared_pool
+from pliant.api.model import (
+    CheckpointModel,
+    CompiledProgram,
+    EncoderModel,
+    OnnxGraph,
+    RecurrentNetwork,
+    StoreModel,
+    refused,
+)
+from pliant.api.open_elastic import WHOLE_S, open_elastic
+from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.port import Port
 from pliant.models.tokenizer import open_tokenizer
-from pliant.plan.submodel.plan_options import Depths
+from pliant.plan.submodel.plan_options import Depths, PlanOptions
+from pliant.quantities import parse_bytes
 from pliant.run.graph.feeds_session import Answering
 from pliant.run.graph.recurrent_session import RecurrentModel
-from pliant.run.submodel.session import Session
-from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
+from pliant.run.submodel.session import Session, SessionOptions
+from pliant.serve.node.elastic_endpoint import ElasticSession
 from pliant.serve.node.whole_endpoint import Whole
-from pliant.serve.protocol.content_hash import content_identity
-from pliant.serve.protocol.inference import Signature, model_name, signature
+from pliant.serve.protocol.inference import Signature, signature
 from pliant.serve.protocol.oip_tensors import numpy_dtype
 from pliant.serve.protocol.text_tensors import Tensors, as_bytes, text_of
+from pliant.settings import thread_count
 
 
 class Served(Protocol):
@@ -174,28 +182,30 @@ def open_served(
     dilation: float = 1.0,
     depths: Depths = "trained",
 ) -> Served:
-    """The model that `source` names: an ONNX file, what `pliant compile -o` wrote, what `pliant run` takes.
+    """The model that `source` names, whatever its kind; one that only a cluster runs is refused.
 
     `preload` and `depths` are a session's; `dilation` emulates a device that is so many times slower.
-    Raises PliantError as these do.
+    Raises PliantError as `pliant.open` does.
     """
-    path, name = Path(source), model_name(source)
-    if names_recurrent(source):
-        model = open_recurrent(source, threads=threads)
-        return RecurrentText(name, model, dilation)
-    identity = content_identity(source)
-    if path.suffix == ".onnx":
-        compiled = compile_onnx(path, threads=threads)
-        return ArrayModel(name, identity, compiled, dilation)
-    if (path / PROGRAM).is_file():
-        return ArrayModel(name, identity, load(path, threads=threads), dilation)
-    session = api.open(
-        source,
-        latency=WHOLE_S,
-        preload=preload,
-        threads=threads,
-        dilation=Dilation(dilation),
-        depths=depths,
-        adapt=False,  # the endpoint picks targets by what it observed itself
-    )
-    return TextClassifier(name, identity, session)
+    model = resolve(source)
+    match model:
+        case RecurrentNetwork():
+            recurrent = RecurrentModel(model.source, *shared_pool(threads))
+            return RecurrentText(model.name, recurrent, dilation)
+        case OnnxGraph():
+            compiled = compile_onnx(model.content, threads=threads)
+            return ArrayModel(model.name, model.identity, compiled, dilation)
+        case CompiledProgram():
+            return ArrayModel(model.name, model.identity, load(model.path, threads=threads), dilation)
+        case StoreModel() | CheckpointModel():
+            options = SessionOptions(
+                WHOLE_S,
+                parse_bytes(preload),
+                n_threads=thread_count(threads),
+                plan=PlanOptions(depths=depths),
+                adapts=False,  # the endpoint picks targets by what it observed itself
+            )
+            session = open_elastic(model, options, dilation=Dilation(dilation))
+            return TextClassifier(model.name, model.identity, session)
+        case EncoderModel():
+            raise refused(model, "pliant node without --cluster")

@@ -3,12 +3,10 @@
 https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
@@ -47,12 +45,6 @@ class Signature:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     alternatives: tuple[frozenset[str], ...]
-
-
-def model_name(source: str) -> str:
-    """What a model opened as `source` is called in paths: its file or folder, without what paths have not."""
-    path = Path(source)
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
 
 
 def signature(name: str, platform: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Signature:

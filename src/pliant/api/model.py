@@ -1,0 +1,248 @@
+"""What a source names: one frozen value for each kind of model, without a thread, a kernel or a device.
+
+A model says where it lies, what it is called, its labels, the content hash of its weights, and the numbers
+of layers (`depths`) and slices (`widths`) that it was trained to run with: none for one that always runs as a
+whole. Files are read when one of these is first asked for. `api.resolve` makes them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from pliant.errors import ModelError
+from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.models.identity import directory_identity
+from pliant.models.spec import ModelSpec
+from pliant.settings import cache_folder
+from pliant.store.manifest import Manifest, read_manifest
+
+# Each kind of model has readers of its own, and heavy ones: they are imported where that kind is read.
+if TYPE_CHECKING:
+    from pliant.models.encoder.encoder_family import Family
+    from pliant.models.recurrent.recurrent_source import RecurrentSource
+
+Numbers = tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RandomWeights:
+    """A configuration, by its name or its JSON file, with weights drawn from a seed."""
+
+    config: str
+    seed: int
+
+
+@final
+@dataclass(frozen=True)
+class StoreModel:
+    """A store: shards of every bitwidth, as `pliant pack` writes them."""
+
+    kind: ClassVar[str] = "a store"
+    name: str
+    path: Path
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """Raises StoreError."""
+        return read_manifest(self.path)
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.manifest.spec.head.labels
+
+    @property
+    def identity(self) -> str:
+        return self.manifest.identity
+
+    @property
+    def depths(self) -> Numbers:
+        return self.manifest.spec.trained_depths
+
+    @property
+    def widths(self) -> Numbers:
+        return self.manifest.spec.widths
+
+
+@final
+@dataclass(frozen=True)
+class CheckpointModel:
+    """A Hugging Face directory of a text encoder, which can be packed into a store."""
+
+    kind: ClassVar[str] = "a text encoder"
+    name: str
+    path: Path
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        """From config.json and the headers of the weights. Raises ModelError."""
+        return open_checkpoint(self.path).spec
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.spec.head.labels
+
+    @cached_property
+    def identity(self) -> str:
+        return directory_identity(self.path, cache_folder())
+
+    @property
+    def depths(self) -> Numbers:
+        return self.spec.trained_depths
+
+    @property
+    def widths(self) -> Numbers:
+        return self.spec.widths
+
+
+@final
+@dataclass(frozen=True)
+class EncoderModel:
+    """An encoder of another family, or with random weights: clusters run it, nothing packs it."""
+
+    kind: ClassVar[str] = "an encoder that runs split over a cluster"
+    name: str
+    weights: Path | RandomWeights
+
+    @property
+    def path(self) -> Path | None:
+        return self.weights if isinstance(self.weights, Path) else None
+
+    @cached_property
+    def family(self) -> "Family":
+        """From the configuration alone where that names an architecture. Raises ModelError."""
+        from pliant.models.encoder.encoder_directory import read_family
+        from pliant.models.encoder.encoder_random import random_encoder
+        from pliant.models.hf.safetensors_file import index_weights
+
+        if isinstance(self.weights, RandomWeights):
+            return random_encoder(self.weights.config, self.weights.seed).family
+        return read_family(self.weights / "config.json", index_weights(self.weights).keys())
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.family.labels
+
+    @cached_property
+    def identity(self) -> str:
+        from pliant.models.encoder.encoder_random import random_encoder
+
+        if isinstance(self.weights, RandomWeights):
+            return random_encoder(self.weights.config, self.weights.seed).identity
+        return directory_identity(self.weights, cache_folder())
+
+    @property
+    def depths(self) -> Numbers:
+        return (self.family.spec.n_layers,)
+
+    @property
+    def widths(self) -> Numbers:
+        return (self.family.spec.n_heads,)
+
+
+@final
+@dataclass(frozen=True)
+class RecurrentNetwork:
+    """A recurrent model: a directory, or a configuration with random weights."""
+
+    kind: ClassVar[str] = "a recurrent model"
+    depths: ClassVar[Numbers] = ()
+    widths: ClassVar[Numbers] = ()
+    name: str
+    weights: Path | RandomWeights
+
+    @property
+    def path(self) -> Path | None:
+        return self.weights if isinstance(self.weights, Path) else None
+
+    @cached_property
+    def source(self) -> "RecurrentSource":
+        """Weights and words, read or made. Raises ModelError."""
+        from pliant.models.recurrent.recurrent_source import open_recurrent_source, random_recurrent
+
+        if isinstance(self.weights, RandomWeights):
+            return random_recurrent(self.weights.config, self.weights.seed)
+        return open_recurrent_source(self.weights)
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return self.source.spec.labels
+
+    @property
+    def identity(self) -> str:
+        return self.source.identity
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OnnxGraph:
+    """An ONNX model: its file, or its bytes or ModelProto in memory."""
+
+    kind: ClassVar[str] = "an ONNX model"
+    labels: ClassVar[None] = None
+    depths: ClassVar[Numbers] = ()
+    widths: ClassVar[Numbers] = ()
+    name: str
+    content: Path | bytes | Any
+
+    @property
+    def path(self) -> Path | None:
+        return self.content if isinstance(self.content, Path) else None
+
+    @cached_property
+    def identity(self) -> str:
+        """Of the file and those beside it that hold its weights. Raises ModelError, GraphError."""
+        from pliant.models.onnx.onnx_file import onnx_identity
+
+        if isinstance(self.content, Path):
+            return onnx_identity(self.content, cache_folder())
+        if isinstance(self.content, bytes):
+            return sha256(self.content).hexdigest()
+        return sha256(self.content.SerializeToString()).hexdigest()
+
+
+@final
+@dataclass(frozen=True)
+class CompiledProgram:
+    """A directory that `pliant compile -o` wrote."""
+
+    kind: ClassVar[str] = "a compiled model"
+    labels: ClassVar[None] = None
+    depths: ClassVar[Numbers] = ()
+    widths: ClassVar[Numbers] = ()
+    name: str
+    path: Path
+
+    @cached_property
+    def identity(self) -> str:
+        """Of what it was compiled from. Raises StoreError."""
+        from pliant.compiler.aot.compiled_directory import saved_identity
+
+        return saved_identity(self.path)
+
+
+ElasticModel = StoreModel | CheckpointModel
+"""What plans under a latency target: its depth, width and bits follow the target."""
+Model = StoreModel | CheckpointModel | EncoderModel | RecurrentNetwork | OnnxGraph | CompiledProgram
+
+_CLUSTER = ("cluster plan", "cluster run", "cluster bench", "worker", "node --cluster")
+_ELASTIC = ("run", "plan", "profile", "eval", "inspect", "node", "demo")
+VERBS: dict[type[Model], tuple[str, ...]] = {
+    StoreModel: (*_ELASTIC, *_CLUSTER),
+    CheckpointModel: (*_ELASTIC, "pack", "stretch", *_CLUSTER),
+    EncoderModel: ("inspect", *_CLUSTER),
+    RecurrentNetwork: ("run", "eval", "inspect", "node"),
+    OnnxGraph: ("compile", "bench", "inspect", "node"),
+    CompiledProgram: ("bench", "inspect", "node"),
+}
+"""The verbs of the command line that take a model of each kind."""
+
+
+def refused(model: Model, asked: str) -> ModelError:
+    """The error of a verb or function, `asked`, that cannot take `model`: it names the verbs that do."""
+    *others, last = (f"pliant {verb}" for verb in VERBS[type(model)])
+    return ModelError(
+        f"{model.name} is {model.kind}, which {asked} does not take; use {', '.join(others)} or {last}."
+    )

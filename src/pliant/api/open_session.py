@@ -1,0 +1,201 @@
+"""`pliant.open`: the session of any source."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache as remembered
+from inspect import signature
+from pathlib import Path
+from typing import Any, assert_never, overload
+
+from pliant.api.load_compiled import load, shared_pool
+from pliant.api.model import (
+    CheckpointModel,
+    CompiledProgram,
+    EncoderModel,
+    Model,
+    OnnxGraph,
+    RecurrentNetwork,
+    StoreModel,
+    refused,
+)
+from pliant.api.open_elastic import WHOLE_S, Baseline, Compute, OnProgress, open_elastic
+from pliant.api.resolve import Source, resolve
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile, Dilation
+from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.graph.feeds_session import Answering
+from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.planning import MARGIN
+from pliant.run.submodel.session import Session, SessionOptions
+from pliant.settings import thread_count
+from pliant.store.coding.quantize import Quantizer
+
+
+@overload
+def open(
+    source: Source,
+    *,
+    latency: str | float,
+    preload: str | int = ...,
+    working: str | int | None = ...,
+    length: int = ...,
+    threads: int | None = ...,
+    anytime: bool = ...,
+    best_effort: bool = ...,
+    compute: Compute = ...,
+    profile: DeviceProfile | None = ...,
+    memory: MemoryBudget | None = ...,
+    dilation: Dilation = ...,
+    plan: PlanOptions = ...,
+    depths: Depths | None = ...,
+    margin: float = ...,
+    io_reserve: float | None = ...,
+    adapt: bool = ...,
+    baseline: Baseline | None = ...,
+    quantizer: Quantizer | None = ...,
+    cache: Path | None = ...,
+    on_progress: OnProgress = ...,
+) -> Session: ...
+@overload
+def open(
+    source: Source,
+    *,
+    latency: None = None,
+    preload: str | int = ...,
+    working: str | int | None = ...,
+    length: int = ...,
+    threads: int | None = ...,
+    anytime: bool = ...,
+    best_effort: bool = ...,
+    compute: Compute = ...,
+    profile: DeviceProfile | None = ...,
+    memory: MemoryBudget | None = ...,
+    dilation: Dilation = ...,
+    plan: PlanOptions = ...,
+    depths: Depths | None = ...,
+    margin: float = ...,
+    io_reserve: float | None = ...,
+    adapt: bool = ...,
+    baseline: Baseline | None = ...,
+    quantizer: Quantizer | None = ...,
+    cache: Path | None = ...,
+    on_progress: OnProgress = ...,
+) -> Session | Answering | RecurrentModel: ...
+def open(
+    source: Source,
+    *,
+    latency: str | float | None = None,
+    preload: str | int = 0,
+    working: str | int | None = None,
+    length: int = 64,
+    threads: int | None = None,
+    anytime: bool = True,
+    best_effort: bool = False,
+    compute: Compute = "fp32",
+    profile: DeviceProfile | None = None,
+    memory: MemoryBudget | None = None,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
+    plan: PlanOptions = OURS,
+    depths: Depths | None = None,
+    margin: float = MARGIN,
+    io_reserve: float | None = None,
+    adapt: bool = True,
+    baseline: Baseline | None = None,
+    quantizer: Quantizer | None = None,
+    cache: Path | None = None,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> Session | Answering | RecurrentModel:
+    """A session that answers text, or arrays, with the model that `source` names.
+
+    `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
+    directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what
+    `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give a
+    `Session`, recurrent models a `RecurrentModel`; both answer text. ONNX models and compiled ones answer
+    arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without `threads` and
+    `cache`, settings.py decides. All other options are for text encoders; InputError names one that was given
+    for another kind of model.
+
+    A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
+    answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
+    answered. `profile` stands in for the kept or measured one, `dilation` makes the device slower, `memory`
+    is shared with other sessions. Where the store holds measured accuracy, the submodel of the highest
+    expected accuracy runs; `plan=PlanOptions(choose="size")` takes the largest instead, as the paper does.
+    Layers are left out only of a model that was trained for it (`pliant stretch`) or whose accuracy without
+    them was measured; `depths="any"` leaves them out of any model, and replies then say `cut` "untrained".
+    `margin` is the fraction of the target kept for what no plan knows of. `working` bounds the memory that
+    layers in flight are read into: bits are lowered until they fit. `io_reserve`: what a layer cannot run
+    without is read in time even if reads take this many times their 95th percentile (at least 1; None
+    learns it from their spread). The session plans for compute and reads as its latest answers took them,
+    unless `adapt` is False. `baseline` runs as one of the systems STI is compared with. `quantizer` is how
+    weights became codes (None: "lloyd", or whatever a store has); the paper's system is `plan=PAPER,
+    anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`. Raises PliantError: see errors.py
+    for which.
+    """
+    given = locals()
+    model = resolve(source)
+    match model:
+        case StoreModel() | CheckpointModel():
+            options = SessionOptions(
+                latency_s=WHOLE_S if latency is None else parse_seconds(latency),
+                preload_bytes=parse_bytes(preload),
+                working_bytes=None if working is None else parse_bytes(working),
+                length=length,
+                n_threads=thread_count(threads),
+                is_anytime=anytime,
+                best_effort=best_effort,
+                compute=compute,
+                plan=replace(
+                    plan,
+                    depths=depths or plan.depths,
+                    io_reserve=plan.io_reserve if io_reserve is None else io_reserve,
+                ),
+                margin=margin,
+                adapts=adapt,
+            )
+            return open_elastic(
+                model,
+                options,
+                profile=profile,
+                memory=memory,
+                dilation=dilation,
+                baseline=baseline,
+                quantizer=quantizer,
+                cache=cache,
+                on_progress=on_progress,
+            )
+        case RecurrentNetwork():
+            _check_options(model, given, ("threads", "cache"))
+            return RecurrentModel(model.source, *shared_pool(threads, cache))
+        case OnnxGraph():
+            _check_options(model, given, ("threads", "cache"))
+            from pliant.api.compile_onnx import compile  # onnx takes a while to import
+
+            return compile(model.content, threads=threads, cache=cache)
+        case CompiledProgram():
+            _check_options(model, given, ("threads",))
+            return load(model.path, threads=threads)
+        case EncoderModel():
+            raise refused(model, "pliant.open")
+        case _:
+            assert_never(model)
+
+
+def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:
+    """Raise InputError naming options, among the arguments `given` to `open`, that the model cannot take."""
+    others = set(_defaults()) - {*takes, "on_progress"}
+    wrong = [name for name in _defaults() if name in others and given[name] != _defaults()[name]]
+    if wrong:
+        more = " pliant.compile has further options for it." if isinstance(model, OnnxGraph) else ""
+        raise InputError(
+            f"{model.name} is {model.kind}, which has no option {', '.join(wrong)}; leave out what is not "
+            f"{' or '.join(takes)}.{more}"
+        )
+
+
+@remembered
+def _defaults() -> Mapping[str, Any]:
+    """The options of `open` with their defaults."""
+    parameters = signature(open).parameters.values()
+    return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}

@@ -1,0 +1,209 @@
+"""From a source, as a user gives it, to the model that it names: the only place that tells kinds apart.
+
+A source is the name of a model that ships with pliant, a directory (a store, a compiled model, a Hugging Face
+or a recurrent model), an ONNX file, its bytes or ModelProto, `random:CONFIG[:SEED]`, or an id of the Hugging
+Face hub. What lies on this machine comes before what ships, and that before the hub.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pliant.api.model import (
+    CheckpointModel,
+    CompiledProgram,
+    ElasticModel,
+    EncoderModel,
+    Model,
+    OnnxGraph,
+    RandomWeights,
+    RecurrentNetwork,
+    StoreModel,
+    refused,
+)
+from pliant.errors import InputError, ModelError
+from pliant.models.hf.config import TEXT_FAMILIES, model_type
+from pliant.models.hf.hub import download_model
+from pliant.models.recurrent.recurrent_spec import MODEL_TYPE as RECURRENT
+from pliant.settings import user_path
+from pliant.store.manifest import MANIFEST
+
+Source = str | os.PathLike[str] | bytes | Any
+"""`Any` is an onnx.ModelProto."""
+
+_RANDOM = "random:"
+_CONFIG, _PROGRAM = "config.json", "program.json"
+_MARKERS = {MANIFEST: "a store", _PROGRAM: "a compiled model", _CONFIG: "a model directory"}
+"""Files of which a model's directory holds one, and what it then is."""
+_ASSETS = Path(__file__).parents[1] / "models" / "assets"
+# "name" or "owner/name" as the hub spells them; anything else was meant as a path.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def resolve(source: Source, download: Callable[[str], Path] = download_model) -> Model:
+    """The model that `source` names; of its files only the configuration is read.
+
+    `download` fetches a hub id and gives its directory. Raises ModelError for what is no model, naming what
+    was looked for and what to do, and for a directory that is two kinds of model at once; InputError for a
+    value of another type.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return OnnxGraph("model", _onnx_content(source))
+    text = os.fspath(source)
+    name = model_name(text)
+    if text.startswith(_RANDOM):
+        return _random(name, text.removeprefix(_RANDOM))
+    path = user_path(text)
+    mode = _mode(path) if text else None
+    if mode is not None and stat.S_ISDIR(mode) and (marker := _marker(path)):
+        return _of_directory(name, path, marker)
+    if text in shipped_models():
+        return _of_directory(name, _ASSETS / text, _CONFIG)
+    if mode is not None:
+        return _unmarked(name, path, mode)
+    _check_link(path)
+    if path.suffix == ".onnx":
+        raise ModelError(f"there is no file {text!r}.")
+    if not _HUB_ID.fullmatch(text):
+        raise ModelError(
+            f"there is no directory {text!r}, and it is no hub id (owner/name) either; models that ship with "
+            f"pliant are {', '.join(shipped_models())}."
+        )
+    directory = download(text)
+    return _of_directory(name, directory, _marker(directory) or _CONFIG)
+
+
+def resolve_elastic(source: Source, verb: str) -> ElasticModel:
+    """The model that `source` names where it can be planned; ModelError names the verbs of any other."""
+    model = resolve(source)
+    if isinstance(model, ElasticModel):
+        return model
+    raise refused(model, f"pliant {verb}")
+
+
+def shipped_models() -> tuple[str, ...]:
+    """Names of the models that come with pliant."""
+    return tuple(sorted(path.parent.name for path in _ASSETS.glob(f"*/{_CONFIG}")))
+
+
+def model_name(source: str) -> str:
+    """What a model opened as `source` is called in paths: its file or folder, without what paths have not."""
+    path = Path(source if source.startswith(_RANDOM) else os.path.abspath(user_path(source)))
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
+
+
+def _onnx_content(source: Any) -> Any:
+    if isinstance(source, bytes | bytearray | memoryview):
+        return bytes(source)
+    if hasattr(source, "SerializeToString"):
+        return source
+    raise InputError(f"a model is a path, bytes or a ModelProto, not {type(source).__name__}.")
+
+
+def _random(name: str, text: str) -> Model:
+    """`CONFIG[:SEED]`: a name that pliant knows, or a JSON file, which says by itself what kind it is."""
+    from pliant.models.encoder.encoder_random import known_configs
+    from pliant.models.recurrent.recurrent_source import known_recurrent
+
+    config, _, seed = text.rpartition(":")
+    is_seeded = bool(config) and seed.isascii() and seed.isdigit() and len(seed) < 20
+    weights = RandomWeights(config, int(seed)) if is_seeded else RandomWeights(text, 0)
+    if weights.config in known_recurrent():
+        return RecurrentNetwork(name, weights)
+    if weights.config in known_configs():
+        return EncoderModel(name, weights)
+    path = Path(weights.config)
+    mode = _mode(path) if weights.config else None
+    if mode is None or not stat.S_ISREG(mode):
+        raise ModelError(
+            f"{weights.config} is no configuration file, and none of those that pliant brings along: "
+            f"{', '.join((*known_recurrent(), *known_configs()))}."
+        )
+    return RecurrentNetwork(name, weights) if model_type(path) == RECURRENT else EncoderModel(name, weights)
+
+
+def _of_directory(name: str, path: Path, marker: str) -> Model:
+    if marker == MANIFEST:
+        return StoreModel(name, path)
+    if marker == _PROGRAM:
+        return CompiledProgram(name, path)
+    family = model_type(path / _CONFIG)
+    if family == RECURRENT:
+        return RecurrentNetwork(name, path)
+    if family in TEXT_FAMILIES:
+        return CheckpointModel(name, path)
+    from pliant.models.encoder.encoder_directory import READERS
+
+    if family in READERS:
+        return EncoderModel(name, path)
+    raise ModelError(
+        f"{path / _CONFIG}: model_type {family!r} is not supported; pliant runs "
+        f"{', '.join((*TEXT_FAMILIES, *READERS, RECURRENT))}."
+    )
+
+
+def _unmarked(name: str, path: Path, mode: int) -> OnnxGraph:
+    """An ONNX file. Raises ModelError for other files, and for a directory that holds no model."""
+    if stat.S_ISDIR(mode):
+        what = ", ".join(f"{marker} ({kind})" for marker, kind in _MARKERS.items())
+        raise ModelError(
+            f"{path} holds no model: {path / _CONFIG} is missing. A directory is a model by one of {what}; a "
+            "model directory also holds safetensors and tokenizer.json."
+        )
+    if stat.S_ISREG(mode) and (path.suffix == ".onnx" or _begins_as_onnx(path)):
+        return OnnxGraph(name, path)
+    raise ModelError(
+        f"{path} is a file, and no ONNX model: name one that ends in .onnx, or name the directory that holds "
+        f"{_CONFIG}."
+    )
+
+
+def _begins_as_onnx(path: Path) -> bool:
+    """Whether the first field is a ModelProto's `ir_version`; safetensors have a brace after 8 bytes."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(9)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
+    return head[:1] == b"\x08" and head[8:] != b"{"
+
+
+def _marker(directory: Path) -> str | None:
+    """The file that says what a directory is. Raises ModelError where there are two."""
+    found = [marker for marker in _MARKERS if _is_file(directory / marker)]
+    if len(found) > 1:
+        what = " and ".join(f"{_MARKERS[marker]} ({marker})" for marker in found)
+        raise ModelError(
+            f"{directory} is {what} at once: move the files of one into a directory of their own and name it."
+        )
+    return found[0] if found else None
+
+
+def _is_file(path: Path) -> bool:
+    mode = _mode(path)
+    if mode is None:
+        _check_link(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def _check_link(path: Path) -> None:
+    """Raise ModelError for a link, where nothing was found at its end."""
+    if path.is_symlink():
+        raise ModelError(f"{path} is a link to {os.readlink(path)}, which does not exist: mend the link.")
+
+
+def _mode(path: Path) -> int | None:
+    """What lies at a path; None where nothing does. Raises ModelError where that cannot be told."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ModelError(
+            f"{path} cannot be read: {error.strerror}. Check its name and permissions."
+        ) from error
+    except ValueError:  # a null character
+        return None

@@ -1,0 +1,89 @@
+"""`pliant.open` takes any source and gives the session of its kind."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+from typer.testing import CliRunner
+
+import pliant
+from pliant.cli.app import app
+from pliant.errors import InputError, ModelError
+from pliant.models.recurrent.recurrent_spec import RecurrentSpec
+from tests.recurrent_models import write_recurrent
+
+RELU = parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
+FED = {"x": np.array([-1, 2], np.float32)}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def test_onnx_models_answer_arrays_from_a_path_bytes_or_a_proto(tmp_path: Path, cache: Path) -> None:
+    """The same as `pliant.compile` gives."""
+    onnx.save(RELU, tmp_path / "relu.onnx")
+    for source in (tmp_path / "relu.onnx", RELU.SerializeToString(), RELU):
+        with pliant.open(source, threads=1, cache=cache) as session:
+            assert session.run(FED)["y"].tolist() == [0.0, 2.0]
+
+
+def test_what_was_compiled_is_loaded(tmp_path: Path, cache: Path) -> None:
+    """The same as `pliant.load` gives."""
+    onnx.save(RELU, tmp_path / "relu.onnx")
+    words = ["compile", str(tmp_path / "relu.onnx"), "-o", str(tmp_path / "made"), "--threads", "1"]
+    assert CliRunner().invoke(app, words, env={"PLIANT_CACHE": str(cache)}).exit_code == 0
+    with pliant.open(tmp_path / "made", threads=1) as session:
+        assert session.run(FED)["y"].tolist() == [0.0, 2.0]
+
+
+def test_a_recurrent_model_answers_as_open_recurrent_does(tmp_path: Path, cache: Path) -> None:
+    """One function for all that reads text."""
+    directory = write_recurrent(tmp_path / "m", RecurrentSpec("lstm", 10, 6, 8, labels=("bad", "good")))
+    with pliant.open(directory, threads=1, cache=cache) as model:
+        one = model("a good film")
+    other = pliant.open_recurrent(directory, threads=1, cache=cache)("a good film")
+    np.testing.assert_array_equal(one.logits, other.logits)
+    with pytest.raises(InputError, match="closed"):
+        model("a good film")
+
+
+def test_without_a_latency_a_text_encoder_answers_with_all_it_has(
+    tiny_model: Callable[..., Path], cache: Path
+) -> None:
+    """Every layer, head and bit: nobody who named no target asked for less."""
+    with pliant.open(tiny_model("bert", widths=(2, 4)), threads=1, cache=cache) as session:
+        reply = session("a good film")
+        assert reply.met
+        assert reply.submodel == (2, 4)
+        assert {bits for row in reply.bits for bits in row} == {32}
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        (
+            "imdb-lstm",
+            {"latency": "20ms", "preload": "1MB"},
+            "a recurrent model, which has no option latency, preload",
+        ),
+        (RELU, {"depths": "any"}, r"an ONNX model, which has no option depths.*pliant\.compile has further"),
+        ("random:gru-300", {"adapt": False}, "no option adapt; leave out what is not threads or cache"),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(
+    source: object, options: dict[str, object], said: str
+) -> None:
+    """Nothing is ignored: who gives a target to a model that has none would believe it kept."""
+    with pytest.raises(InputError, match=said):
+        pliant.open(source, **options)
+
+
+def test_what_only_a_cluster_runs_is_refused() -> None:
+    """The error leads there."""
+    with pytest.raises(ModelError, match="pliant cluster run"):
+        pliant.open("random:vit-base")
