@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how they become a session. Knows no verb."""
+"""Options that several verbs share, and how they become a session."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Encoders from Hugging Face directories: files mapped, tensors by name. Knows no store and no graph."""
+"""Encoders from Hugging Face directories: files mapped, tensors by name."""
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path

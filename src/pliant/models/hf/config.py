@@ -1,4 +1,4 @@
-"""Read and write what config.json says of a BERT-family model. Knows no weights; precision is a guess of F32.
+"""Read and write what config.json says of a BERT-family model. The precision is F32 until weights are read.
 
 A directory of sentence-transformers adds modules.json and the pooling's own config.json. Three keys of our
 own live in config.json: `pliant_widths` and `pliant_depths` (trained numbers of slices and of layers) and

@@ -1,4 +1,4 @@
-"""A recurrent model's weights and words: from a directory, or random. Knows no graph and no kernel.
+"""A recurrent model's weights and words: from a directory, or random.
 
 A directory holds config.json (models/recurrent/recurrent_spec.py), torch's weights as safetensors, and
 tokenizer.json. A random one has seeded weights, and no tokenizer: its words are numbered by their hash.

@@ -1,4 +1,4 @@
-"""A cluster as a model of a node: its answers, and what they will take by prediction. Knows no route."""
+"""A cluster as an endpoint of a node: its answers, and their predicted time."""
 
 from collections.abc import Callable
 from pathlib import Path

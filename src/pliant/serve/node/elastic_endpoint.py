@@ -1,4 +1,4 @@
-"""A local elastic session as an endpoint: accuracy for time, by plans and not by trials. Knows no route."""
+"""A local elastic session as an endpoint: accuracy for time, by plans and not by trials."""
 
 from itertools import pairwise
 from typing import final

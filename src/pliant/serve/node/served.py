@@ -1,4 +1,4 @@
-"""The models a node can answer with by itself, opened by what a user calls them. Knows no HTTP and no route.
+"""The models a node can answer with by itself, opened by what a user calls them.
 
 A `Served` is all that a node needs of a model: another kind is another class of that form.
 """

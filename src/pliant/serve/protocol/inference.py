@@ -1,4 +1,4 @@
-"""The Open Inference Protocol's request and answer, with the binary tensor extension. Knows no HTTP server.
+"""The Open Inference Protocol's request and answer, with the binary tensor extension.
 
 https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
 """
