@@ -38,6 +38,23 @@ def run(*words: str) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
+def test_a_compiled_directory_is_timed_alone(model: Path) -> None:
+    """Its sizes are fixed and no other runtime reads it: both are said, not ignored."""
+    out = str(model.with_name("out"))
+    assert run("compile", str(model), "--dim", "batch=2", "--threads", "1", "-o", out)[0] == 0
+    words = ("bench", out, "--threads", "1", "--runs", "3")
+    status, printed, _ = run(*words, "--against", "", "--profile", "--json")
+    assert status == 0
+    assert [row["runtime"] for row in json.loads(printed)["runtimes"]] == ["pliant"]
+    for more, said in (
+        ((), "onnxruntime cannot read it"),
+        (("--weights", "4"), "sizes and weights are fixed"),
+    ):
+        status, _, error = run(*words, *more)
+        assert status == 1
+        assert said in error
+
+
 def test_a_compiled_directory_answers_without_the_model(model: Path) -> None:
     """Compile, delete the model, load: as an application that ships the directory would."""
     out = model.with_name("out")
