@@ -35,3 +35,17 @@ def test_paths_are_found_in_a_page() -> None:
     house = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
     assert len(set(named(house))) > 60
     assert list(named("`run/gone.py`, `src/gone/`, `a/cpu` and `pliant run`")) == ["run/gone.py", "src/gone"]
+
+
+def test_every_room_is_on_the_map() -> None:
+    """A package that the map leaves out is one that nobody finds."""
+    house = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+    named_rooms = {
+        room for row in re.findall(r"^\|([^|]*`[^|]*)\|", house, re.M) for room in re.findall(r"`(\w+)`", row)
+    }
+    package = ROOT / "src" / "pliant"
+    rooms = {p.stem for p in package.iterdir() if p.is_dir() or p.suffix == ".py"} - {
+        "__init__",
+        "__pycache__",
+    }
+    assert named_rooms == rooms
