@@ -364,6 +364,9 @@ def test_inspect_takes_every_kind(folder: Path) -> None:
         source = name if name.startswith("random:") else str(folder / name)
         result = CliRunner().invoke(app, ["inspect", source, "--json"])
         assert result.exit_code == 0, result.output
+    page = CliRunner().invoke(app, ["inspect", "random:vit-base"]).stdout
+    assert "labels: LABEL_0, LABEL_1, " in page
+    assert page.rstrip().endswith("LABEL_9, ... (1000)")
 
 
 def test_the_page_of_sources_has_the_table_of_verbs() -> None:

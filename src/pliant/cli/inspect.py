@@ -31,6 +31,9 @@ from pliant.settings import cache_folder
 from pliant.store.manifest import Manifest
 from pliant.store.store_files import verify as verify_files
 
+_MOST_SHOWN = 10
+"""Of a list, such as an image classifier's thousand labels; --json has all of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectArguments:
@@ -141,7 +144,10 @@ def _said(name: str, value: Any) -> str:
         return format_bytes(value)
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    if not isinstance(value, list | tuple):
+        return str(value)
+    more = f", ... ({len(value)})" if len(value) > _MOST_SHOWN else ""
+    return ", ".join(map(str, value[:_MOST_SHOWN])) + more
 
 
 def _inspect_store(model: ElasticModel, *, is_verifying: bool, is_json: bool) -> None:
