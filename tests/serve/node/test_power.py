@@ -37,7 +37,7 @@ def test_an_input_stays_where_its_joules_count_for_more_than_its_time(
             assert answer_of(end, "x") == ("X@end" if is_kept else "X@up")
             here, above = explained(end, 400)["candidates"]
             assert here["energy_j"] == pytest.approx(0.5)
-            assert above["energy_j"] > 30 * LTE.waiting_W
+            assert above["energy_j"] >= 30 * LTE.waiting_W * (1 - 1e-9)  # the link may take no time
 
 
 def test_joules_count_for_seconds_or_alone() -> None:
