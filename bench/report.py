@@ -22,6 +22,7 @@ _MEASURES = {
     "store": ("store", "models"),
     "local": ("kernels", "compiler", "run"),
     "compile": _COMPILER,
+    "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
     "vision": _COMPILER,
     "fluidml": _COMPILER,
