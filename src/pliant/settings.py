@@ -32,7 +32,10 @@ def config_folder() -> Path:
 
 def user_path(text: str) -> Path:
     """`text` as a path, a leading `~` as the home folder ($HOME); an unknown `~user` is left as it is."""
-    return Path(os.path.expanduser(text))
+    try:
+        return Path(os.path.expanduser(text))
+    except ValueError:  # no user has a null byte or a lone surrogate in the name
+        return Path(text)
 
 
 def child_environment(**changes: str) -> dict[str, str]:

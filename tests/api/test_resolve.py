@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx.parser import parse_model
 from typer.testing import CliRunner
@@ -303,6 +303,8 @@ def test_files_without_permission_are_named() -> None:
 
 @settings(max_examples=200)
 @given(st.text(alphabet=string.ascii_letters + "./:-_~ \0\n*é", max_size=30))
+@example("~\0")
+@example("~\ud800")
 def test_any_text_names_a_model_or_is_refused_with_an_error_of_ours(text: str) -> None:
     """Whatever somebody types, there is no traceback; a name is never empty and fits into a URL."""
     try:
