@@ -6,7 +6,7 @@ from typing import Any
 
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve
-from pliant.cli.verb_options import SessionArguments
+from pliant.cli.shared.verb_options import SessionArguments
 from pliant.plan.submodel.plan_options import PAPER
 from pliant.store.read import open_store
 from tests.cli.conftest import Cli

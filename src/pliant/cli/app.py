@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from pliant.cli.command import command_of
+from pliant.cli.shared.command import command_of
 from pliant.errors import PliantError
 
 _VERBS = {

@@ -16,9 +16,9 @@ from pliant.api.model import CompiledProgram, OnnxGraph, refused
 from pliant.api.resolve import resolve
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.peers import PEERS, Run, open_peer
-from pliant.cli.show import console, print_json
-from pliant.cli.trace import Trace, kept
-from pliant.cli.verb_options import Json, Precise, Threads
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.verb_options import Json, Precise, Threads
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
 from pliant.run.graph.graph_session import CompiledSession

@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from pliant.api import compile_onnx as compiled
-from pliant.cli.show import console, print_json
-from pliant.cli.verb_options import Json, Precise, Threads
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.verb_options import Json, Precise, Threads
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from pliant.api.resolve import resolve_elastic, shipped_models
-from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
-from pliant.cli.verb_options import Json, SessionArguments, shipped
+from pliant.cli.shared.show import print_json, progress_bar, reply_values, show_reply, show_steps
+from pliant.cli.shared.verb_options import Json, SessionArguments, shipped
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
 

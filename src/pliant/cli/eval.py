@@ -11,9 +11,9 @@ import typer
 from pliant.api.model import CheckpointModel, ElasticModel, RecurrentNetwork, StoreModel, refused
 from pliant.api.resolve import resolve
 from pliant.cli.recurrent import evaluate_recurrent, show_evaluation
-from pliant.cli.show import print_json, progress_bar, show_truncation
-from pliant.cli.text_lines import Reading, Text, Truncate, readable
-from pliant.cli.verb_options import Json, SessionArguments, System
+from pliant.cli.shared.show import print_json, progress_bar, show_truncation
+from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable
+from pliant.cli.shared.verb_options import Json, SessionArguments, System
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
 from pliant.models.examples import Example, read_examples

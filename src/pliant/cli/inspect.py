@@ -21,8 +21,8 @@ from pliant.api.model import (
 from pliant.api.open_elastic import packed_store
 from pliant.api.resolve import resolve
 from pliant.cli.pack import store_line, store_values
-from pliant.cli.show import console, print_json, progress_bar
-from pliant.cli.verb_options import Json, shipped
+from pliant.cli.shared.show import console, print_json, progress_bar
+from pliant.cli.shared.verb_options import Json, shipped
 from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.errors import InputError
 from pliant.models.onnx.onnx_file import open_onnx

@@ -12,8 +12,8 @@ import typer
 
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
-from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json, LayersLeft, Threads, shipped
+from pliant.cli.shared.show import print_json
+from pliant.cli.shared.verb_options import Json, LayersLeft, Threads, shipped
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.serve.http.security import Tls, parse_address, read_tokens

@@ -11,8 +11,8 @@ import typer
 from pliant.api.model import CheckpointModel, refused
 from pliant.api.open_elastic import Importance, OnProgress, read_accuracy, read_importance
 from pliant.api.resolve import resolve
-from pliant.cli.show import print_json, progress_bar
-from pliant.cli.verb_options import Json, numbers, shipped
+from pliant.cli.shared.show import print_json, progress_bar
+from pliant.cli.shared.verb_options import Json, numbers, shipped
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.evaluate.answers import Labelled, spread
 from pliant.elastic.importance import ablate, first_order

@@ -8,8 +8,8 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve_elastic
-from pliant.cli.show import print_json, progress_bar
-from pliant.cli.verb_options import Json, SessionArguments, System
+from pliant.cli.shared.show import print_json, progress_bar
+from pliant.cli.shared.verb_options import Json, SessionArguments, System
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
 from pliant.plan.submodel.lower_plan import lower_plan

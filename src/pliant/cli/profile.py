@@ -8,8 +8,8 @@ from rich.table import Table
 
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve_elastic
-from pliant.cli.show import console, print_json, progress_bar
-from pliant.cli.verb_options import Json, Precise, Source, Threads, numbers
+from pliant.cli.shared.show import console, print_json, progress_bar
+from pliant.cli.shared.verb_options import Json, Precise, Source, Threads, numbers
 from pliant.ir.device import DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
 from pliant.settings import cache_folder, thread_count

@@ -11,9 +11,9 @@ import typer
 
 from pliant.api.load_compiled import shared_pool
 from pliant.api.model import RecurrentNetwork
-from pliant.cli.show import print_json, show_truncation
-from pliant.cli.text_lines import Reading, Text, readable
-from pliant.cli.verb_options import SessionArguments
+from pliant.cli.shared.show import print_json, show_truncation
+from pliant.cli.shared.text_lines import Reading, Text, readable
+from pliant.cli.shared.verb_options import SessionArguments
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
 from pliant.models.examples import read_examples

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.show import console, print_json
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.verb_options import Json
 from pliant.quantities import format_bytes, format_seconds
 
 

@@ -10,10 +10,10 @@ import typer
 from pliant.api.model import CheckpointModel, ElasticModel, RecurrentNetwork, StoreModel, refused
 from pliant.api.resolve import resolve
 from pliant.cli.recurrent import run_recurrent
-from pliant.cli.show import print_json, progress_bar, reply_values, show_reply, show_steps
-from pliant.cli.text_lines import Reading, Text, Truncate, readable, text_lines
-from pliant.cli.trace import Trace, kept
-from pliant.cli.verb_options import Json, SessionArguments
+from pliant.cli.shared.show import print_json, progress_bar, reply_values, show_reply, show_steps
+from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable, text_lines
+from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.verb_options import Json, SessionArguments
 from pliant.errors import InputError
 from pliant.models.tokenizer import open_tokenizer
 from pliant.run.trace import write_trace

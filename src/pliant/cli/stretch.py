@@ -9,8 +9,8 @@ from rich.console import Console
 
 from pliant.api.model import CheckpointModel, refused
 from pliant.api.resolve import resolve
-from pliant.cli.show import console, print_json
-from pliant.cli.verb_options import Json, numbers
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.verb_options import Json, numbers
 from pliant.elastic.heatmap import check_picture, draw_grid
 from pliant.elastic.stretch_options import StretchOptions
 from pliant.errors import InputError

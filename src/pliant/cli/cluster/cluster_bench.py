@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments, Tokens
-from pliant.cli.show import console, print_json
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.verb_options import Json
 from pliant.ir.partition import Mode
 from pliant.quantities import format_bytes, format_seconds
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import print_json
+from pliant.cli.shared.verb_options import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pliant.cli.verb_options import Threads, shipped
+from pliant.cli.shared.verb_options import Threads, shipped
 from pliant.cluster.lead.choose_partition import AnyMode, Shares
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine

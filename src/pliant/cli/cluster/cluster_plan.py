@@ -7,8 +7,8 @@ import typer
 
 from pliant.cli.cluster.cluster_options import Deadline, ModelName, PrimaryArguments, Tokens
 from pliant.cli.cluster.cluster_show import plan_values
-from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import print_json
+from pliant.cli.shared.verb_options import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ import typer
 
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_timeline
-from pliant.cli.show import print_json
-from pliant.cli.trace import Trace, kept
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import print_json
+from pliant.cli.shared.trace import Trace, kept
+from pliant.cli.shared.verb_options import Json
 from pliant.errors import InputError
 from pliant.run.trace import write_trace
 

@@ -7,8 +7,8 @@ import typer
 from rich.table import Table
 
 from pliant.cli.cluster.cluster_options import KeyFile
-from pliant.cli.show import console, print_json
-from pliant.cli.verb_options import Json
+from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.verb_options import Json
 from pliant.cluster.net.connect_members import PORT
 from pliant.quantities import format_bytes, format_seconds
 

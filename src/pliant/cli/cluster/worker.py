@@ -14,8 +14,8 @@ import typer
 
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import DataEngine, DataPort, KeyFile, Memory, say
-from pliant.cli.show import print_json
-from pliant.cli.verb_options import Json, Threads, shipped
+from pliant.cli.shared.show import print_json
+from pliant.cli.shared.verb_options import Json, Threads, shipped
 from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from pliant.cli.app import _VERBS
-from pliant.cli.command import command_of
+from pliant.cli.shared.command import command_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What several verbs share: declaring options, reading texts, printing."""
