@@ -1,8 +1,8 @@
 """Guard: the public names of `pliant`, their signatures, and the tree of errors.
 
-Protects programs that import pliant. What is public is named once, in PUBLIC and CLASSES: after a rename of a
-module only these imports change, and the golden text stays. An argument may be added with a default; one that
-goes, moves or changes its default needs a line in CHANGELOG.md. Update by
+A change here can break a program that imports pliant. PUBLIC and CLASSES list the public names. When a module
+is renamed, only the imports below change; the golden text stays. An argument may be added with a default; one
+that goes, moves or changes its default needs a line in CHANGELOG.md. Update by
 `pytest tests/guards/test_signatures.py --update-golden`.
 """
 
@@ -100,7 +100,7 @@ def _attributes(one: type) -> list[str]:
 
 
 def test_the_tree_of_errors_is_as_it_was(golden: Callable[[str, str], None]) -> None:
-    """Whoever catches one catches what is below it; a class that moves up escapes."""
+    """A handler of a class also catches its subclasses: a class that moves up is no longer caught."""
     golden("guards/errors.txt", "\n".join(_tree(PliantError, 0)) + "\n")
 
 
