@@ -21,11 +21,11 @@ import httpx
 import numpy as np
 
 import pliant
-from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.endpoint import Request
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.fit import least_squares, robust
+from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
-from pliant.route.fit import least_squares, robust
-from pliant.route.pieces import Quadratic, piecewise
 from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
 from report import ROOT, Report, options
 

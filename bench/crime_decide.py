@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve, line, minimum
+from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.time_curve import TimeCurve, line, minimum
 from pliant.route.choose_endpoint import Objective
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.node_messages import Spent, decode_told, encode_told
 from pliant.route.node_word import Told
-from pliant.route.pieces import Quadratic, piecewise
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
 from report import Report, options

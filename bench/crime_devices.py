@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 from research.world import Device, Spell
 
 MODELS = {"SNLI": "CoVe-300", "SQuAD": "CoVe-300", "SNLI_200": "CoVe-200", "IMDB": "IMDB"}

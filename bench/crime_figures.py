@@ -18,7 +18,7 @@ from crime_worlds import (
     traces,
     two_levels,
 )
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, A53_IMDB
 

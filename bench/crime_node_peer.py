@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pliant.ir.endpoint import Request
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.serve.http.http_app import make_app

@@ -23,8 +23,8 @@ import numpy as np
 import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import DATA, Asker, check_bed, traces
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve, line
-from pliant.route.fit import robust
+from pliant.ir.times.fit import robust
+from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.node_messages import RouteMessage, encode_route
 from pliant.route.router_settings import RouterSettings
 from report import Report, options

@@ -13,7 +13,7 @@ from statistics import median
 import httpx
 
 from crime_node import MODEL, body, node, started, wait_for
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_identity import NODE_HEADER
 from pliant.route.node_messages import encode_told
 from pliant.route.node_word import Told

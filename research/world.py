@@ -9,7 +9,7 @@ import numpy as np
 
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router_settings import RouterSettings

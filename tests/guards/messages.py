@@ -47,7 +47,7 @@ from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.frame import pack as pack_frames
 from pliant.cluster.net.frame import unpack as unpack_frame
 from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.topology import Capability, Curve, Drift
 from pliant.route.node_identity import Identity, read_identity
 from pliant.route.node_messages import (

@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import line
+from pliant.ir.times.time_curve import line
+from pliant.ir.times.trade import Level, Trade
 from pliant.route.choose_endpoint import ENERGY, Choice, Objective
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper
-from pliant.route.trade import Level, Trade
 from research.oracle import judge, oracle
 from research.series import LinkSeries, bluetooth, constant, steps
 from research.simulate import Run, simulate

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Endpoint, Estimate, Reply, Request
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 
 
 class Echo:

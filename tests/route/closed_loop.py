@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

@@ -1,7 +1,7 @@
 """A router with upstreams that are a fixed way off, for tests that tell it of events."""
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.node_word import Told
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME, Candidate, Objective, choose
 from tests.ir.test_time_curve import curves
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import line
+from pliant.ir.times.time_curve import line
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.due import Broadcast, Ping
 from pliant.route.node_word import Trail

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.time_curve import MAX_POINTS, TimeCurve
+from pliant.ir.times.time_curve import MAX_POINTS, TimeCurve
 from pliant.route.choose_endpoint import Objective
 from pliant.route.node_messages import (
     LIMIT_BYTES,

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router_settings import RouterSettings, paper

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.router_settings import RouterSettings
 from pliant.serve.http.security import Address
 from pliant.serve.node.served import Served

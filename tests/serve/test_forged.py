@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from pliant.errors import NodeError
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_messages import encode_told
 from pliant.route.node_word import Told
 from pliant.serve.upstream.upstreams import CURVE_PATH, TELL_PATH

@@ -13,8 +13,8 @@ import pytest
 import pliant
 from pliant.errors import NodeError
 from pliant.ir.endpoint import Estimate, Reply, Request
-from pliant.ir.time_curve import TimeCurve
-from pliant.route.trade import Level, Trade
+from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.times.trade import Level, Trade
 from pliant.serve.node.served import open_served
 from pliant.serve.protocol.terms import Terms
 from tests.serve.models import Upper, texts

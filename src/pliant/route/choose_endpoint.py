@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 
 LOCAL = ""
 """The name of this device among candidates; other nodes have names that are not empty."""

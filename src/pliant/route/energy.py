@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import LOCAL, Candidate
 
 _MEGABIT_BYTES = 125_000.0

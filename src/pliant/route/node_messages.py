@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.time_curve import MAX_POINTS, TimeCurve, validated
+from pliant.ir.times.time_curve import MAX_POINTS, TimeCurve, validated
 from pliant.route.choose_endpoint import Objective
 from pliant.route.node_identity import PROTOCOL
 from pliant.route.node_word import NAME, Told, Trail

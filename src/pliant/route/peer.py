@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.energy import remote_candidate
 from pliant.route.node_word import Told

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pliant.ir.time_curve import exceeds_by
+from pliant.ir.times.time_curve import exceeds_by
 from pliant.route.node_word import Told
 
 _MOST = 256

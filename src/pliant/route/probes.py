@@ -6,8 +6,8 @@ Nothing else would show that it has recovered: inputs go elsewhere.
 from collections.abc import Callable
 from typing import final
 
-from pliant.ir.time_curve import TimeCurve
-from pliant.route.fit import LocalTimes
+from pliant.ir.times.fit import LocalTimes
+from pliant.ir.times.time_curve import TimeCurve
 
 _CONFIRM_S = 1.0
 _SLOWED = 1.25

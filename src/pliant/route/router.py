@@ -19,11 +19,11 @@ from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.fit import Confidence, LocalTimes
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
 from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
-from pliant.route.fit import Confidence, LocalTimes
 from pliant.route.node_word import Told, Trail, checked_name
 from pliant.route.peer import PeerState, Successor
 from pliant.route.predecessors import Listener, Predecessors

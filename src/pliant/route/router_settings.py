@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
+from pliant.ir.times.fit import FitSettings
 from pliant.route.energy import PowerModel, RadioModel
-from pliant.route.fit import FitSettings
 from pliant.route.transfer import TransferSettings
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pliant.ir.time_curve import MAX_POINTS, minimum, thinned
+from pliant.ir.times.time_curve import MAX_POINTS, minimum, thinned
 from pliant.route.choose_endpoint import LOCAL, Candidate
 from pliant.route.node_word import Told
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Endpoint, Request
+from pliant.ir.times.bounds import AdaptiveBound
 from pliant.run.submodel.session import Session, SessionOptions
 from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
 from pliant.store.build import build

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.due import Broadcast, Due
 from pliant.route.node_messages import decode_told
 from pliant.route.node_word import Told

@@ -8,8 +8,8 @@ device is predicted to take.
 from collections import Counter
 from typing import Literal, final
 
-from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.partition import Mode, Partition
+from pliant.ir.times.bounds import AdaptiveBound
 from pliant.plan.partition.partitioner import Gains
 
 Kind = Mode | Literal["alone"]

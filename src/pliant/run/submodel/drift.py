@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from pliant.ir.bounds import AdaptiveBound
 from pliant.ir.cost import CostTable, DeviceProfile, Span, SpanState, cost_table
 from pliant.ir.program import Compute, Load, Program, Step
+from pliant.ir.times.bounds import AdaptiveBound
 from pliant.plan.submodel.slowdown import Slowdown, coarse
 
 _SHORT = 0.1

@@ -11,7 +11,7 @@ from pliant.api.resolve import resolve
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.serve.node.whole_endpoint import Whole
 from pliant.serve.protocol.inference import Signature
 from pliant.serve.protocol.text_tensors import Tensors, as_bytes, text_of

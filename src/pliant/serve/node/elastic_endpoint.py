@@ -8,8 +8,8 @@ import numpy as np
 from pliant.api.open_elastic import WHOLE_S
 from pliant.errors import InputError
 from pliant.ir.endpoint import Estimate, Reply, Request
-from pliant.ir.time_curve import TimeCurve
-from pliant.route.trade import Level, Trade
+from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.times.trade import Level, Trade
 from pliant.run.submodel.session import Session
 from pliant.serve.protocol.text_tensors import classified, text_of
 

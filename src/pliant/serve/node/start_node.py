@@ -21,7 +21,7 @@ try:
     from pliant.serve.upstream.upstreams import Upstreams
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
-from pliant.ir.time_curve import TimeCurve
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router

@@ -6,8 +6,8 @@ from typing import Literal, final
 
 from pliant.errors import BudgetError
 from pliant.ir.endpoint import Estimate, Reply, Request
-from pliant.ir.time_curve import TimeCurve
-from pliant.route.fit import FitSettings, LocalTimes
+from pliant.ir.times.fit import FitSettings, LocalTimes
+from pliant.ir.times.time_curve import TimeCurve
 from pliant.serve.protocol.text_tensors import Tensors
 
 _UNKNOWN = TimeCurve(((0, 0.0),))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.ir.bounds import KEPT, AdaptiveBound
+from pliant.ir.times.bounds import KEPT, AdaptiveBound
 
 factors = st.floats(0.3, 3.0)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve, line
-from pliant.route.pieces import Quadratic, piecewise
+from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.time_curve import TimeCurve, line
 
 part = st.floats(0.0, 1.0).map(lambda x: round(x, 4))
 

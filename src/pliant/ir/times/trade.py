@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pliant.errors import BudgetError, RouteError
-from pliant.ir.bounds import AdaptiveBound
-from pliant.ir.time_curve import TimeCurve, minimum
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.time_curve import TimeCurve, minimum
 
 _ALIKE = 1e-9
 """Accuracies that differ by less are the same."""

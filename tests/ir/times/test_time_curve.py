@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.time_curve import (
+from pliant.ir.times.time_curve import (
     MAX_POINTS,
     MAX_SECONDS,
     TimeCurve,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import floor, isfinite
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve, line
+from pliant.ir.times.time_curve import TimeCurve, line
 
 _LEAST_S = 1e-9
 """Relative tolerances need times above 0."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve, line
-from pliant.route.pieces import Quadratic, piecewise
+from pliant.ir.times.pieces import Quadratic, piecewise
+from pliant.ir.times.time_curve import TimeCurve, line
 
 _ENOUGH = 8
 """Samples that a fit of one's own takes; fewer scale what was known before."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, RouteError
-from pliant.route.trade import Level, Trade, worthwhile
+from pliant.ir.times.trade import Level, Trade, worthwhile
 
 ENDS = ((0, 8), (9, 24), (25, 60))
 tenth = st.integers(0, 100).map(lambda x: x / 100)

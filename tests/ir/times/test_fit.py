@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.time_curve import TimeCurve, line
-from pliant.route.fit import FitSettings, LocalTimes, least_squares, robust
+from pliant.ir.times.fit import FitSettings, LocalTimes, least_squares, robust
+from pliant.ir.times.time_curve import TimeCurve, line
 
 MAX_N = 200
 
