@@ -106,7 +106,7 @@ def overhead(report: Report, rounds: int, stack: ExitStack) -> None:
 
     def bare() -> float:
         start_s = time.perf_counter()
-        served.endpoint.run(served.read({"text": array}))
+        served.answer(served.request({"text": array}))
         return time.perf_counter() - start_s
 
     ways: dict[str, Callable[[], float]] = {"the model alone": bare}

@@ -13,20 +13,22 @@ from typing import Any
 import numpy as np
 
 from pliant.ir.endpoint import Request
+from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
+from pliant.run.session import Session
+from pliant.run.text_feeds import Tensors
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tokens
 from pliant.serve.http.server import NodeServer, bind
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.metrics import HERE, Metrics
-from pliant.serve.node.served import Served, Tensors, open_served
+from pliant.serve.node.served import open_served
 from pliant.serve.node.serving_node import Answer, Call, Node
 from pliant.serve.node.start_node import NodeOptions, serve
-from pliant.serve.node.whole_endpoint import Whole
-from pliant.serve.protocol.inference import read_request, write_reply
+from pliant.serve.protocol.inference import read_request, signature, write_reply
 
 ANY = Address("127.0.0.1", 0)
 
@@ -38,37 +40,45 @@ class Unrouted:
     upstreams = None
     is_draining = False
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Session[Any]) -> None:
         self.served, self.limits, self.clock = served, Limits(), time.monotonic
-        self.identity = Identity(served.identity)
+        self.identity, self.signature = Identity(served.identity), signature(served)
         self._admission = Admission(64)
         self.metrics = Metrics(lambda: self._admission.n_waiting, lambda: iter(()))
 
     async def infer(self, call: Call) -> Answer:
         start_s = self.clock()
-        request = read_request(call.body, call.header_bytes, self.served.signature, self.limits)
-        given = self.served.read(request.tensors)
-        done = await self._admission.run(lambda: self.served.endpoint.run(given), 0.0)
-        answer = write_reply(request, done.result.outputs, self.served.signature)
+        request = read_request(call.body, call.header_bytes, self.signature, self.limits)
+        given = self.served.request(request.tensors)
+        done = await self._admission.run(lambda: self.served.answer(given), 0.0)
+        answer = write_reply(request, done.result.outputs, self.signature)
         self.metrics.requests.labels(HERE, "ok").inc()
         self.metrics.request_seconds.labels(HERE).observe(self.clock() - start_s)
         return Answer(answer, HERE, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
 
 
-class Late:
+class Late(Session[None]):
     """A model of the same name and form that nobody asks."""
 
-    max_length, degree = 16384, 1
+    max_length, degree, plan = 16384, 1, None
 
-    def __init__(self, like: Served) -> None:
-        self.signature, self.identity = like.signature, like.identity
-        self.endpoint = Whole("late", self._answer, self.max_length, 1)
+    def __init__(self, like: Session[Any]) -> None:
+        super().__init__()
+        self.name, self.identity, self.platform = like.name, like.identity, like.platform
+        self.inputs, self.outputs = like.inputs, like.outputs
 
-    def read(self, tensors: Tensors) -> Request:
-        return Request(1, tensors=tensors)
+    def __call__(self, value: object, /) -> Reply[None]:
+        raise NotImplementedError
 
-    def _answer(self, request: Request) -> Tensors:
-        return {"logits": np.zeros((1, 2), np.float32), "label": np.array([b"?"], object)}
+    def _run(self, feeds: object, out: object) -> Tensors:
+        raise NotImplementedError
+
+    def request(self, feeds: Tensors) -> Request:
+        return Request(1, tensors=feeds)
+
+    def _reply(self, request: Request) -> Reply[None]:
+        outputs = {"logits": np.zeros((1, 2), np.float32), "label": np.array([b"?"], object)}
+        return Reply(outputs, self.name, 0.0, None)
 
     def sample(self, length: int) -> Tensors:
         return {}

@@ -68,8 +68,8 @@ def _heavy() -> bytes:
     served = open_served(MODEL, preload="0", threads=1)
     try:
         n = 4096
-        request = served.read(served.sample(n))
-        least_s = min(_seconds(lambda: served.endpoint.run(request)) for _ in range(5))
+        request = served.request(served.sample(n))
+        least_s = min(_seconds(lambda: served.answer(request)) for _ in range(5))
     finally:
         served.close()
     n = min(int(n * HEAVY_S / least_s), served.max_length)

@@ -116,7 +116,7 @@ def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     )
     endpoint = ElasticSession("tiny", session)
     requests = [Request(len(text.split()) + 2, text) for text in TEXTS]
-    return Shared(lambda i: endpoint.run(requests[i]).outputs["logits"].tobytes(), endpoint.close)
+    return Shared(lambda i: endpoint.answer(requests[i]).outputs["logits"].tobytes(), endpoint.close)
 
 
 def _compiled(model: Path, profile: DeviceProfile, folder: Path) -> Shared:

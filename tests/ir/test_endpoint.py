@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.ir.endpoint import Endpoint, Estimate, Reply, Request
+from pliant.ir.endpoint import Endpoint, Estimate, Request
+from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve, line
 
 
@@ -20,8 +21,8 @@ class Echo:
     def estimate(self, request: Request) -> Estimate:
         return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length))
 
-    def run(self, request: Request) -> Reply:
-        return Reply({"length": np.array([request.length])}, self.name, 0.001)
+    def answer(self, request: Request) -> Reply[None]:
+        return Reply({"length": np.array([request.length])}, self.name, 0.001, None)
 
 
 def test_whatever_has_the_five_is_an_endpoint() -> None:
@@ -29,7 +30,7 @@ def test_whatever_has_the_five_is_an_endpoint() -> None:
     echo = Echo()
     assert isinstance(echo, Endpoint)
     assert echo.estimate(Request(5, "five words")).seconds == pytest.approx(0.005)
-    assert echo.run(Request(5, "five words")).outputs["length"].item() == 5
+    assert echo.answer(Request(5, "five words")).outputs["length"].item() == 5
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,18 @@
 """Models for tests of the node: they answer at once, or when they are told to, and count."""
 
 import threading
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.ir.endpoint import Endpoint, Request
+from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
-from pliant.serve.node.served import Tensors
-from pliant.serve.node.whole_endpoint import Whole
-from pliant.serve.protocol.inference import Signature
+from pliant.ir.reply import Reply
+from pliant.run.session import Session
+from pliant.run.text_feeds import Tensors
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 
@@ -22,7 +23,26 @@ def texts(*words: str | bytes) -> np.ndarray:
     return array
 
 
-class Upper:
+class Fake(Session[None]):
+    """A session that a node asks; a test of a node calls it in no other way."""
+
+    platform = "test"
+    plan = None
+
+    def __call__(self, value: object, /) -> Reply[None]:
+        raise AssertionError("a node makes requests")
+
+    def _run(self, feeds: object, out: object) -> dict[str, np.ndarray]:
+        raise AssertionError("a node makes requests")
+
+    def _reply(self, request: Request) -> Reply[None]:
+        return Reply(self._answer(request), self.name, 0.0, None, request.length)
+
+    @abstractmethod
+    def _answer(self, request: Request) -> Tensors: ...
+
+
+class Upper(Fake):
     """`text` BYTES [1] -> `upper`, its capitals, and `n`, its length, which is the length of the input too.
 
     `gate`, where it is cleared, holds answers back. `answered` collects what was asked.
@@ -32,20 +52,18 @@ class Upper:
     degree: Literal[1, 2] = 1
 
     def __init__(self, name: str = "upper", mark: str = "", identity: str = "upper") -> None:
-        self.identity = identity
-        self.endpoint: Endpoint = Whole(name, self._answer, self.max_length, self.degree)
-        outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
-        self.signature = Signature(
-            name, "test", (Port("text", "bytes", (1,)),), outputs, (frozenset({"text"}),)
-        )
+        super().__init__()
+        self.name, self.identity = name, identity
+        self.inputs = (Port("text", "bytes", (1,)),)
+        self.outputs = (Port("upper", "bytes", (1,)), Port("n", "int64", (1,)))
         self.gate = threading.Event()
         self.gate.set()
         self.answered: list[bytes] = []
         self.is_closed = False
         self._mark = mark.encode()
 
-    def read(self, tensors: Tensors) -> Request:
-        return Request(len(tensors["text"][0]), tensors=tensors)
+    def request(self, feeds: Tensors) -> Request:
+        return Request(len(feeds["text"][0]), tensors=feeds)
 
     def _answer(self, request: Request) -> Tensors:
         text = request.tensors["text"][0]
@@ -57,14 +75,14 @@ class Upper:
             raise ZeroDivisionError("a bug")
         return {"upper": texts(text.upper() + self._mark), "n": np.array([len(text)])}
 
-    def sample(self, length: int) -> Tensors:
+    def sample(self, length: int) -> dict[str, np.ndarray]:
         return {"text": texts("a" * length)}
 
     def close(self) -> None:
         self.is_closed = True
 
 
-class Echo:
+class Echo(Fake):
     """One input of every datatype and open shape; what comes, goes back under the same name."""
 
     max_length = 1 << 21
@@ -72,17 +90,17 @@ class Echo:
     identity = "echo"
 
     def __init__(self, only: Sequence[str] = tuple(DATATYPES)) -> None:
-        self.endpoint: Endpoint = Whole("echo", self._answer, self.max_length, self.degree)
-        ports = tuple(Port(dtype, dtype, (None, None)) for dtype in only)
-        self.signature = Signature("echo", "test", ports, ports, (frozenset(only),))
+        super().__init__()
+        self.name = "echo"
+        self.inputs = self.outputs = tuple(Port(dtype, dtype, (None, None)) for dtype in only)
 
-    def read(self, tensors: Tensors) -> Request:
-        return Request(next(iter(tensors.values())).size, tensors=tensors)
+    def request(self, feeds: Tensors) -> Request:
+        return Request(next(iter(feeds.values())).size, tensors=feeds)
 
     def _answer(self, request: Request) -> Mapping[str, np.ndarray]:
         return {name: np.array(array) for name, array in request.tensors.items()}
 
-    def sample(self, length: int) -> Tensors:
+    def sample(self, length: int) -> dict[str, np.ndarray]:
         raise InputError("there is none")
 
     def close(self) -> None:

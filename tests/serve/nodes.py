@@ -13,8 +13,8 @@ import httpx
 
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.router_settings import RouterSettings
+from pliant.run.session import Session
 from pliant.serve.http.security import Address
-from pliant.serve.node.served import Served
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, serve
 
@@ -83,7 +83,7 @@ def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def running(served: Served, **options: Any) -> Iterator[Running]:
+def running(served: Session[Any], **options: Any) -> Iterator[Running]:
     """A node that serves until the context ends."""
     run, failed = Running(), []
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})

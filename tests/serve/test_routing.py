@@ -266,9 +266,9 @@ def test_a_node_that_takes_longer_than_it_tells_is_set_aside(monkeypatch: pytest
 class SlowReader(Upper):
     """Takes its time before it knows what is asked."""
 
-    def read(self, tensors: Tensors) -> Request:
+    def request(self, feeds: Tensors) -> Request:
         time.sleep(0.2)
-        return super().read(tensors)
+        return super().request(feeds)
 
 
 def test_what_reading_a_request_takes_is_part_of_the_way_to_a_node() -> None:

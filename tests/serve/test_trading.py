@@ -12,7 +12,8 @@ import pytest
 
 import pliant
 from pliant.errors import NodeError
-from pliant.ir.endpoint import Estimate, Reply, Request
+from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Level, Trade
 from pliant.serve.node.served import open_served
@@ -46,11 +47,12 @@ class TwoWays:
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         return Estimate(pick.seconds, pick.level.accuracy)
 
-    def run(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Reply[None]:
         self.deadlines.append(request.deadline_s)
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         word = f"{pick.level.accuracy}{self.mark}"
-        return Reply({"upper": texts(word), "n": np.array([1])}, self.name, pick.seconds, pick.level.accuracy)
+        outputs = {"upper": texts(word), "n": np.array([1])}
+        return Reply(outputs, self.name, pick.seconds, None, accuracy=pick.level.accuracy)
 
 
 class Elastic(Upper):
@@ -58,14 +60,21 @@ class Elastic(Upper):
 
     def __init__(self, mark: str, small_s: float, whole_s: float) -> None:
         super().__init__()
-        self.endpoint = self.ways = TwoWays(mark, small_s, whole_s)
-        inner = self.ways.run
+        self.two = TwoWays(mark, small_s, whole_s)
 
-        def run(request: Request) -> Reply:
-            assert self.gate.wait(60)
-            return inner(request)
+    @property
+    def best(self) -> float | None:
+        return self.two.best
 
-        self.ways.run = run  # type: ignore[method-assign]
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        return self.two.curve(accuracy_floor)
+
+    def estimate(self, request: Request) -> Estimate:
+        return self.two.estimate(request)
+
+    def answer(self, request: Request) -> Reply[None]:
+        assert self.gate.wait(60)
+        return self.two.answer(request)
 
 
 def asked(node: Running, **parameters: float) -> Any:
@@ -117,7 +126,7 @@ def test_a_request_that_would_be_late_after_its_wait_is_not_computed() -> None:
         model.gate.set()
         assert told(first.result())[0] == "0.92"
         assert second.result().status_code == 503
-        assert len(model.ways.deadlines) == 1
+        assert len(model.two.deadlines) == 1
 
 
 def test_best_effort_may_be_a_nodes_own_and_goes_along() -> None:
@@ -204,9 +213,9 @@ def test_a_deadline_goes_along_and_the_node_above_gives_up_accuracy_for_it() -> 
         with running(below, name="end", upstreams=(up.url,), **fixed((0, 60.0))) as end:
             until(lambda: end.node is not None and end.node.explain(5).target == up.url)
             assert told(asked(end))[0] == "0.92@up"
-            assert up_model.ways.deadlines[-1] is None
+            assert up_model.two.deadlines[-1] is None
             assert told(asked(end, deadline_s=10))[0] == "0.8@up"
-            left_s = up_model.ways.deadlines[-1]
+            left_s = up_model.two.deadlines[-1]
             assert left_s is not None
             assert 0 < left_s < 10
 
@@ -248,7 +257,7 @@ def test_a_small_real_model_trades_through_http(binary: bool, tiny_model: Callab
     with pliant.open(directory, latency="60min", preload="100MB", threads=1) as session:
         expected = session("good film")
     assert expected.logits is not None
-    name = served.signature.name
+    name = served.name
     with running(served, name="alone") as node:
         body = {
             "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good film"]}],

@@ -16,8 +16,9 @@ from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, Threads, shipped
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
+from pliant.run.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
-from pliant.serve.node.served import Served, open_served
+from pliant.serve.node.served import open_served
 from pliant.serve.protocol.terms import Terms
 
 LEARN_S = 3.0
@@ -172,7 +173,7 @@ def node(args: NodeArguments) -> None:
         objective=read_objective(args.per_joule),
         radio=None if args.radio is None else read_radio(args.radio),
     )
-    served: Served
+    served: Session[Any]
     if args.cluster is None:
         served = open_served(
             args.model, preload=args.preload, threads=args.threads, dilation=args.dilate, depths=args.depths
@@ -200,7 +201,7 @@ def node(args: NodeArguments) -> None:
 
     def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
         _exempt_from_collection()
-        report("serves", model=served.signature.name, url=url, name=node.name)
+        report("serves", model=served.name, url=url, name=node.name)
 
     asyncio.run(serve(options, served, on_start))
     report("has left")

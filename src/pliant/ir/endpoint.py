@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 
 
@@ -36,22 +37,6 @@ class Request:
             raise InputError(f"a request has {self.deadline_s} s left; give a deadline above 0, or none.")
         if self.accuracy_floor is not None and not 0 <= self.accuracy_floor <= 1:
             raise InputError(f"a request has a floor of {self.accuracy_floor}; give a fraction, or none.")
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer: its tensors by name, who gave it, how long that took, and how good it is known to be.
-
-    `whole_s` is what the best answer that the endpoint has would have taken at the same pace. `cut` tells of
-    an elastic model why layers or slices may be left out: see `plan.submodel.submodel.Cut`.
-    """
-
-    outputs: Mapping[str, "np.ndarray[Any, Any]"]
-    endpoint: str
-    seconds: float
-    accuracy: float | None = None
-    whole_s: float | None = None
-    cut: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +67,9 @@ class Endpoint(Protocol):
         ...
 
     def estimate(self, request: Request) -> Estimate:
-        """What `run(request)` would take now."""
+        """What `answer(request)` would take now."""
         ...
 
-    def run(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Reply[Any]:
         """The answer. Raises PliantError if it cannot be given."""
         ...

@@ -67,17 +67,17 @@ def test_before_the_first_answer_its_times_are_its_plans(key: Path, tiny_model: 
     model = str(tiny_model("bert"))
     with Cluster("127.0.0.1:0", key=key, threads=1) as cluster:
         served = ClusterText("tiny", "hash", cluster, model)
-        assert isinstance(served.endpoint, Endpoint)
+        assert isinstance(served, Endpoint)
         n = served.max_length
         expected_s = cluster.plan(model, n).predicted_s
         assert expected_s > 0
-        assert served.endpoint.curve().at(n) == pytest.approx(expected_s)
-        assert served.endpoint.estimate(Request(n, TEXT)).seconds == served.endpoint.curve().at(n)
+        assert served.curve().at(n) == pytest.approx(expected_s)
+        assert served.estimate(Request(n, TEXT)).seconds == served.curve().at(n)
         with pytest.raises(BudgetError):
-            served.endpoint.curve(0.5)
-        request = served.read({"text": texts(TEXT)})
+            served.curve(0.5)
+        request = served.request({"text": texts(TEXT)})
         assert request.length == len(request.tensors["ids"])
-        assert served.read(served.sample(7)).length == 7
+        assert served.request(served.sample(7)).length == 7
 
 
 def test_a_model_without_a_tokenizer_takes_words_by_number(
@@ -94,10 +94,10 @@ def test_a_model_without_a_tokenizer_takes_words_by_number(
         on_event=lambda text: None,
     )
     try:
-        assert [port.name for port in served.signature.inputs] == ["ids"]
-        (answer,) = served.endpoint.run(served.read(served.sample(5))).outputs.values()
+        assert [port.name for port in served.inputs] == ["ids"]
+        (answer,) = served.answer(served.request(served.sample(5))).outputs.values()
         assert answer.dtype == np.float32
         with pytest.raises(InputError):
-            served.endpoint.run(served.read({"ids": np.array([[1, 10**6]])}))
+            served.answer(served.request({"ids": np.array([[1, 10**6]])}))
     finally:
         served.close()

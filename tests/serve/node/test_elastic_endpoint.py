@@ -79,7 +79,7 @@ def test_what_runs_is_what_was_estimated(store: Path, slow_profile: Callable[...
             request = Request(7, TEXT, deadline_s=deadline_s)
             estimate, key = endpoint.estimate(request), endpoint.trade.pick(7, 0.0, deadline_s).level.key
             assert isinstance(key, float)
-            reply, alone = endpoint.run(request), endpoint.session(TEXT, latency=key)
+            reply, alone = endpoint.answer(request), endpoint.session(TEXT, latency=key)
             assert reply.accuracy == estimate.accuracy
             assert alone.logits is not None
             np.testing.assert_allclose(reply.outputs["logits"][0], alone.logits, rtol=1e-5)
@@ -94,7 +94,7 @@ def test_the_whole_answers_time_follows_from_a_smaller_ones(
 ) -> None:
     """A router learns the device's speed from answers of any size."""
     with opened(store, slow_profile()) as endpoint:
-        reply = endpoint.run(Request(7, TEXT, deadline_s=0.007))
+        reply = endpoint.answer(Request(7, TEXT, deadline_s=0.007))
         small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.bound.pace).level
         assert reply.whole_s == pytest.approx(
             reply.seconds * endpoint.trade.fullest(7).level.at(7) / small.at(7)

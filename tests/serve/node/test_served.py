@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -14,8 +15,9 @@ from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.recurrent.recurrent_source import RecurrentSource, random_recurrent
 from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
-from pliant.serve.node.served import Served, open_served
-from pliant.serve.protocol.text_tensors import Tensors
+from pliant.run.session import Session
+from pliant.run.text_feeds import Tensors
+from pliant.serve.node.served import open_served
 from tests.reference_model import run_model
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
@@ -23,7 +25,7 @@ from tests.serve.nodes import PATIENCE_S, running
 TEXT = "a charming and often affecting journey"
 
 
-def opened(source: str) -> Served:
+def opened(source: str) -> Session[Any]:
     return open_served(source, preload="100MB", threads=1)
 
 
@@ -53,9 +55,9 @@ def test_a_text_of_far_too_many_bytes_is_not_cut_into_tokens(monkeypatch: pytest
     served = opened("imdb-lstm")
     asked: list[str] = []
     monkeypatch.setattr(RecurrentSource, "read", lambda _, text: asked.append(text) or np.zeros(1, np.int32))
-    assert served.read({"text": texts("good " * served.max_length)}).length == 1
+    assert served.request({"text": texts("good " * served.max_length)}).length == 1
     with pytest.raises(InputError, match=r"10000000 bytes; at most 262144 .* 16384 tokens"):
-        served.read({"text": texts("good film " * 1_000_000)})
+        served.request({"text": texts("good film " * 1_000_000)})
     assert len(asked) == 1
     served.close()
 
@@ -63,7 +65,7 @@ def test_a_text_of_far_too_many_bytes_is_not_cut_into_tokens(monkeypatch: pytest
 def test_an_encoder_without_labels_answers_with_its_vector() -> None:
     """CoVe's shape, whose weights are random."""
     with running(opened("random:cove-200")) as node:
-        name = node.node.served.signature.name if node.node is not None else ""
+        name = node.node.served.name if node.node is not None else ""
         ids = random_recurrent("cove-200").read(TEXT)
         words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
         (vector,) = asked(node.url, name, words).json()["outputs"]
@@ -79,9 +81,9 @@ def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
     with pliant.open(directory, latency="10s", preload="100MB", threads=1) as session:
         expected = session("good film")
     assert expected.logits is not None
-    request = served.read({"text": texts("good film")})
+    request = served.request({"text": texts("good film")})
     assert request.length == expected.n_tokens
-    answer = served.endpoint.run(request).outputs
+    answer = served.answer(request).outputs
     np.testing.assert_allclose(answer["logits"][0], expected.logits, rtol=1e-5)
     checkpoint = open_checkpoint(directory)
     tensors = {name: checkpoint.tensor(name) for name, _ in tensor_shapes(checkpoint.spec)}
@@ -92,7 +94,7 @@ def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
     assert answer["label"].tolist() == [str(expected.label).encode()]
     for wrong in (texts(b"\xff"), texts("good " * 16 * served.max_length)):
         with pytest.raises(InputError, match="`text`"):
-            served.read({"text": wrong})
+            served.request({"text": wrong})
     served.close()
 
 
@@ -107,11 +109,11 @@ def test_an_onnx_model_answers_arrays(tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "relu me.onnx")
     served = opened(str(tmp_path / "relu me.onnx"))
-    assert served.signature.name == "relu-me"
-    request = served.read({"x": np.array([[-1.0, 2.0, 3.0]], np.float32)})
+    assert served.name == "relu-me"
+    request = served.request({"x": np.array([[-1.0, 2.0, 3.0]], np.float32)})
     assert request.length == 3
-    assert served.endpoint.run(request).outputs["y"].tolist() == [[0.0, 2.0, 3.0]]
-    assert served.read(served.sample(7)).length == 7
+    assert served.answer(request).outputs["y"].tolist() == [[0.0, 2.0, 3.0]]
+    assert served.request(served.sample(7)).length == 7
     served.close()
 
 
@@ -125,7 +127,7 @@ def test_an_onnx_model_of_one_shape_answers_it(tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "image.onnx")
     served = opened(str(tmp_path / "image.onnx"))
-    assert served.read(served.sample(8)).length == 1 <= served.max_length
+    assert served.request(served.sample(8)).length == 1 <= served.max_length
     served.close()
 
 

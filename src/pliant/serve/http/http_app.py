@@ -55,7 +55,7 @@ def make_app(
     What nodes say to each other asks for a peer's. `callbacks` say where these may be told of changes.
     """
     paths = _Paths(node, version, tokens, callbacks)
-    name = node.served.signature.name
+    name = node.served.name
     routes = [
         Route("/v2/health/live", paths.live, methods=["GET"]),
         Route("/v2/health/ready", paths.ready, methods=["GET"]),
@@ -145,7 +145,7 @@ class _Paths:
         self._bodies = Bodies(node.limits)
         node.metrics.body_bytes.set_function(lambda: self._bodies.n_bytes)
         served = node.served
-        about = document(served.signature, served.max_length, served.endpoint.best, version, bool(tokens))
+        about = document(node.signature, served.max_length, served.best, version, bool(tokens))
         self._openapi = _json(about).body
 
     async def live(self, request: Request) -> Response:
@@ -157,14 +157,14 @@ class _Paths:
 
     async def model_ready(self, request: Request) -> Response:
         is_ready = not self._node.is_draining
-        about = {"name": self._node.served.signature.name, "ready": is_ready}
+        about = {"name": self._node.served.name, "ready": is_ready}
         return _json(about, 200 if is_ready else 503)
 
     async def server(self, request: Request) -> Response:
         return _json({"name": self._node.name, "version": self._version, "extensions": EXTENSIONS})
 
     async def model(self, request: Request) -> Response:
-        model = self._node.served.signature
+        model = self._node.signature
         sides = [
             [{"name": p.name, "datatype": DATATYPES[p.dtype], "shape": shown_shape(p)} for p in side]
             for side in (model.inputs, model.outputs)
@@ -202,7 +202,7 @@ class _Paths:
     async def curve(self, request: Request) -> Response:
         """A ping: small, and answered at once."""
         start_s = self._node.clock()
-        asked, name = request.query_params.get("model"), self._node.served.signature.name
+        asked, name = request.query_params.get("model"), self._node.served.name
         if asked not in (None, name):
             raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
         route = self._route(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -12,9 +12,8 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.times.time_curve import TimeCurve
-from pliant.serve.node.whole_endpoint import Whole
-from pliant.serve.protocol.inference import Signature
-from pliant.serve.protocol.text_tensors import Tensors, as_bytes, text_of
+from pliant.run.text_feeds import Tensors, as_bytes, text_of
+from pliant.serve.node.served import Converted
 
 PATIENCE_S = 120.0
 """For workers, before the node serves."""
@@ -48,7 +47,7 @@ def open_cluster_text(
 
 
 @final
-class ClusterText:
+class ClusterText(Converted):
     """A text encoder split over a cluster, which belongs to it from then on: `text` BYTES [1], or `ids`
     INT64 [1, n].
 
@@ -57,34 +56,38 @@ class ClusterText:
     used, and follows what answers took from then on.
     """
 
-    degree: Literal[1, 2] = 2
+    platform = "pliant_cluster"
+    degree: ClassVar[Literal[1, 2]] = 2
 
     def __init__(self, name: str, identity: str, cluster: Cluster, model: str) -> None:
-        self.identity = identity
+        super().__init__()
+        self.name, self.identity = name, identity
         self._cluster, self._model = cluster, model
         encoder = self._encoder = cluster.open(model)
         if "ids" not in encoder.sample(1):
             raise InputError(f"{name} reads no text; ask it by `pliant cluster run`, or serve another model.")
         self.max_length = encoder.spec.max_rows
         labels = encoder.labels
-        outputs = (
+        self.outputs = (
             (Port("answer", "float32", None),)
             if labels is None
             else (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
         )
         text = () if encoder.tokenizer is None else (Port("text", "bytes", (1,)),)
-        inputs = (*text, Port("ids", "int64", (1, None)))
-        ways = tuple(frozenset({port.name}) for port in inputs)
-        self.signature = Signature(name, "pliant_cluster", inputs, outputs, ways)
+        self.inputs = (*text, Port("ids", "int64", (1, None)))
         self._workers = self._usable()
-        self.endpoint = Whole(name, self._answer, self.max_length, self.degree, prior=self._predicted())
+        self.expect(self._predicted())
 
-    def read(self, tensors: Tensors) -> Request:
-        ids = tensors.get("ids")
-        feeds = self._encoder.read(text_of(tensors, self.max_length)) if ids is None else {"ids": ids[0]}
-        return Request(len(feeds["ids"]), tensors=feeds)
+    @property
+    def ways(self) -> tuple[frozenset[str], ...]:
+        return tuple(frozenset({port.name}) for port in self.inputs)
 
-    def sample(self, length: int) -> Tensors:
+    def request(self, feeds: Tensors) -> Request:
+        ids = feeds.get("ids")
+        read = self._encoder.read(text_of(feeds, self.max_length)) if ids is None else {"ids": ids[0]}
+        return Request(len(read["ids"]), tensors=read)
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
         return {"ids": np.asarray(self._encoder.sample(max(1, length))["ids"], np.int64)[None]}
 
     def close(self) -> None:
@@ -94,7 +97,7 @@ class ClusterText:
         usable = self._usable()
         if usable != self._workers:
             self._workers = usable
-            self.endpoint.expect(self._predicted())
+            self.expect(self._predicted())
         reply = self._cluster.run(self._model, request.tensors)
         answer = reply.answer.astype(np.float32)[None]
         if self._encoder.labels is None:

@@ -7,11 +7,12 @@ import numpy as np
 
 from pliant.api.open_elastic import WHOLE_S
 from pliant.errors import InputError
-from pliant.ir.endpoint import Estimate, Reply, Request
+from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Level, Trade
 from pliant.run.submodel.session import Session
-from pliant.serve.protocol.text_tensors import classified, text_of
+from pliant.run.text_feeds import classified, text_of
 
 _LEAST_S = 1e-6
 _N_TARGETS = 14
@@ -48,7 +49,7 @@ class ElasticSession:
         pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
         return Estimate(pick.seconds, pick.level.accuracy)
 
-    def run(self, request: Request) -> Reply:
+    def answer(self, request: Request) -> Reply[None]:
         """The answer of the submodel that fits what is left. Raises BudgetError, InputError, StoreError."""
         n, text = request.length, request.text
         pick = self.trade.pick(n, request.accuracy_floor, request.deadline_s)
@@ -64,7 +65,16 @@ class ElasticSession:
         expected_s = pick.level.at(n)
         whole_s = self.trade.fullest(n).level.at(n) * (answered_s / expected_s) if expected_s else None
         outputs = classified(reply.logits, reply.label)
-        return Reply(outputs, self.name, answered_s, reply.expected_accuracy, whole_s, reply.cut)
+        return Reply(
+            outputs,
+            self.name,
+            answered_s,
+            details=None,
+            length=n,
+            accuracy=reply.expected_accuracy,
+            whole_s=whole_s,
+            cut=reply.cut,
+        )
 
     def close(self) -> None:
         """End the session."""

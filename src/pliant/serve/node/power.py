@@ -6,6 +6,7 @@ from dataclasses import fields
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,7 @@ from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter, find_meters
 from pliant.route.choose_endpoint import ENERGY, Objective
 from pliant.route.energy import LTE, PowerModel, RadioModel
-from pliant.serve.node.served import Served
+from pliant.run.session import Session
 
 MEASURE = "measure"
 _RADIOS = {LTE.name: LTE}
@@ -28,11 +29,11 @@ def read_objective(per_joule: float) -> Objective:
     return ENERGY if per_joule == inf else Objective(1.0, per_joule)
 
 
-def read_power(text: str, served: Served) -> PowerModel:
+def read_power(text: str, served: Session[Any]) -> PowerModel:
     """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
     if text == MEASURE:
-        samples = [served.read(served.sample(min(n, served.max_length))) for n in _SAMPLES]
-        return measured_power(find_meters(), served.endpoint.run, samples)
+        samples = [served.request(served.sample(min(n, served.max_length))) for n in _SAMPLES]
+        return measured_power(find_meters(), served.answer, samples)
     try:
         return PowerModel("this device", 0.0, float(text), "given")
     except (ValueError, RouteError) as error:

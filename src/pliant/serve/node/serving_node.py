@@ -9,27 +9,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
-from typing import final
+from typing import Any, final
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
-from pliant.ir.endpoint import Reply, Request
+from pliant.ir.endpoint import Request
+from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import LOCAL, TIME, Choice, Objective
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.node_word import Told, Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
+from pliant.run.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.metrics import HERE, Metrics, State
-from pliant.serve.node.served import Served
 from pliant.serve.protocol.idempotency import Once
 from pliant.serve.protocol.inference import (
     Body,
     InferRequest,
     check_reply,
     read_request,
+    signature,
     with_parameter,
     write_reply,
 )
@@ -80,7 +82,7 @@ class Node:
 
     def __init__(
         self,
-        served: Served,
+        served: Session[Any],
         router: Router,
         admission: Admission,
         limits: Limits,
@@ -92,6 +94,7 @@ class Node:
         self.identity = Identity(served.identity, version)
         self.terms, self.objective = terms, objective
         self.served, self.router, self.limits, self.clock = served, router, limits, clock
+        self.signature = signature(served)
         self.upstreams: Upstreams | None = None
         self.is_draining = False
         self.n_open = 0
@@ -112,8 +115,8 @@ class Node:
         """
         start_s = self.clock()
         served = self.served
-        request = read_request(call.body, call.header_bytes, served.signature, self.limits, served.max_length)
-        given = served.read(request.tensors)
+        request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_length)
+        given = served.request(request.tensors)
         n = given.length
         if n > served.max_length:
             raise InputError(f"the input has length {n}; at most {served.max_length} is read.")
@@ -173,7 +176,7 @@ class Node:
         A length that the model cannot take is left out.
         """
         start_s = self.clock()
-        samples = [self.served.read(self.served.sample(n)) for n in lengths if n <= self.served.max_length]
+        samples = [self.served.request(self.served.sample(n)) for n in lengths if n <= self.served.max_length]
         n_learned = 0
         for i, sample in enumerate(samples * 3):
             with suppress(PliantError):
@@ -258,7 +261,7 @@ class Node:
         is; or only a floor was asked for. An answer that is on its way in time is given up when the device's
         fastest could just make it; but not before it is half as late again as it was expected.
         """
-        endpoint, now_s = self.served.endpoint, self.clock()
+        endpoint, now_s = self.served, self.clock()
         if wish.is_free or not self._admission.has_room(wish.client):
             return inf
         wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
@@ -301,7 +304,7 @@ class Node:
                 target, n, choice.seconds, trail, id, Body(call.body, call.header_bytes), slot, terms, left_s
             )
         try:
-            check_reply(answer.body, request, self.served.signature)
+            check_reply(answer.body, request, self.signature)
         except InputError as error:
             self.upstreams.misbehaved(target, f"answered what was not asked: {error}")
             raise NodeError(f"{target} answered what was not asked: {error}", status=502) from error
@@ -310,7 +313,7 @@ class Node:
             body = with_parameter(answer.body, "met", self.clock() <= wish.due_s)
         return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
 
-    async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply]]:
+    async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply[Any]]]:
         expected_s = self._check_in_time(wish, self._admission.backlog_s)
         done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
         self.metrics.waiting_seconds.observe(done.waited_s)
@@ -324,7 +327,7 @@ class Node:
             said["cut"] = done.result.cut
         if wish.due_s is not None:
             said["met"] = self.clock() <= wish.due_s
-        return write_reply(request, done.result.outputs, self.served.signature, said), done
+        return write_reply(request, done.result.outputs, self.signature, said), done
 
     def _check_in_time(self, wish: Wish, wait_s: float) -> float:
         """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
@@ -332,7 +335,7 @@ class Node:
         Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
         """
         starts_s = self.clock() + wait_s
-        found = self.served.endpoint.estimate(wish.at(starts_s))
+        found = self.served.estimate(wish.at(starts_s))
         if wish.best_effort or found.seconds <= wish.left_s(starts_s):
             return found.seconds
         left_s, late_s = max(wish.left_s(self.clock()), 0.0), wait_s + found.seconds
@@ -345,7 +348,7 @@ class Node:
             retry_after_s=max(1, ceil(wait_s)) if wait_s else None,
         )
 
-    def _answered_here(self, n: int, done: Done[Reply]) -> None:
+    def _answered_here(self, n: int, done: Done[Reply[Any]]) -> None:
         """The router is told what a whole answer takes, by what this one took."""
         before, reply = self.router.local_curve, done.result
         share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
@@ -357,22 +360,22 @@ class Node:
 
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
-            sample = self.served.read(self.served.sample(n))
+            sample = self.served.request(self.served.sample(n))
             done = await self._admission.run(partial(self._compute, Wish(sample)), 0.0)
             self._answered_here(sample.length, done)
 
-    def _compute(self, wish: Wish) -> Reply:
+    def _compute(self, wish: Wish) -> Reply[Any]:
         """On the worker thread, where it is known what is left of the time.
 
         A model's own mistake is this request's end, not the connection's.
         """
         try:
             self._check_in_time(wish, 0.0)
-            return self.served.endpoint.run(wish.at(self.clock()))
+            return self.served.answer(wish.at(self.clock()))
         except PliantError:
             raise
         except Exception as error:
-            _LOG.exception("%s failed", self.served.signature.name)
+            _LOG.exception("%s failed", self.served.name)
             raise NodeError("the model failed on this input; the node's log says how.", status=500) from error
 
     def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
@@ -387,7 +390,7 @@ class Node:
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         try:
-            self.served.endpoint.estimate(wish.at(start_s))
+            self.served.estimate(wish.at(start_s))
         except BudgetError as error:
             raise NodeError(str(error), status=422) from error
         return wish

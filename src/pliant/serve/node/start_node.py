@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from pliant.errors import BudgetError, NodeError
 
@@ -26,10 +26,10 @@ from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
+from pliant.run.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.node.admission import Admission
-from pliant.serve.node.served import Served
 from pliant.serve.protocol.terms import Terms
 from pliant.serve.upstream.callback import Callbacks
 
@@ -81,7 +81,7 @@ class OnStart(Protocol):
     def __call__(self, url: str, node: Node, stop: Callable[[], None]) -> None: ...
 
 
-async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None:
+async def serve(options: NodeOptions, served: Session[Any], on_start: OnStart) -> None:
     """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
     try:
         tokens = Tokens(options.tokens, options.peer_tokens)
@@ -104,7 +104,7 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
             node.router,
             client,
             options.upstreams,
-            served.signature.name,
+            served.name,
             options.address or url,
             options.peer_tokens[0] if options.peer_tokens else None,
             node.probe,
@@ -127,18 +127,18 @@ async def serve(options: NodeOptions, served: Served, on_start: OnStart) -> None
         await server.serve([sock])
 
 
-def _check_floor(options: NodeOptions, served: Served) -> None:
+def _check_floor(options: NodeOptions, served: Session[Any]) -> None:
     """Raise NodeError for a floor of the node's own for which it would refuse every request."""
     floor = options.terms.accuracy_floor
     if not floor:
         return
     try:
-        served.endpoint.curve(floor)
+        served.curve(floor)
     except BudgetError as error:
         raise NodeError(f"no request could have an accuracy floor of {floor:g}: {error}") from error
 
 
-def _node(options: NodeOptions, served: Served, listen: Address) -> Node:
+def _node(options: NodeOptions, served: Session[Any], listen: Address) -> Node:
     name = (
         options.name
         or re.sub(r"[^A-Za-z0-9.-]", "-", f"{platform.node() or 'node'}").lstrip("-.")[:48]

@@ -3,7 +3,7 @@
 https://github.com/kserve/open-inference-protocol and Triton's extension_binary_data.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -16,6 +16,7 @@ from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
+from pliant.run.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,
@@ -47,11 +48,9 @@ class Signature:
     alternatives: tuple[frozenset[str], ...]
 
 
-def signature(name: str, platform: str, inputs: Sequence[Port], outputs: Sequence[Port]) -> Signature:
-    """Of a model that takes all its inputs."""
-    return Signature(
-        name, platform, tuple(inputs), tuple(outputs), (frozenset(port.name for port in inputs),)
-    )
+def signature(session: Session[Any]) -> Signature:
+    """What the protocol says of `session`."""
+    return Signature(session.name, session.platform, session.inputs, session.outputs, session.ways)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,34 @@
-"""A model of one way as an endpoint: its times are learned, and it promises no accuracy."""
+"""A session of one way as an endpoint: its times are learned, and it promises no accuracy."""
 
 import numpy as np
 import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.endpoint import Endpoint, Request
-from pliant.serve.node.whole_endpoint import Whole
+from pliant.run.text_feeds import Tensors
+from tests.serve.models import Fake
 
 
-class Slow:
+class Slow(Fake):
     """A model that takes a millisecond an item, by its own clock."""
 
-    def __init__(self) -> None:
+    name, degree, max_length = "slow", 1, 100
+
+    def __init__(self, dilation: float = 1.0) -> None:
+        super().__init__(dilation, self.clock, self.sleep)
         self.now_s = 0.0
         self.slept_s: list[float] = []
 
-    def __call__(self, request: Request) -> dict[str, np.ndarray]:
+    def request(self, feeds: Tensors) -> Request:
+        return Request(1, tensors=feeds)
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        return {"n": np.array([length])}
+
+    def close(self) -> None:
+        pass
+
+    def _answer(self, request: Request) -> Tensors:
         self.now_s += 1e-3 * request.length
         return {"n": np.array([request.length])}
 
@@ -27,18 +40,13 @@ class Slow:
         self.now_s += seconds
 
 
-def whole(slow: Slow, dilation: float = 1.0) -> Whole:
-    return Whole("slow", slow, 100, 1, dilation, clock=slow.clock, sleep=slow.sleep)
-
-
 def test_what_it_will_take_is_what_it_took() -> None:
     """At lengths that came, and between."""
-    slow = Slow()
-    endpoint = whole(slow)
+    endpoint = Slow()
     assert isinstance(endpoint, Endpoint)
     assert endpoint.estimate(Request(50, "x")).seconds == 0.0  # nobody knows: it is tried
     for n in (10, 20, 40, 80) * 8:
-        reply = endpoint.run(Request(n, "x", deadline_s=1e-6))
+        reply = endpoint.answer(Request(n, "x", deadline_s=1e-6))
         assert reply.outputs["n"].item() == n
         assert (reply.seconds, reply.whole_s) == pytest.approx((1e-3 * n, 1e-3 * n))
         assert reply.accuracy is None
@@ -49,20 +57,19 @@ def test_what_it_will_take_is_what_it_took() -> None:
 
 def test_a_slower_device_is_emulated_by_sleep() -> None:
     """As `--dilate` says, whatever the model is."""
-    slow = Slow()
-    assert whole(slow, 5.0).run(Request(10, "x")).seconds == pytest.approx(0.05)
+    slow = Slow(5.0)
+    assert slow.answer(Request(10, "x")).seconds == pytest.approx(0.05)
     assert slow.slept_s == pytest.approx([0.04])
 
 
 def test_no_accuracy_is_promised() -> None:
     """A floor is refused before anything runs; none at all is no floor."""
-    slow = Slow()
-    endpoint = whole(slow)
+    endpoint = Slow()
     assert endpoint.best is None
-    for ask in (endpoint.run, endpoint.estimate):
+    for ask in (endpoint.answer, endpoint.estimate):
         with pytest.raises(BudgetError, match="never measured"):
             ask(Request(10, "x", accuracy_floor=0.5))
         ask(Request(10, "x", accuracy_floor=0.0))
     with pytest.raises(BudgetError, match="never measured"):
         endpoint.curve(0.5)
-    assert slow.now_s == pytest.approx(0.01)
+    assert endpoint.now_s == pytest.approx(0.01)

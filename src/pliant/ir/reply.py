@@ -1,0 +1,62 @@
+"""The reply of every session and endpoint: an answer, who gave it, what it took, how good it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+D = TypeVar("D", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[D]):
+    """An answer to one input of `length` items: tokens, words, or the product of open dimensions.
+
+    `outputs` are the arrays of the session's outputs, by name: a text has a first dimension of 1 there.
+    `label` and its probability `score` are None where the model has no labels; `scores` are in label order.
+    `seconds` run from the input to the answer; for `waited_s` of them other threads had the session.
+    `target_s` is the latency asked for. `accuracy` is the fraction of right answers expected, None where it
+    was never measured. `whole_s` is what the best answer that the endpoint has would have taken at the
+    same pace. `cut` says of an elastic model why layers or slices may be left out: see
+    `plan.submodel.submodel.Cut`. `details` is what only one kind of session can tell.
+    """
+
+    outputs: Mapping[str, np.ndarray[Any, Any]]
+    endpoint: str
+    seconds: float
+    details: D
+    length: int = 0
+    waited_s: float = 0.0
+    target_s: float | None = None
+    label: str | None = None
+    score: float | None = None
+    scores: tuple[float, ...] | None = None
+    accuracy: float | None = None
+    whole_s: float | None = None
+    cut: str | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the answer came within the target; None without one."""
+        return None if self.target_s is None else self.seconds <= self.target_s
+
+    @property
+    def logits(self) -> np.ndarray[Any, Any] | None:
+        """A classifier's float32 [labels], for one text; None for another model."""
+        return self._row("logits")
+
+    @property
+    def vector(self) -> np.ndarray[Any, Any] | None:
+        """The float32 [features] of a model that answers with a vector, for one text; None for another."""
+        return self._row("vector")
+
+    def _row(self, name: str) -> np.ndarray[Any, Any] | None:
+        array = self.outputs.get(name)
+        return None if array is None or array.ndim < 2 else array[0]
+
+
+def softmax(logits: np.ndarray[Any, Any]) -> tuple[float, ...]:
+    """Probabilities, in float64, of logits [labels]; their sum is 1."""
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    return tuple((shares / shares.sum()).tolist())

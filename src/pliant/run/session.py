@@ -1,0 +1,185 @@
+"""What every session offers: it answers inputs, says what that takes, and can be asked as an endpoint."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
+
+import numpy as np
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.port import Port
+from pliant.ir.reply import Reply
+from pliant.ir.times.fit import FitSettings, LocalTimes
+from pliant.ir.times.time_curve import TimeCurve
+from pliant.run.graph.feeds import GivenFeeds
+from pliant.run.graph.ports import Feeds, by_name
+
+D = TypeVar("D", covariant=True)
+_UNKNOWN = TimeCurve(((0, 0.0),))
+"""What takes nobody knows how long: it is tried."""
+
+
+class Session(ABC, Generic[D]):
+    """A model that is open: a context manager, an `Endpoint`, and safe to share by threads.
+
+    Threads take turns. A session cannot be pickled; after `fork` the child may use it, on threads of its
+    own, unless its class says otherwise. `close` waits for the answer under way; afterwards InputError.
+
+    `identity` is the content hash of the model. A request brings the inputs of one of `ways`, no others.
+    `max_length` items are read of one input at most. Time grows with the length as a polynomial of `degree`:
+    2 for attention, 1 for recurrence.
+
+    The methods here are those of a session that has one way to answer: its times are fitted as they come,
+    and it promises no accuracy. `expect` gives what is known before.
+    """
+
+    platform: ClassVar[str]
+    """What the Open Inference Protocol calls this kind of session."""
+    degree: ClassVar[Literal[1, 2]] = 2
+    name: str
+    identity: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    labels: tuple[str, ...] | None = None
+    max_length: int
+
+    def __init__(
+        self,
+        dilation: float = 1.0,
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """With `dilation`, a slower device is emulated: `answer` sleeps (dilation - 1) times what it took."""
+        self.dilation, self._clock, self._sleep = dilation, clock, sleep
+        self._times: LocalTimes | None = None
+        self._timing = Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            "a session holds threads and memory of its process and cannot be pickled or copied: open the "
+            "model in the process that runs it."
+        )
+
+    # What users ask
+
+    @abstractmethod
+    def __call__(self, value: Any, /) -> Reply[D] | list[Reply[D]]:
+        """The reply to one input; text sessions take several texts as well, and give a list."""
+
+    @overload
+    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
+
+    @overload
+    def run(self, feeds: Sequence[str] | None, out: GivenFeeds) -> list[np.ndarray]: ...
+
+    def run(
+        self, feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None = None
+    ) -> dict[str, np.ndarray] | list[np.ndarray]:
+        """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
+
+        A feed is a numpy array, another library's tensor, or a list of numbers; run/graph/feeds.py says what
+        is cast. As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises InputError
+        naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger than the
+        model takes; GraphError when the model cannot be compiled for these shapes.
+        """
+        given, into, names = by_name(feeds, out, self.outputs)
+        results = self._run(given, into)
+        return results if names is None else [results[y] for y in names]
+
+    @property
+    @abstractmethod
+    def plan(self) -> Any:
+        """What would run, and why; it prints as a page, and shows as a picture in a notebook."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of threads and memory, after the answer under way; safe to call twice."""
+
+    def retarget(self, *args: Any, **options: Any) -> None:
+        """Change the latency or the memory that the session was opened with, and plan anew.
+
+        Raises InputError for a session with one way to answer, and BudgetError, changing nothing, where no
+        plan meets them.
+        """
+        raise InputError(
+            f"{self.name} has one way to answer, so there is nothing to retarget: open a text encoder "
+            "(docs/sources.md) to choose latency and memory."
+        )
+
+    def get_inputs(self) -> list[Port]:
+        """The inputs, as onnxruntime's users ask for them: each has `name`, `type` and `shape`."""
+        return list(self.inputs)
+
+    def get_outputs(self) -> list[Port]:
+        """The outputs, likewise."""
+        return list(self.outputs)
+
+    # What nodes ask
+
+    @property
+    def ways(self) -> tuple[frozenset[str], ...]:
+        """The sets of inputs of which a request brings one."""
+        return (frozenset(port.name for port in self.inputs),)
+
+    @abstractmethod
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        """The request that these arrays make: how long the input is. Quick; raises InputError."""
+
+    @abstractmethod
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        """Feeds of an input of about so many items: what is timed."""
+
+    @property
+    def best(self) -> float | None:
+        """The accuracy that inputs of any length can have; None where it was never measured."""
+        return None
+
+    def expect(self, prior: TimeCurve | None) -> None:
+        """From now on answers take about `prior`: what came before was measured under other conditions."""
+        self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
+
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        """Seconds by length of answers at least that accurate, as measured lately. Raises BudgetError."""
+        if accuracy_floor > 0.0:
+            raise BudgetError(
+                f"the accuracy of {self.name} was never measured, so no floor of {accuracy_floor:g} is "
+                "promised: leave it out."
+            )
+        return (None if self._times is None else self._times.curve) or _UNKNOWN
+
+    def estimate(self, request: Request) -> Estimate:
+        """What `answer` would take now; quick, and safe beside it on another thread. Raises BudgetError."""
+        return Estimate(self.curve(request.accuracy_floor or 0.0).at(request.length))
+
+    def answer(self, request: Request) -> Reply[D]:
+        """The reply to a request, under any deadline. Raises BudgetError for a floor, and what `run` does."""
+        self.curve(request.accuracy_floor or 0.0)
+        start_s = self._clock()
+        reply = self._reply(request)
+        if self.dilation > 1.0:
+            self._sleep((self.dilation - 1.0) * (self._clock() - start_s))
+        seconds = self._clock() - start_s
+        with self._timing:
+            if self._times is None:
+                self.expect(None)
+            assert self._times is not None
+            self._times.add(request.length, seconds)
+        return replace(reply, seconds=seconds, whole_s=seconds)
+
+    @abstractmethod
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        """Outputs for feeds that nobody has checked yet."""
+
+    @abstractmethod
+    def _reply(self, request: Request) -> Reply[D]:
+        """The reply to a request that `request` made."""

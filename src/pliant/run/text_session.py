@@ -1,0 +1,167 @@
+"""What sessions that answer text share: texts or ids in, logits and label or a vector out."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.endpoint import Request
+from pliant.ir.port import Port
+from pliant.ir.reply import Reply, softmax
+from pliant.models.tokenizer import Encoded
+from pliant.quantities import parse_seconds
+from pliant.run.graph.feeds import GivenFeeds, fed_array
+from pliant.run.graph.ports import Feeds
+from pliant.run.session import Session
+from pliant.run.text_feeds import as_bytes, text_of
+
+D = TypeVar("D", covariant=True)
+TEXT, IDS = Port("text", "bytes", (1,)), Port("ids", "int64", (1, None))
+Pair = tuple[str, str]
+Texts = list[str] | list[Pair] | list[str | Pair]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An input, and since when (`time.perf_counter`, and the thread's CPU time) it has been waiting."""
+
+    encoded: Encoded
+    start_s: float
+    cpu_s: float
+
+
+class TextSession(Session[D]):
+    """A session that reads `text` BYTES [1], or the tokens' numbers as `ids` INT64 [1, n].
+
+    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1], another model `vector` FP32
+    [1, features].
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: str,
+        *,
+        labels: tuple[str, ...] | None,
+        features: int,
+        max_length: int,
+        vocab: int,
+        dilation: float = 1.0,
+    ) -> None:
+        super().__init__(dilation)
+        self.name, self.identity, self.labels = name, identity, labels
+        self.max_length, self.vocab = max_length, vocab
+        self.inputs = (TEXT, IDS)
+        self.outputs = (
+            (Port("vector", "float32", (1, features)),)
+            if labels is None
+            else (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
+        )
+
+    @property
+    def ways(self) -> tuple[frozenset[str], ...]:
+        """Text, or ids."""
+        return tuple(frozenset({port.name}) for port in self.inputs)
+
+    @overload
+    def __call__(
+        self, text: str, pair: str | None = None, *, latency: str | float | None = None
+    ) -> Reply[D]: ...
+
+    @overload
+    def __call__(
+        self, text: Texts, pair: None = None, *, latency: str | float | None = None
+    ) -> list[Reply[D]]: ...
+
+    def __call__(
+        self,
+        text: str | Texts,
+        pair: str | None = None,
+        *,
+        latency: str | float | None = None,
+    ) -> Reply[D] | list[Reply[D]]:
+        """Answer a text, a pair of texts, or a list of either together.
+
+        `latency` is a target for this call alone, where the session has one. The replies to a list are in
+        its order; InputError names the item that cannot be read, and then none is answered.
+        """
+        latency_s = None if latency is None else parse_seconds(latency)
+        if isinstance(text, str):
+            return self._answers((self._asked(text, pair),), latency_s)[0]
+        if pair is not None:
+            raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
+        return self._answers([self._item(i, item) for i, item in enumerate(text)], latency_s)
+
+    @abstractmethod
+    def encode(self, text: str, pair: str | None = None) -> Encoded:
+        """The tokens of a text or a pair. Raises InputError for one that the model cannot read."""
+
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        """The request of `text` or `ids`; tokens are looked up now. Raises InputError."""
+        encoded = self._encoded(feeds)
+        return Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        """`ids` of so many tokens."""
+        return {"ids": np.arange(max(1, length), dtype=np.int64)[None] % self.vocab}
+
+    @abstractmethod
+    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[D]]:
+        """The replies to some inputs, in their order, under a target of their own where one is given."""
+
+    def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
+        """The fields of a Reply that follow from a model's numbers, float32 [labels] or [features]."""
+        if self.labels is None:
+            return {"outputs": {"vector": numbers[None]}}
+        scores = softmax(numbers)
+        best = int(np.argmax(scores))
+        label = self.labels[best]
+        return {
+            "outputs": {"logits": numbers[None], "label": as_bytes(label)},
+            "label": label,
+            "score": scores[best],
+            "scores": scores,
+        }
+
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        reply = self._answers((self._asked_ids(self._encoded(feeds)),), None)[0]
+        for name, array in (out or {}).items():
+            array[...] = reply.outputs[name]
+        return dict(reply.outputs) | dict(out or {})
+
+    def _reply(self, request: Request) -> Reply[D]:
+        encoded = Encoded(request.tensors["ids"], request.tensors["types"])
+        return self._answers((self._asked_ids(encoded),), None)[0]
+
+    def _asked(self, text: str, pair: str | None) -> Asked:
+        start_s, cpu_s = time.perf_counter(), time.thread_time()
+        return Asked(self.encode(text, pair), start_s, cpu_s)
+
+    def _asked_ids(self, encoded: Encoded) -> Asked:
+        return Asked(encoded, time.perf_counter(), time.thread_time())
+
+    def _item(self, i: int, item: str | Pair) -> Asked:
+        try:
+            return self._asked(item, None) if isinstance(item, str) else self._asked(*item)
+        except (InputError, TypeError) as error:
+            raise InputError(f"text {i} of the list: {error}") from error
+
+    def _encoded(self, feeds: GivenFeeds) -> Encoded:
+        """The tokens that `feeds`, one of `ways`, name. Raises InputError."""
+        if feeds.keys() == {"text"}:
+            given = feeds["text"]
+            if isinstance(given, str):
+                return self.encode(given)
+            return self.encode(text_of(feeds, self.max_length))
+        if feeds.keys() != {"ids"}:
+            raise InputError(f"{self.name} takes text or ids; the feeds are {', '.join(feeds) or 'none'}.")
+        ids = fed_array(IDS, feeds["ids"])
+        if ids.ndim != 2 or len(ids) != 1 or not 1 <= ids.shape[1] <= self.max_length:
+            raise InputError(f"`ids` is {list(ids.shape)}; give [1, n] with n from 1 to {self.max_length}.")
+        if ids.min() < 0 or ids.max() >= self.vocab:
+            raise InputError(f"`ids` holds {ids.min()} to {ids.max()}; they are 0 to {self.vocab - 1}.")
+        return Encoded(ids[0].astype(np.int32), np.zeros(ids.shape[1], np.int32))
