@@ -10,6 +10,7 @@ from functools import partial
 
 import pliant.kernels as package
 from pliant.kernels.attention.attention import attention_ir
+from pliant.kernels.attention.attention_texts import texts_ir
 from pliant.kernels.attention.rotary import rotary_ir
 from pliant.kernels.coded.embed import EmbedFormats, embed_ir
 from pliant.kernels.coded.gemm import gemm_ir
@@ -96,6 +97,7 @@ def _products(isa: Isa) -> Iterator[tuple[str, Generator]]:
 def _attention(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for head_dim in (32, 64):
         yield f"attention {head_dim}", partial(attention_ir, head_dim=head_dim)
+        yield f"attention {head_dim} of texts", partial(texts_ir, head_dim=head_dim)
     yield "attention 24 and 16", partial(attention_ir, head_dim=24, value_dim=16)
     yield "rotary", rotary_ir
 

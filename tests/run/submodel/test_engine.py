@@ -8,46 +8,20 @@ import pytest
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
-from pliant.models.spec import Head, picked_layers, tensor_shapes
+from pliant.models.spec import Head, picked_layers
 from pliant.models.tokenizer import Encoded
 from pliant.run.submodel.engine import Engine, runs_of
-from pliant.store.coding.cut_slices import cut, join
-from pliant.store.coding.quantize import fit
 from pliant.store.read import open_store
 from tests.reference_model import run_model
+from tests.run.submodel.stored_tensors import quantized, tensors_of
 from tests.tiny import FAMILIES, random_ids
 
-LINEARS = ("query", "key", "value", "output", "up", "down")
 # float32 against float64 through two layers of norm-1 activations: a few hundred roundings of 6e-8.
 TOLERANCE = 1e-4
 
 
 def _encoded(checkpoint: Checkpoint, n_tokens: int) -> Encoded:
     return Encoded(*random_ids(checkpoint.spec, n_tokens))
-
-
-def _tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    return {name: checkpoint.tensor(name) for name, _ in tensor_shapes(checkpoint.spec)}
-
-
-def _quantized(checkpoint: Checkpoint, bits: np.ndarray) -> dict[str, np.ndarray]:
-    """All tensors, the layers' matrices as `bits` [N, M] would have them, by the quantizer alone."""
-    tensors = _tensors(checkpoint)
-    spec = checkpoint.spec
-    for layer in range(spec.n_layers):
-        names = {n: f"layers.{layer}.{n}.weight" for n in LINEARS}
-        slices, is_padding = cut(spec, {n: tensors[name] for n, name in names.items()})
-        weights = slices[:, ~is_padding]
-        fitted = fit(weights.ravel(), "lloyd")
-        codes = fitted.codes.reshape(weights.shape)
-        kept = fitted.is_outlier.reshape(weights.shape)
-        for s, k in enumerate(bits[layer]):
-            if 1 <= k <= 6:
-                values = fitted.code.codebooks[int(k)][codes[s] >> (6 - k)]
-                weights[s] = np.where(kept[s], weights[s], values)
-        slices[:, ~is_padding] = weights
-        tensors |= {names[n]: matrix for n, matrix in join(spec, slices).items()}
-    return tensors
 
 
 @pytest.mark.parametrize("is_classifier", [True, False])
@@ -67,7 +41,7 @@ def test_full_fidelity_answers_as_the_model_itself(
         engine.hold(np.full((spec.n_layers, spec.n_heads), 32))
         for n_tokens in (1, 2, 7, spec.max_tokens):
             encoded = _encoded(checkpoint, n_tokens)
-            expected = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
+            expected = run_model(spec, tensors_of(checkpoint), encoded.ids, encoded.types)
             measured = engine.answer(encoded, layers, spec.n_heads)
             np.testing.assert_allclose(measured, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -84,7 +58,7 @@ def test_mixed_bits_answer_as_the_quantized_weights_would(
     with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache, isa=isa) as engine:
         engine.hold(bits)
         for n, m in ((2, 4), (2, 3), (1, 2)):
-            expected = run_model(spec, _quantized(checkpoint, bits), encoded.ids, encoded.types, n, m)
+            expected = run_model(spec, quantized(checkpoint, bits), encoded.ids, encoded.types, n, m)
             measured = engine.answer(encoded, picked_layers(spec.n_layers, n), m)
             np.testing.assert_allclose(measured, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -97,8 +71,8 @@ def test_int8_compute_stays_near_the_quantized_weights(
     spec = checkpoint.spec
     bits = np.full((2, 4), 4)
     encoded = _encoded(checkpoint, 12)
-    exact = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
-    expected = run_model(spec, _quantized(checkpoint, bits), encoded.ids, encoded.types)
+    exact = run_model(spec, tensors_of(checkpoint), encoded.ids, encoded.types)
+    expected = run_model(spec, quantized(checkpoint, bits), encoded.ids, encoded.types)
     with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache, compute="int8") as engine:
         engine.hold(bits)
         measured = engine.answer(encoded, (0, 1), 4)
@@ -114,7 +88,7 @@ def test_a_longer_input_makes_room_for_itself(
     with open_store(tiny_store()) as store, Engine(store, cache=kernel_cache, tokens=4) as engine:
         engine.hold(np.full((2, 4), 32))
         encoded = _encoded(checkpoint, spec.max_tokens)
-        expected = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
+        expected = run_model(spec, tensors_of(checkpoint), encoded.ids, encoded.types)
         np.testing.assert_allclose(
             engine.answer(encoded, (0, 1), 4), expected, atol=TOLERANCE, rtol=TOLERANCE
         )
@@ -149,7 +123,7 @@ def test_the_first_token_alone_is_an_answer(
         Engine(store, cache=kernel_cache) as engine,
     ):
         engine.hold(np.full((2, 4), 32))
-        expected = run_model(spec, _tensors(checkpoint), encoded.ids, encoded.types)
+        expected = run_model(spec, tensors_of(checkpoint), encoded.ids, encoded.types)
         np.testing.assert_allclose(
             engine.answer(encoded, (0, 1), 4), expected, atol=TOLERANCE, rtol=TOLERANCE
         )
@@ -178,7 +152,7 @@ def test_real_weights_give_the_real_embedding(minilm: Path, tmp_path: Path, kern
 
     checkpoint = open_checkpoint(minilm)
     encoded = open_tokenizer(minilm, checkpoint.spec).encode("a charming and often affecting journey")
-    expected = run_model(checkpoint.spec, _tensors(checkpoint), encoded.ids, encoded.types)
+    expected = run_model(checkpoint.spec, tensors_of(checkpoint), encoded.ids, encoded.types)
     with (
         open_store(build(checkpoint, tmp_path / "store")) as store,
         Engine(store, cache=kernel_cache) as engine,

@@ -187,7 +187,7 @@ class Shard:
         stage, rows, fills = found
         for fill in fills:
             fill.into[...] = fill.made
-        stage.walk(rows, self._pool)
+        stage.walk((rows,), self._pool)
         del weights
 
     def view(self, work: Exchange) -> np.ndarray:

@@ -49,10 +49,11 @@ class Image:
         """What one thread needs."""
         return max((call.scratch_bytes for call in self.calls), default=0)
 
-    def shares(self, n: int) -> Int64[np.ndarray, "calls 2"]:
-        """Units and grain of every call when the extent is `n`, at most what it was lowered for."""
+    def shares(self, lengths: Sequence[int]) -> Int64[np.ndarray, "calls 2"]:
+        """Units and grain of every call for texts of `lengths` rows, together at most those lowered for."""
         shares = [
-            (call.n_units, call.grain) if call.extent is None else call.extent.share(n) for call in self.calls
+            (call.n_units, call.grain) if call.extent is None else call.extent.share(lengths)
+            for call in self.calls
         ]
         return np.array(shares, np.int64).reshape(-1, 2)
 

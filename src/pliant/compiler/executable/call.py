@@ -5,7 +5,7 @@ the entry will hold addresses. A session fills the addresses in; ahead of time a
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,13 +38,14 @@ Field = int | float | Ref | None | tuple[int, ...] | tuple[Ref | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a call follows from a number of rows that is bound before each run.
+    """What of a call follows from the rows of one or more texts, which are bound before each run.
 
-    `fields` hold that number, `share(n)` are the units and the grain; the call itself stands for the most.
+    `fields` hold the number of all rows; `share(lengths)` are the units and the grain for texts of as many
+    rows, whose rows stand one behind the other. The call itself stands for the most rows.
     """
 
     fields: tuple[str, ...]
-    share: Callable[[int], tuple[int, int]] = field(compare=False, repr=False)
+    share: Callable[[Sequence[int]], tuple[int, int]] = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

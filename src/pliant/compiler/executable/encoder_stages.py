@@ -16,11 +16,19 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.place import ALIGNMENT
 from pliant.compiler.executable.stage import Form, Stage, coded_form
 from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses
+from pliant.kernels.attention.attention_texts import text_blocks
 from pliant.kernels.emit.isa import X86_64
 from pliant.kernels.runtime.aligned_memory import zeroed_bytes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_graph import Precise, TableFormat, embedding_graph, head_graph, layer_graph
+from pliant.models.encoder.encoder_graph import (
+    BLOCK_WORDS,
+    Precise,
+    TableFormat,
+    embedding_graph,
+    head_graph,
+    layer_graph,
+)
 from pliant.models.ids import check_ids
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
@@ -31,10 +39,15 @@ from pliant.store.store_files import Embeddings, HeadWeights
 
 @final
 class Encoder:
-    """One model, ready to run at any width on up to `tokens` rows.
+    """One model, ready to run at any width on up to `tokens` rows, of one text or of several.
 
-    `hidden`, float32 [tokens, padded d], enters and leaves every layer. Holds one form for each width and one
-    stage for each (layer, width) that was asked for. Not thread-safe: one run at a time.
+    `hidden`, float32 [tokens, padded d], enters and leaves every layer; the rows of several texts stand one
+    behind the other, without padding. Each text attends to itself alone. Its answer is that of the text alone
+    up to rounding: a product may add up the numbers of a row in another order where there are other rows
+    beside it. Integers are exact: with `compute` int8 the answers are equal to the bit.
+
+    Holds one form for each width and one stage for each (layer, width) that was asked for. Not thread-safe:
+    one run at a time.
     """
 
     hidden: np.ndarray
@@ -79,9 +92,12 @@ class Encoder:
         self.arena_bytes = block.nbytes
         self.hidden = block[n_bytes:].view(np.float32).reshape(tokens, columns)
         self._ids, self._types = np.zeros((2, tokens), np.int32)
+        self._lengths: tuple[int, ...]
+        self._blocks, self._lengths = np.zeros((tokens, BLOCK_WORDS), np.int64), ()
         self._answer = np.zeros(head.program.outputs["answer"].shape, np.float32)
         hidden = self.hidden.ctypes.data
         self._at = {ARENA: block.ctypes.data, "hidden": hidden, "out": hidden}
+        self._at["blocks"] = self._blocks.ctypes.data
         at = self._at | {x: address for plain in self._plain for x, address in plain.addresses.items()}
         at |= {"ids": self._ids.ctypes.data, "types": self._types.ctypes.data}
         at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
@@ -96,8 +112,8 @@ class Encoder:
         """Run the leading slices of `layer` with `bits`: 1..6 planes, or 32 for full fidelity."""
         self._layers[layer].set_bits(bits)
 
-    def embed(self, ids: np.ndarray, types: np.ndarray) -> None:
-        """Fill the first n rows of `hidden`; ids and types int32 [n].
+    def embed(self, ids: np.ndarray, types: np.ndarray, first: int = 0) -> None:
+        """Fill the n rows of `hidden` from row `first` on with a text; ids and types int32 [n].
 
         Raises InputError for an id or type that the model does not have, StoreError for a damaged row.
         """
@@ -107,24 +123,36 @@ class Encoder:
         self._embeddings.check(ids)
         self._ids[:n] = ids
         self._types[:n] = types
-        self._embedding.walk(n, self._pool)
+        self._embedding.point("out", self._row(first))
+        self._embedding.walk((n,), self._pool)
 
-    def run(self, layer: int, width: int, n_tokens: int) -> None:
-        """Run one layer at `width` slices over the first `n_tokens` rows of `hidden`, in place."""
+    def run(self, layer: int, width: int, lengths: tuple[int, ...]) -> None:
+        """Run a layer at `width` slices, in place, over the rows in `hidden` of texts of `lengths` tokens."""
+        if lengths != self._lengths:
+            self._lengths = ()  # an interrupt on the way leaves blocks of no lengths
+            blocks = text_blocks(lengths, self._target.isa)
+            self._blocks[: len(blocks)] = blocks
+            self._lengths = lengths
         stage = self._stages.get((layer, width))
         if stage is None:
             at = self._at | self._layers[layer].addresses
             stage = self._stages[layer, width] = Stage(self._form(width, self.tokens), self._kernels, at)
-        stage.walk(n_tokens, self._pool)
+        stage.walk(lengths, self._pool)
 
-    def head(self, n_tokens: int) -> np.ndarray:
-        """Logits, float32 [labels], or the pooled vector, float32 [hidden]; a new array."""
-        self._head.walk(n_tokens, self._pool)
+    def head(self, n_tokens: int, first: int = 0) -> np.ndarray:
+        """Logits, float32 [labels], or the pooled vector, float32 [hidden], of the text of `n_tokens` rows
+        from row `first` on; a new array."""
+        self._head.point("hidden", self._row(first))
+        self._head.walk((n_tokens,), self._pool)
         head = self.spec.head
         answer = self._answer[0, : self.spec.hidden if head.labels is None else len(head.labels)].copy()
         if head.is_normalized:
             answer /= max(float(np.sqrt((answer * answer).sum())), 1e-12)
         return answer
+
+    def _row(self, row: int) -> int:
+        """The address of a row of `hidden`."""
+        return int(self._at["hidden"]) + row * self.hidden.strides[0]
 
     def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
         """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded with its own."""

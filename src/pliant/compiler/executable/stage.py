@@ -20,6 +20,10 @@ def coded_form(graph: Graph, target: Target) -> "Form":
     return Form(assemble(graph, [coded.RULES[node.op](node, graph, target) for node in graph.nodes], target))
 
 
+_MOST_SHARES = 1024
+"""Lengths whose shares are kept: every length of one text, and batches for as long as there is room."""
+
+
 @final
 class Form:
     """An image for as many rows as its tensors have: what stages that differ in weights share."""
@@ -27,13 +31,15 @@ class Form:
     def __init__(self, image: Image) -> None:
         self.image = image
         self.program = encode(image)
-        self._shares: dict[int, np.ndarray] = {}
+        self._shares: dict[tuple[int, ...], np.ndarray] = {}
 
-    def shares(self, n_rows: int) -> Int64[np.ndarray, "calls 2"]:
-        """Units and grain of every call over `n_rows` rows."""
-        known = self._shares.get(n_rows)
+    def shares(self, lengths: tuple[int, ...]) -> Int64[np.ndarray, "calls 2"]:
+        """Units and grain of every call over texts of `lengths` rows."""
+        known = self._shares.get(lengths)
         if known is None:
-            known = self._shares[n_rows] = self.image.shares(n_rows)
+            if len(self._shares) == _MOST_SHARES:
+                self._shares.clear()
+            known = self._shares[lengths] = self.image.shares(lengths)
         return known
 
 
@@ -47,14 +53,18 @@ class Stage:
         for space in self._bound.spaces:
             self._bound.point(space, at[space])
         self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
-        self._n_rows: int | None = None
+        self._lengths: tuple[int, ...] | None = None
 
-    def walk(self, n_rows: int, pool: Pool) -> None:
-        """Run over the first `n_rows` rows."""
-        if n_rows != self._n_rows:
-            self._n_rows = None  # an interrupt on the way leaves it cut to no number of rows
-            self._bound.cut(n_rows, self._form.shares(n_rows))
-            self._n_rows = n_rows
+    def point(self, space: str, address: int) -> None:
+        """From now on `space`, which is no copy, is at `address`."""
+        self._bound.point(space, address)
+
+    def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
+        """Run over the first rows: those of texts of `lengths` rows, one behind the other."""
+        if lengths != self._lengths:
+            self._lengths = None  # an interrupt on the way leaves it cut to no number of rows
+            self._bound.cut(sum(lengths), self._form.shares(lengths))
+            self._lengths = lengths
         pool.walk(self._bound.table)
         if self._outputs:
             self._bound.copy(self._outputs)

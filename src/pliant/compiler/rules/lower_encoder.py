@@ -4,29 +4,34 @@ CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), f
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
 at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
-weights and makes zeros of the others. SelfAttention is FusedAttention of one sequence with itself.
+weights and makes zeros of the others. SelfAttention(q, k, v, blocks) is FusedAttention
+of each text with itself; `blocks` (kernels/attention/attention_texts.py) says which rows are whose.
 EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
 greatest of all rows, or the first.
 
-With the attribute `extent` an operator may run over fewer rows than its tensors have. None of these is among
+With the attribute `extent` an operator may run over fewer rows than its tensors have, those of one or more
+texts. None of these is among
 the rules for models from files: a descriptor holds addresses, which no file may name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules import lower_attention as fused
 from pliant.compiler.rules.row_calls import grain, layer_norm_call
 from pliant.ir.graph import Graph, Node
-from pliant.kernels.attention import attention
+from pliant.kernels.attention import attention_texts
 from pliant.kernels.coded import embed, gemm, gemm_int8
 from pliant.kernels.coded.gemm_args import ACTIVATIONS, SLICE_DTYPE, GemmArgs
 from pliant.kernels.rows import rowwise
-from pliant.models.encoder.encoder_graph import DESCRIPTOR_WORDS
+from pliant.models.encoder.encoder_graph import BLOCK_WORDS, DESCRIPTOR_WORDS
 
 assert SLICE_DTYPE.itemsize == 8 * DESCRIPTOR_WORDS
+assert attention_texts.BLOCK_WORDS == BLOCK_WORDS
 
+_SIZES = ("n_rows", "n_tokens")
+"""Fields of AttentionArgs that each text has its own of."""
 _PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "column_groups_per_slice")
 
 
@@ -34,11 +39,11 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     a, slices, bias, residual = (*node.inputs, "")[:4]
     rows, columns = graph.types[node.outputs[0]].shape
 
-    def share(n: int) -> tuple[int, int]:
+    def share(lengths: Sequence[int]) -> tuple[int, int]:
         units = gemm.units(columns, target.isa)
-        return units, gemm.grain(columns, n, target.isa, target.n_threads)
+        return units, gemm.grain(columns, sum(lengths), target.isa, target.n_threads)
 
-    n_units, size = share(rows)
+    n_units, size = share((rows,))
     call = Call(
         kernel=Kernel("gemm", gemm.gemm_ir),
         layout=GemmArgs,
@@ -69,7 +74,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         writes=node.outputs,
         scratch_bytes=gemm_int8.scratch_bytes_int8(graph.types[q].shape[1]),
         label=node.name,
-        extent=_extent(node, ("gemm.n_rows",), lambda n: (n_units, 1)),
+        extent=_extent(node, ("gemm.n_rows",), lambda lengths: (n_units, 1)),
     )
     return Lowered((call,))
 
@@ -88,14 +93,28 @@ def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, resid
 
 
 def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
-    (call,) = fused.RULES["FusedAttention"](node, graph, target).calls
-    heads = graph.types[node.outputs[0]].shape[-2]
+    *qkv, blocks = node.inputs
+    (alone,) = fused.RULES["FusedAttention"](replace(node, inputs=tuple(qkv)), graph, target).calls
+    tokens, heads, head_dim = graph.types[node.outputs[0]].shape[-3:]
+    isa = target.isa
 
-    def share(n: int) -> tuple[int, int]:
-        isa = target.isa
-        return attention.units(heads, n, isa), attention.grain(heads, n, isa, target.n_threads)
+    def share(lengths: Sequence[int]) -> tuple[int, int]:
+        n = attention_texts.units(heads, lengths, isa)
+        return n, attention_texts.grain(heads, lengths, isa, target.n_threads)
 
-    return Lowered((replace(call, extent=_extent(node, ("n_rows", "n_tokens"), share)),))
+    fields = {f"attention.{name}": x for name, x in alone.fields.items() if name not in _SIZES}
+    call = replace(
+        alone,
+        kernel=Kernel(
+            attention_texts.texts_name(head_dim), lambda row: attention_texts.texts_ir(row, head_dim)
+        ),
+        layout=attention_texts.TextsArgs,
+        fields={**fields, "blocks": Ref(blocks)},
+        reads=(*alone.reads, blocks),
+        scratch_bytes=attention_texts.scratch_bytes(head_dim, tokens, isa),
+        extent=_extent(node, (), share),
+    )
+    return Lowered((call,))
 
 
 def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -114,7 +133,7 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         writes=(q, scales),
         grain=grain(columns),
         label=node.name,
-        extent=_extent(node, (), lambda n: (n, grain(columns))),
+        extent=_extent(node, (), lambda lengths: (sum(lengths), grain(columns))),
     )
     return Lowered((call,))
 
@@ -154,7 +173,7 @@ def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
         reads=tuple(x for x in node.inputs if x),
         writes=(y,),
         label=node.name,
-        extent=_extent(node, (), lambda n: (n, 1)),
+        extent=_extent(node, (), lambda lengths: (sum(lengths), 1)),
     )
     return Lowered((call,))
 
@@ -175,12 +194,14 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
         reads=(x,),
         writes=(y,),
         label=node.name,
-        extent=_extent(node, ("n_rows",), lambda n: (units, 1)),
+        extent=_extent(node, ("n_rows",), lambda lengths: (units, 1)),
     )
     return Lowered((call,))
 
 
-def _extent(node: Node, fields: tuple[str, ...], share: Callable[[int], tuple[int, int]]) -> Extent | None:
+def _extent(
+    node: Node, fields: tuple[str, ...], share: Callable[[Sequence[int]], tuple[int, int]]
+) -> Extent | None:
     return Extent(fields, share) if node.attributes.get("extent") else None
 
 

@@ -92,11 +92,14 @@ def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]
     pixels, columns = first.fields["unit_pixels"], first.fields["panel_blocks"]
     assert isinstance(pixels, int)
     assert isinstance(columns, int)
-    product = Extent(("pixels", "in_w", "out_w"), lambda n: (-(-n // pixels) * columns, first.grain))
+
+    def share(lengths: Sequence[int]) -> tuple[int, int]:
+        return -(-sum(lengths) // pixels) * columns, first.grain
 
     def unchanged(units: int) -> Extent:
-        return Extent(("steps",), lambda n: (units, 1))
+        return Extent(("steps",), lambda lengths: (units, 1))
 
+    product = Extent(("pixels", "in_w", "out_w"), share)
     return replace(first, extent=product), [replace(c, extent=unchanged(c.n_units)) for c in cells]
 
 

@@ -34,7 +34,7 @@ def layer_norm_call(
         grain=grain(columns),
         label=label,
         in_place=x,
-        extent=Extent((), lambda n_rows: (n_rows, grain(columns))) if has_extent else None,
+        extent=Extent((), lambda lengths: (sum(lengths), grain(columns))) if has_extent else None,
     )
 
 

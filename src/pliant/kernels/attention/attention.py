@@ -8,7 +8,7 @@ once per head, because their rows lie a power of two apart and would share a few
 """
 
 import ctypes
-from collections.abc import Callable
+from functools import partial
 from math import e as euler
 from math import log2
 
@@ -109,12 +109,7 @@ def attention_name(head_dim: int, value_dim: int | None = None) -> str:
 def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
     """The kernel `attention_name(...)` with AttentionArgs."""
     module = Module(isa)
-    strips = {
-        n: Strip(head_dim, value_dim or head_dim, n, block_rows(isa), isa.lanes, isa.registers)
-        for n in range(1, _VECTORS + 1)
-    }
-    for strip in strips.values():
-        _write_attend(module, strip)
+    strip = write_blocks(module, head_dim, value_dim or head_dim)
     with module.kernel(attention_name(head_dim, value_dim)) as f:
         args, lo, hi, scratch = f.params
         n_rows, n_tokens = f.fields(args, AttentionArgs, "n_rows", "n_tokens")
@@ -127,31 +122,45 @@ def attention_ir(isa: Isa, head_dim: int, value_dim: int | None = None) -> str:
             shared = head // group
             is_new = batch.compare("ne", turn.carried[0]) | shared.compare("ne", turn.carried[1])
             with f.when(is_new):
-                arrays = lay_out(f, scratch, n_tokens, strips[1])
-                k, v = (_head(f, args, name, batch, shared) for name in ("k", "v"))
-                copy_head(f, k, v, n_tokens, arrays, strips[1])
+                arrays = lay_out(f, scratch, n_tokens, strip)
+                k, v = (head_rows(f, args, name, batch, shared) for name in ("k", "v"))
+                copy_head(f, k, v, n_tokens, arrays, strip)
             first = (turn.index % per_head) * rows
-            n_vectors = f.least((n_rows - first + (isa.lanes - 1)) // isa.lanes, _VECTORS)
-            f.match(n_vectors, {n: _call_attend(f, n, batch, head, first) for n in range(1, _VECTORS + 1)})
+            call_block(f, args, scratch, batch, head, first, n_rows)
             turn.carry([batch, shared])
     return module.text()
 
 
-def _head(f: Function, args: Value, name: str, batch: Value, head: Value) -> tuple[Value, Value]:
+def write_blocks(module: Module, key_dim: int, value_dim: int) -> Strip:
+    """Define what `call_block` calls, for heads of these columns; a strip of one vector, for `copy_head`."""
+    isa = module.isa
+    strips = [
+        Strip(key_dim, value_dim, n, block_rows(isa), isa.lanes, isa.registers)
+        for n in range(1, _VECTORS + 1)
+    ]
+    for strip in strips:
+        _write_attend(module, strip)
+    return strips[0]
+
+
+def call_block(
+    f: Function, args: Value, scratch: Value, batch: Value, head: Value, first: Value, n_rows: Value
+) -> None:
+    """Attend to the rows from row `first` of `n_rows` on; scratch holds the keys and values of the head."""
+    n_vectors = f.least((n_rows - first + (f.lanes - 1)) // f.lanes, _VECTORS)
+
+    def call(vectors: int) -> None:
+        f.call(f"attend{vectors}", "void", args, scratch, batch, head, first)
+
+    f.match(n_vectors, {n: partial(call, n) for n in range(1, _VECTORS + 1)})
+
+
+def head_rows(f: Function, args: Value, name: str, batch: Value, head: Value) -> tuple[Value, Value]:
     """The first row of a head, and its row stride."""
     pointer, by_batch, by_head, row = f.fields(
         args, AttentionArgs, name, f"{name}_batch", f"{name}_head", f"{name}_row"
     )
     return f.at(pointer, batch * by_batch + head * by_head), row
-
-
-def _call_attend(f: Function, vectors: int, batch: Value, head: Value, first: Value) -> Callable[[], None]:
-    args, _, _, scratch = f.params
-
-    def call() -> None:
-        f.call(f"attend{vectors}", "void", args, scratch, batch, head, first)
-
-    return call
 
 
 def _write_attend(module: Module, strip: Strip) -> None:
@@ -164,7 +173,7 @@ def _write_attend(module: Module, strip: Strip) -> None:
         arrays = lay_out(f, scratch, n_tokens, strip)
         # Lanes past the last row repeat it: no read beyond the end, and nobody keeps their result.
         rows = [f.least(first + i, n_rows - 1) for i in range(strip.rows)]
-        q, ld_q = _head(f, args, "q", batch, head)
+        q, ld_q = head_rows(f, args, "q", batch, head)
         fill_queries(f, strip, q, ld_q, rows, scale * log2(euler), arrays.queries)
         # Keys that no row of the block sees cost nothing; one stays, so that there is a maximum.
         seen = f.least(first + strip.rows + shift, n_tokens)
@@ -173,7 +182,7 @@ def _write_attend(module: Module, strip: Strip) -> None:
         tops = score(f, strip, n_keys, arrays)
 
         def masked() -> list[Value]:
-            start, ld = _head(f, args, "mask", batch, head)
+            start, ld = head_rows(f, args, "mask", batch, head)
             return hide_masked(f, strip, n_keys, arrays, start, ld, rows)
 
         tops = f.choose(mask.compare("ne", 0), masked, lambda: tops)
@@ -186,7 +195,7 @@ def _write_attend(module: Module, strip: Strip) -> None:
         zeroes = f.splat(is_empty_zero.compare("ne", 0))
         empty = [share.compare("uno", share) & zeroes for share in shares]
         weigh(f, strip, n_tokens, n_keys, arrays, shares, empty)
-        out, ld_out = _head(f, args, "out", batch, head)
+        out, ld_out = head_rows(f, args, "out", batch, head)
         destination = f.at(out, first * ld_out)
         write_rows(f, strip, f.least(n_rows - first, strip.rows), arrays.outputs, destination, ld_out)
         f.ret()

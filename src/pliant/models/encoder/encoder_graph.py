@@ -19,6 +19,8 @@ TableFormat = Literal["codes", "F32", "F16", "BF16"]
 TOKENS = "tokens"
 DESCRIPTOR_WORDS = 12
 """64-bit words that describe a slice."""
+BLOCK_WORDS = 3
+"""64-bit words that describe a block of a text's rows."""
 
 _TABLE_DTYPES: dict[Precision, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -26,7 +28,8 @@ _TABLE_DTYPES: dict[Precision, str] = {"F32": "float32", "F16": "float16", "BF16
 def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> Graph:
     """One layer's leading `width` slices over up to `tokens` rows: `hidden` float32 [tokens, d] to `out`.
 
-    Inputs are `hidden`, `slices`, the biases `qkv_bias`, `output_bias`, `up_bias`, `down_bias`, the norms
+    The rows are those of one or more texts, as `blocks` says (kernels/attention/attention_texts.py). Inputs
+    are `hidden`, `blocks`, `slices`, the biases `qkv_bias`, `output_bias`, `up_bias`, `down_bias`, the norms
     `attention_norm.weight`, `.bias`, `output_norm.weight`, `.bias`, and for int8 `step`, the layer's own.
     """
     geometry = slice_geometry(spec)
@@ -34,13 +37,16 @@ def layer_graph(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp
     d, h, n = geometry.hidden, geometry.head_dim, width
     g = _Draft(f"layer x{width}", compute)
     g.add_input("hidden", (tokens, d))
+    g.add_input("blocks", (tokens, BLOCK_WORDS), "int64")
     g.add_input("slices", (spec.n_heads, DESCRIPTOR_WORDS), "uint64")
     if compute == "int8":
         g.add_input("step", (1,))
     g.multiply("qkv", qkv, n, "hidden", (tokens, n * 3 * h))
     views = _heads(n, tokens, h) | {"y_view": (0, 1, n, tokens, h, tokens * n * h, h, n * h, 1)}
     scale = 1 / sqrt(spec.head_dim)
-    g.add("SelfAttention", "attended", (1, tokens, n, h), ("qkv", "qkv", "qkv"), scale=scale, **views)
+    g.add(
+        "SelfAttention", "attended", (1, tokens, n, h), ("qkv", "qkv", "qkv", "blocks"), scale=scale, **views
+    )
     g.multiply("output", output, n, "attended", (tokens, d), residual="hidden")
     g.normalise("attention_norm", "output", "normed", spec.hidden, spec.norm_eps)
     g.multiply("up", up, n, "normed", (tokens, n * geometry.slice_ffn), activation=spec.activation)

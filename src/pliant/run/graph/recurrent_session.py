@@ -128,7 +128,7 @@ class RecurrentModel:
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[: len(vectors), 0] = vectors
-        self._stages[steps].walk(len(vectors), self._pool)
+        self._stages[steps].walk((len(vectors),), self._pool)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -3,6 +3,8 @@
 `hold` loads weights before the run; `pipeline.py` loads weights while layers run.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
 
@@ -71,9 +73,16 @@ class Engine:
         self.reserve(len(ids))
         self.encoder.embed(ids, types)
 
+    def embed_texts(self, texts: Sequence[Encoded]) -> None:
+        """Fill `encoder.hidden` with the first layer's input: the rows of all texts, one behind the other."""
+        lengths = [len(text.ids) for text in texts]
+        self.reserve(sum(lengths))
+        for text, first in zip(texts, accumulate(lengths, initial=0), strict=False):
+            self.encoder.embed(text.ids, text.types, first)
+
     def layer(self, layer: int, width: int, n_tokens: int) -> None:
-        """Run one layer with whatever weights and bits it was given."""
-        self.encoder.run(layer, width, n_tokens)
+        """Run one layer over one text with whatever weights and bits it was given."""
+        self.encoder.run(layer, width, (n_tokens,))
 
     def set_bits(self, layer: int, bits: np.ndarray) -> None:
         """Run the leading slices of `layer` with `bits`, none more than is held."""
@@ -82,6 +91,11 @@ class Engine:
     def head(self, n_tokens: int) -> np.ndarray:
         """Logits, float32 [labels], or the embedding vector, float32 [hidden]."""
         return self.encoder.head(n_tokens)
+
+    def heads(self, lengths: Sequence[int]) -> list[np.ndarray]:
+        """What `head` gives, for each of the texts of `lengths` tokens."""
+        firsts = accumulate(lengths, initial=0)
+        return [self.encoder.head(n, first) for n, first in zip(lengths, firsts, strict=False)]
 
     def hold(self, bits: np.ndarray) -> None:
         """Read weights into memory and run with them: `bits` int [n_layers, n_heads], 0 where not needed.
@@ -96,11 +110,15 @@ class Engine:
 
     def answer(self, encoded: Encoded, layers: tuple[int, ...], width: int) -> np.ndarray:
         """Run a submodel whose weights are held: `layers` in order, each with its leading `width` slices."""
-        n = len(encoded.ids)
-        self.embed(encoded.ids, encoded.types)
+        return self.answers([encoded], layers, width)[0]
+
+    def answers(self, texts: Sequence[Encoded], layers: tuple[int, ...], width: int) -> list[np.ndarray]:
+        """As `answer`, for all texts in one pass: each layer runs once, over the rows of all of them."""
+        lengths = tuple(len(text.ids) for text in texts)
+        self.embed_texts(texts)
         for layer in layers:
-            self.encoder.run(layer, width, n)
-        return self.head(n)
+            self.encoder.run(layer, width, lengths)
+        return self.heads(lengths)
 
 
 def runs_of(bits: np.ndarray) -> tuple[Run, ...]:

@@ -109,7 +109,7 @@ class Pipeline:
             k = self._position[work.layer]
             row = _BITS[arrived[k]]
             self._encoder.set_bits(work.layer, row)
-            self._encoder.run(work.layer, work.width, n_tokens)
+            self._encoder.run(work.layer, work.width, (n_tokens,))
             bits[k] = tuple(row.tolist())
 
         def load(step: int, work: Load) -> None:

@@ -1,0 +1,119 @@
+"""Fused attention of several texts, each with itself, whose rows stand one behind the other.
+
+The work on a block of rows is that of `attention`, on the same numbers in the same order. A unit is a block
+of one text and one head; units go text by text, and within a text as those of `attention` do.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from pliant.arrays import Int64
+from pliant.kernels.attention import attention
+from pliant.kernels.attention.attention import AttentionArgs, block_rows, call_block, head_rows, write_blocks
+from pliant.kernels.attention.attention_tiles import Strip, copy_head, lay_out
+from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.emit.isa import Isa
+from pliant.kernels.emit.values import Value
+
+BLOCK_WORDS = 3
+"""64-bit words that describe a block, as `text_blocks` gives them."""
+
+_PORTIONS = 8
+"""Into how many portions for each thread the units of several texts are cut."""
+_OWN_BYTES = -(-ctypes.sizeof(AttentionArgs) // 64) * 64
+_WORD_BYTES = 8
+assert ctypes.sizeof(AttentionArgs) % _WORD_BYTES == 0
+
+
+class TextsArgs(ctypes.Structure):
+    """`attention` is that of the first text; its `n_rows` and `n_tokens` are not read.
+
+    `blocks` int64 [n_blocks, BLOCK_WORDS] says which rows belong to which text.
+    """
+
+    _fields_ = (("attention", AttentionArgs), ("blocks", ctypes.c_void_p))
+
+
+@lru_cache(maxsize=1024)
+def text_blocks(lengths: tuple[int, ...], isa: Isa) -> Int64[np.ndarray, "blocks 3"]:
+    """For each block of rows of each text: the text's first row, its rows, and the blocks before the text.
+
+    Read-only, as the array is kept for the next batch of these lengths.
+    """
+    rows = np.asarray(lengths, np.int64)
+    blocks = -(-rows // block_rows(isa))
+    texts = np.stack([np.cumsum(rows) - rows, rows, np.cumsum(blocks) - blocks], axis=1)
+    described = np.repeat(texts, blocks, axis=0)
+    described.flags.writeable = False
+    return described
+
+
+def units(n_heads: int, lengths: Sequence[int], isa: Isa) -> int:
+    """Units of attention over `n_heads` heads of texts of `lengths` rows."""
+    return sum(attention.units(n_heads, n, isa) for n in lengths)
+
+
+def grain(n_heads: int, lengths: Sequence[int], isa: Isa, n_threads: int) -> int:
+    """Units to take at a time; of several texts few enough for threads to end at about the same time."""
+    if len(lengths) == 1:
+        return attention.grain(n_heads, lengths[0], isa, n_threads)
+    return max(1, units(n_heads, lengths, isa) // (_PORTIONS * n_threads))
+
+
+def scratch_bytes(head_dim: int, n_tokens: int, isa: Isa) -> int:
+    """What each thread needs for texts of up to `n_tokens` rows."""
+    return _OWN_BYTES + attention.scratch_bytes(head_dim, n_tokens, isa)
+
+
+def texts_name(head_dim: int) -> str:
+    """The kernel's name for heads of `head_dim` columns."""
+    return f"attention{head_dim}_texts"
+
+
+def texts_ir(isa: Isa, head_dim: int) -> str:
+    """The kernel `texts_name(head_dim)` with TextsArgs."""
+    module = Module(isa)
+    strip = write_blocks(module, head_dim, head_dim)
+    with module.kernel(texts_name(head_dim)) as f:
+        args, lo, hi, own = f.params
+        (blocks,) = f.fields(args, TextsArgs, "blocks")
+        (n_heads,) = f.fields(args, AttentionArgs, "n_heads")
+        scratch = f.at(own, _OWN_BYTES, "i8")
+        zero, rows = f.const(0), block_rows(isa)
+        with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as turn:
+            block = f.at(blocks, turn.index // n_heads * BLOCK_WORDS, "i64")
+            first_row, n_tokens, before = (f.load(f.at(block, i, "i64"), "i64") for i in range(BLOCK_WORDS))
+            per_head = (n_tokens + (rows - 1)) // rows
+            unit = turn.index - before * n_heads
+            head, first = unit // per_head, unit % per_head * rows
+            is_new_text = before.compare("ne", turn.carried[0])
+            with f.when(is_new_text):
+                _write_own(f, args, own, first_row, n_tokens)
+            with f.when(is_new_text | head.compare("ne", turn.carried[1])):
+                _copy_head(f, own, scratch, head, n_tokens, strip)
+            call_block(f, own, scratch, zero, head, first, n_tokens)
+            turn.carry([before, head])
+    return module.text()
+
+
+def _copy_head(f: Function, own: Value, scratch: Value, head: Value, n_tokens: Value, strip: Strip) -> None:
+    k, v = (head_rows(f, own, name, f.const(0), head) for name in ("k", "v"))
+    copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, strip), strip)
+
+
+def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens: Value) -> None:
+    """AttentionArgs of one text."""
+    with f.each(0, ctypes.sizeof(AttentionArgs) // _WORD_BYTES) as word:
+        f.store(f.load(f.at(args, word, "i64"), "i64"), f.at(own, word, "i64"))
+
+    def store(name: str, value: Value) -> None:
+        f.store(value, f.at(own, getattr(AttentionArgs, name).offset, "i8"))
+
+    for name in ("q", "k", "v", "out"):
+        pointer, row = f.fields(args, AttentionArgs, name, f"{name}_row")
+        store(name, f.at(pointer, first_row * row))
+    store("n_rows", n_tokens)
+    store("n_tokens", n_tokens)
