@@ -27,10 +27,15 @@ Texts = list[str] | list[Pair] | list[str | Pair]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """An input, and since when (`time.perf_counter`, and the thread's CPU time) it has been waiting."""
+    """An input as tokens.
+
+    By `time.perf_counter`, `start_s` is when it was asked and `ready_s` when its tokens were there; making
+    them took `cpu_s` of the calling thread's CPU time.
+    """
 
     encoded: Encoded
     start_s: float
+    ready_s: float
     cpu_s: float
 
 
@@ -90,7 +95,7 @@ class TextSession(Session[D]):
         its order; InputError names the item that cannot be read, and then none is answered.
         """
         latency_s = None if latency is None else parse_seconds(latency)
-        if isinstance(text, str):
+        if not isinstance(text, list):
             return self._answers((self._asked(text, pair),), latency_s)[0]
         if pair is not None:
             raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
@@ -134,20 +139,27 @@ class TextSession(Session[D]):
         return dict(reply.outputs) | dict(out or {})
 
     def _reply(self, request: Request) -> Reply[D]:
-        encoded = Encoded(request.tensors["ids"], request.tensors["types"])
-        return self._answers((self._asked_ids(encoded),), None)[0]
+        return self._answers((self._asked_by(request),), None)[0]
 
     def _asked(self, text: str, pair: str | None) -> Asked:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
-        return Asked(self.encode(text, pair), start_s, cpu_s)
+        encoded = self.encode(text, pair)
+        return Asked(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
     def _asked_ids(self, encoded: Encoded) -> Asked:
-        return Asked(encoded, time.perf_counter(), time.thread_time())
+        now_s = time.perf_counter()
+        return Asked(encoded, now_s, now_s, 0.0)
+
+    def _asked_by(self, request: Request) -> Asked:
+        if request.text is not None:
+            return self._asked(request.text, None)
+        return self._asked_ids(Encoded(request.tensors["ids"], request.tensors["types"]))
 
     def _item(self, i: int, item: str | Pair) -> Asked:
+        text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         try:
-            return self._asked(item, None) if isinstance(item, str) else self._asked(*item)
-        except (InputError, TypeError) as error:
+            return self._asked(text, pair)  # type: ignore[arg-type]
+        except InputError as error:
             raise InputError(f"text {i} of the list: {error}") from error
 
     def _encoded(self, feeds: GivenFeeds) -> Encoded:
