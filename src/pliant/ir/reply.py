@@ -9,9 +9,11 @@ import numpy as np
 D = TypeVar("D", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Reply(Generic[D]):
     """An answer to one input of `length` items: tokens, words, or the product of open dimensions.
+
+    It prints as one line, and shows as a table in a notebook.
 
     `outputs` are the arrays of the session's outputs, by name: a text has a first dimension of 1 there.
     `label` and its probability `score` are None where the model has no labels; `scores` are in label order.
@@ -50,6 +52,19 @@ class Reply(Generic[D]):
     def vector(self) -> np.ndarray[Any, Any] | None:
         """The float32 [features] of a model that answers with a vector, for one text; None for another."""
         return self._row("vector")
+
+    def __str__(self) -> str:
+        from pliant.ir.reply_text import reply_line  # which imports this module
+
+        return reply_line(self)
+
+    def __repr__(self) -> str:
+        return f"<Reply: {self}>"
+
+    def _repr_html_(self) -> str:
+        from pliant.ir.reply_text import reply_html
+
+        return reply_html(self)
 
     def _row(self, name: str) -> np.ndarray[Any, Any] | None:
         array = self.outputs.get(name)
