@@ -3,7 +3,7 @@
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -28,8 +28,15 @@ class Fake(Session[None]):
 
     platform = "test"
     plan = None
+    weight_bytes = 0
 
     def __call__(self, value: object, /) -> Reply[None]:
+        raise AssertionError("a node makes requests")
+
+    def explain(self, length: int) -> None:
+        raise AssertionError("a node makes requests")
+
+    def profile(self, feeds: object, runs: int = 20) -> NoReturn:
         raise AssertionError("a node makes requests")
 
     def _run(self, feeds: object, out: object) -> dict[str, np.ndarray]:

@@ -4,8 +4,9 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, Self, TypeVar, overload
 
 import numpy as np
 
@@ -21,6 +22,23 @@ from pliant.run.graph.ports import Feeds, by_name
 D = TypeVar("D", covariant=True)
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long: it is tried."""
+
+
+class StepProfile(Protocol):
+    """Where the time of some runs went: it prints as a table of steps.
+
+    `median_s` and `min_s` are of whole runs; `summary` is one line.
+    """
+
+    @property
+    def median_s(self) -> float: ...
+    @property
+    def min_s(self) -> float: ...
+    @property
+    def summary(self) -> str: ...
+    def write_trace(self, path: Path) -> None:
+        """Write the fastest run as a Chrome trace."""
+        ...
 
 
 class Session(ABC, Generic[D]):
@@ -100,6 +118,22 @@ class Session(ABC, Generic[D]):
     @abstractmethod
     def plan(self) -> Any:
         """What would run, and why; it prints as a page, and shows as a picture in a notebook."""
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Bytes of weights that this process holds for the session."""
+
+    @abstractmethod
+    def explain(self, length: int) -> Any:
+        """The plan for inputs of `length` items, made ready now; it prints as `plan` does."""
+
+    @abstractmethod
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> StepProfile:
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted.
+
+        The feeds are one of `ways`, as `run` takes them. Raises InputError as `run` does, and below 1 run.
+        """
 
     @abstractmethod
     def close(self) -> None:

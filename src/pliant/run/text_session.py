@@ -105,6 +105,10 @@ class TextSession(Session[D]):
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """The tokens of a text or a pair. Raises InputError for one that the model cannot read."""
 
+    @abstractmethod
+    def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
+        """The beginnings of a text or a pair that the model reads: what fits is returned as it is."""
+
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
         """The request of `text` or `ids`; tokens are looked up now. Raises InputError."""
         encoded = self._encoded(feeds)

@@ -1,7 +1,7 @@
 """The models a node can answer with by itself, opened by what a user calls them."""
 
 from math import prod
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, NoReturn, final
 
 import numpy as np
 
@@ -41,8 +41,15 @@ class Converted(Session[None]):
     """What the kinds below do not do before they are sessions themselves."""
 
     plan = None
+    weight_bytes = 0
 
     def __call__(self, value: object, /) -> Reply[None]:
+        raise NotImplementedError
+
+    def explain(self, length: int) -> None:
+        raise NotImplementedError
+
+    def profile(self, feeds: object, runs: int = 20) -> NoReturn:
         raise NotImplementedError
 
     def _run(self, feeds: object, out: object) -> dict[str, np.ndarray]:
