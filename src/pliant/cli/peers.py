@@ -23,7 +23,9 @@ def open_peer(name: str, path: Path, n_threads: int) -> Run:
     try:
         return _PEERS[name](path, n_threads)
     except ImportError as error:
-        raise InputError(f"{name} is not installed: pip install {name}.") from error
+        raise InputError(
+            f"{name} is not installed: pip install {name}, or all runtimes with pip install 'pliant[bench]'."
+        ) from error
 
 
 def _onnxruntime(path: Path, n_threads: int) -> Run:
