@@ -7,7 +7,6 @@ whole. Files are read when one of these is first asked for. `api.resolve` makes 
 
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -194,13 +193,9 @@ class OnnxGraph:
     @cached_property
     def identity(self) -> str:
         """Of the file and those beside it that hold its weights. Raises ModelError, GraphError."""
-        from pliant.models.onnx.onnx_file import onnx_identity
+        from pliant.models.onnx.onnx_file import open_onnx
 
-        if isinstance(self.content, Path):
-            return onnx_identity(self.content, cache_folder())
-        if isinstance(self.content, bytes):
-            return sha256(self.content).hexdigest()
-        return sha256(self.content.SerializeToString()).hexdigest()
+        return open_onnx(self.content).identity(cache_folder())
 
 
 @final

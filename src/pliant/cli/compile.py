@@ -27,7 +27,7 @@ from pliant.kernels.emit.isa import (
     Isa,
     host_isa,
 )
-from pliant.models.onnx.onnx_file import onnx_identity
+from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.graph.onnx_session import Weights
 from pliant.run.graph.schedule_graph import ScheduleReport
@@ -109,7 +109,7 @@ def compile(args: CompileArguments) -> None:
         emitted = write_c(image, identifier(args.model), args.output)
         library, reason = emitted.library, emitted.reason
     elif args.output is not None:
-        save(image, args.output, onnx_identity(args.model, cache_folder()))
+        save(image, args.output, open_onnx(args.model).identity(cache_folder()))
     said = Compiled(
         nodes=len(graph.nodes),
         calls=len(image.calls),

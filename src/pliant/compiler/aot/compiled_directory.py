@@ -49,8 +49,12 @@ class _Manifest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Saved:
-    """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory."""
+    """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory.
 
+    `identity` is what `saved_identity` gives.
+    """
+
+    identity: str
     program: Encoded
     weights: Mapping[str, np.ndarray]
     addresses: Mapping[str, int]
@@ -91,7 +95,9 @@ def open_saved(directory: Path) -> Saved:
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
-    return Saved(manifest.program, _weights(directory, manifest), _kernels(directory, manifest))
+    return Saved(
+        _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)
+    )
 
 
 def saved_identity(directory: Path) -> str:
@@ -99,7 +105,10 @@ def saved_identity(directory: Path) -> str:
 
     Directories compiled from one file for several CPUs hold the same model. Raises StoreError.
     """
-    manifest = _manifest(directory)
+    return _identity(_manifest(directory))
+
+
+def _identity(manifest: _Manifest) -> str:
     return manifest.model or sha256(msgspec.json.encode(manifest)).hexdigest()
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,11 @@ _PLACEHOLDERS = frozenset(("", "?", "*", "-1", "None"))
 class OnnxModel:
     """A checked model: `proto` without its initializers, which are arrays in `constants` (read-only).
 
-    `opsets` gives the version of each operator domain, `source` names the model in messages.
+    `opsets` gives the version of each operator domain, `source` names the model in messages. `content` is
+    what it was read from, mapped where that was a file.
     """
 
+    content: memoryview
     proto: Any
     constants: Mapping[str, np.ndarray]
     opsets: Mapping[str, int]
@@ -47,6 +50,15 @@ class OnnxModel:
         """Raises ModelError where a file was written to since the model was opened."""
         for file in self._files:
             file.check_same()
+
+    def identity(self, cache: Path) -> str:
+        """The content hash: of the file and those beside it that hold its weights, or of the bytes.
+
+        Hashes of files are kept in `cache`. Raises ModelError for a file that cannot be read.
+        """
+        if self.file is None:
+            return sha256(self.content).hexdigest()
+        return files_identity((self.file.path, *sorted(f.path for f in self.external.files)), cache)
 
     @property
     def _files(self) -> tuple[MappedFile, ...]:
@@ -88,15 +100,6 @@ def open_onnx(source: "str | os.PathLike[str] | bytes | Any") -> OnnxModel:
     return _open(file.memory, file, str(path))
 
 
-def onnx_identity(path: Path, cache: Path) -> str:
-    """The content hash of a model's file and of those beside it that hold its weights.
-
-    Hashes of files are kept in `cache`. Raises what `open_onnx` does.
-    """
-    beside = sorted(file.path for file in open_onnx(path).external.files)
-    return files_identity((path, *beside), cache)
-
-
 def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
     proto = onnx.ModelProto()
     try:
@@ -122,7 +125,7 @@ def _open(data: memoryview, file: MappedFile | None, source: str) -> OnnxModel:
     _check(proto, source)
     del proto.graph.initializer[:]
     opsets = {"" if o.domain in _DEFAULT_DOMAINS else o.domain: o.version for o in proto.opset_import}
-    return OnnxModel(proto, constants, opsets, external, file, source)
+    return OnnxModel(data, proto, constants, opsets, external, file, source)
 
 
 def _check_names(proto: Any, source: str) -> None:
