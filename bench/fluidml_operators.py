@@ -22,8 +22,8 @@ from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.run.graph.graph_session import open_image
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 from pliant.run.graph.schedule_graph import OperatorTime, Planner
 from runtimes import THREADS
 
@@ -45,7 +45,7 @@ def measure(subject: Subject, cache: Path) -> list[dict[str, object]]:
     """The six operators that take most of the default layouts' time."""
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last", "winograd"))
-    graph = ModelSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
+    graph = OnnxSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
     found = Planner("exact", pool, library).operators(graph)
     plain, ours = sum(row.loops_s for row in found), sum(row.chosen_s for row in found)
     ordered = sorted(found, key=lambda row: -row.default_s)[:6]

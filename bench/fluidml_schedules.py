@@ -26,8 +26,8 @@ from pliant.ir.graph import Graph
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.profile.form_costs import CostFile
-from pliant.run.graph.graph_session import open_image
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from report import interleaved
 from runtimes import THREADS
@@ -51,7 +51,7 @@ class Plan:
 def plan(subject: Subject, kind: ScheduleKind, cache: Path) -> Plan:
     """The program that a session of THREADS threads would run."""
     library, pool = compiled.shared_pool(THREADS, cache)
-    model = ModelSession(open_onnx(subject.file), pool, library, ModelOptions({}, schedule=kind), ahead=False)
+    model = OnnxSession(open_onnx(subject.file), pool, library, ModelOptions({}, schedule=kind), ahead=False)
     graph = model.graph(subject.arrays)
     image = make_image(graph, Target(library.isa, THREADS))
     return Plan(graph, image, _digest(image), model.schedule)
@@ -149,7 +149,7 @@ def repeat(subject: Subject, cache: Path) -> dict[str, object]:
     """
     library, pool = compiled.shared_pool(THREADS, cache)
     options = ModelOptions({}, without=("channels_last",))
-    graph = ModelSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
+    graph = OnnxSession(open_onnx(subject.file), pool, library, options, ahead=False).graph(subject.arrays)
     tables = []
     for i in range(2):
         costs = CostFile(cache / "repeat" / f"{subject.file.stem}-{i}.json")

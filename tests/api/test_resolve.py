@@ -25,7 +25,8 @@ from pliant.api.model import (
     RecurrentNetwork,
     StoreModel,
 )
-from pliant.api.resolve import model_name, resolve, shipped_models
+from pliant.api.model_name import model_name
+from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.app import app
 from pliant.errors import InputError, ModelError, PliantError
 from pliant.models.hf.checkpoint import open_checkpoint

@@ -12,8 +12,8 @@ from pliant.compiler.executable.image import make_image
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, host_isa, portable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_session import open_image
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 from tests.compiler.comparing import assert_same
 from tests.compiler.family_models import feeds_of, model_of
 from tests.compiler.union import union
@@ -37,7 +37,7 @@ def test_rows_agree(isa: Isa, tmp_path: Path) -> None:
             graphs, feeds = {}, {}
             for name in NAMES:
                 given = feeds_of(name)
-                model = ModelSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
+                model = OnnxSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
                 graphs[name] = model.graph(given)
                 feeds |= {f"{name}:{x}": given[x] for x in graphs[name].inputs}
             image = make_image(union(graphs), Target(row, 2))

@@ -19,8 +19,8 @@ from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import NEON, NEON_DOT, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_session import open_image
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 from tests.compiler.comparing import assert_same
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.union import union
@@ -38,7 +38,7 @@ def graphs() -> dict[str, Graph]:
     found = {}
     with Pool(1, library) as pool:
         for name in MODELS:
-            model = ModelSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
+            model = OnnxSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
             found[name] = model.graph(feeds_of(name))
     return found
 

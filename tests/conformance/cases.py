@@ -20,7 +20,7 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.errors import PliantError
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.models.onnx.onnx_nodes import operator_key
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 
 _ROOT = Path(__file__).parents[2]
 
@@ -116,12 +116,12 @@ def load(kind: str) -> list[Case]:
 def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
     """Run cases; all their kernels are compiled first, in one child process."""
     library, pool = shared_pool(1)
-    sessions: dict[str, ModelSession] = {}
+    sessions: dict[str, OnnxSession] = {}
     refused: dict[str, str] = {}
     wanted: dict[str, Kernel] = {}
     for case in cases:
         try:
-            sessions[case.name] = ModelSession(
+            sessions[case.name] = OnnxSession(
                 open_onnx(case.model), pool, library, ModelOptions({}), ahead=False
             )
             for inputs, _ in case.data[:1]:
@@ -139,7 +139,7 @@ def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
             yield _run(case, sessions[case.name], about)
 
 
-def _run(case: Case, session: ModelSession, about: Outcome) -> Outcome:
+def _run(case: Case, session: OnnxSession, about: Outcome) -> Outcome:
     with session:
         for inputs, expected in case.data:
             try:
@@ -153,7 +153,7 @@ def _run(case: Case, session: ModelSession, about: Outcome) -> Outcome:
     return about
 
 
-def _feeds(session: ModelSession, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
+def _feeds(session: OnnxSession, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
     return {port.name: np.asarray(x) for port, x in zip(session.inputs, inputs, strict=False)}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pliant.api.compile_onnx import compile as compile_model
-from pliant.run.graph.onnx_session import ModelSession
+from pliant.run.graph.onnx_session import OnnxSession
 
 torch = pytest.importorskip("torch")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -51,7 +51,7 @@ def _exported(module: Any, inputs: tuple[Any, ...], path: Path, *, is_dynamo: bo
     return path
 
 
-def _checked(path: Path, inputs: tuple[Any, ...]) -> tuple[ModelSession, dict[str, np.ndarray]]:
+def _checked(path: Path, inputs: tuple[Any, ...]) -> tuple[OnnxSession, dict[str, np.ndarray]]:
     """A session that answers as onnxruntime does, and its feeds."""
     reference = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     feeds = {port.name: x.numpy() for port, x in zip(reference.get_inputs(), inputs, strict=True)}
@@ -61,7 +61,7 @@ def _checked(path: Path, inputs: tuple[Any, ...]) -> tuple[ModelSession, dict[st
     return session, feeds
 
 
-def _products(session: ModelSession, feeds: dict[str, np.ndarray]) -> list[tuple[int, int]]:
+def _products(session: OnnxSession, feeds: dict[str, np.ndarray]) -> list[tuple[int, int]]:
     """How many products each call of the product's kernel makes, and their rows."""
     calls = [c for c in session.image(feeds).calls if c.kernel.name.startswith("matmul")]
     return [(int(np.prod(c.fields["extents"])), int(c.fields["n_rows"])) for c in calls]  # type: ignore[arg-type, call-overload]

@@ -23,8 +23,8 @@ from pliant.ir.device import DeviceProfile, Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.plan.result import Plan
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.graph.graph_session import CompiledSession
-from pliant.run.graph.onnx_session import ModelSession
+from pliant.run.graph.graph_session import GraphSession
+from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.recurrent_session import RecurrentAnswer, RecurrentModel
 from pliant.run.graph.step_profile import Profile
 from pliant.run.process_memory import MemoryBudget
@@ -42,8 +42,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "open_recurrent": pliant.open_recurrent,
 }
 CLASSES = (
-    pliant.Cluster, ClusterPlan, ClusterReply, CompiledSession, DeviceProfile, Dilation, Fault, MemberStatus,
-    MemoryBudget, ModelSession, Partition, Plan, PlanOptions, Profile, RecurrentAnswer, RecurrentModel, Reply,
+    pliant.Cluster, ClusterPlan, ClusterReply, DeviceProfile, Dilation, Fault, GraphSession, MemberStatus,
+    MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile, RecurrentAnswer, RecurrentModel, Reply,
     Session, SessionOptions, Share, Span, Switch, Verdict,
 )  # fmt: skip
 """What these functions take and return."""

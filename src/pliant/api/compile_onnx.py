@@ -1,29 +1,29 @@
 """`pliant.compile`: compile an ONNX model into a session."""
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pliant.api.load_compiled import load, shared_pool
+from pliant.api.model import OnnxGraph, refused
+from pliant.api.resolve import Source, resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
-from pliant.errors import InputError
+from pliant.errors import InputError, ModelError
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.graph.buckets import Buckets
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession, Weights
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession, Weights
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
 
 __all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
 
 
 def compile(
-    source: str | os.PathLike[str] | bytes | Any,
+    source: Source,
     *,
     dims: Mapping[str, int] | None = None,
     threads: int | None = None,
@@ -35,7 +35,7 @@ def compile(
     buckets: Mapping[str, Sequence[int]] | None = None,
     pads: Mapping[str, float] | None = None,
     cache: Path | None = None,
-) -> ModelSession:
+) -> OnnxSession:
     """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
 
     `dims` fixes symbolic dimensions ({"batch": 1}); a dimension without a name is called "input.axis".
@@ -59,15 +59,27 @@ def compile(
     Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
     compiled, InputError for options that make no sense.
     """
-    model = open_onnx(source)
-    library, pool = shared_pool(threads, cache)
+    model = _onnx_graph(source, "pliant.compile")
     padding = Buckets(buckets or {}, pads or {})
     options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding)
-    return ModelSession(model, pool, library, options)
+    return open_graph(model, options, threads=threads, cache=cache)
+
+
+def open_graph(
+    model: OnnxGraph,
+    options: ModelOptions = ModelOptions({}),  # noqa: B008 - frozen
+    *,
+    threads: int | None = None,
+    cache: Path | None = None,
+    dilation: float = 1.0,
+) -> OnnxSession:
+    """The session of an ONNX model; `dilation` slows it as an endpoint. Raises as `compile` does."""
+    library, pool = shared_pool(threads, cache)
+    return OnnxSession(open_onnx(model.content), pool, library, options, name=model.name, dilation=dilation)
 
 
 def whole(
-    source: str | os.PathLike[str] | bytes | Any,
+    source: Source,
     target: Target,
     *,
     dims: Mapping[str, int] | None = None,
@@ -84,9 +96,10 @@ def whole(
     """
     library, pool = shared_pool(target.n_threads if schedule in ("paper", "exact") else 1)
     options = ModelOptions(dims or {}, without, schedule=schedule, weights=weights, compute=compute)
-    model = ModelSession(open_onnx(source), pool, library, options, ahead=False)
-    graph = model.graph(sample_feeds(model.inputs))
-    return graph, make_image(graph, target), model.schedule
+    onnx = open_onnx(_onnx_graph(source, "pliant compile").content)
+    session = OnnxSession(onnx, pool, library, options, ahead=False)
+    graph = session.graph(sample_feeds(session.inputs))
+    return graph, make_image(graph, target), session.schedule
 
 
 def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
@@ -105,3 +118,15 @@ def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
         is_float = port.dtype in ("float16", "bfloat16", "float32", "float64")
         feeds[port.name] = (rng.standard_normal(shape) if is_float else np.ones(shape)).astype(kind)
     return feeds
+
+
+def _onnx_graph(source: Source, asked: str) -> OnnxGraph:
+    """The ONNX model that `source` names on this machine. Raises ModelError for any other."""
+    model = resolve(source, _no_download)
+    if isinstance(model, OnnxGraph):
+        return model
+    raise refused(model, asked)
+
+
+def _no_download(source: str) -> Path:
+    raise ModelError(f"there is no file {source!r}.")

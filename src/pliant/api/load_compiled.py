@@ -4,22 +4,27 @@ import os
 from functools import cache as remembered
 from pathlib import Path
 
+from pliant.api.model_name import model_name
 from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.graph_session import GraphSession
 from pliant.settings import cache_folder, thread_count
 
 
-def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> CompiledSession:
+def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> GraphSession:
     """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
 
     Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
     """
-    saved = open_saved(Path(directory))
+    return open_compiled(model_name(os.fspath(directory)), Path(directory), threads)
+
+
+def open_compiled(name: str, path: Path, threads: int | None, dilation: float = 1.0) -> GraphSession:
+    """The session of a compiled directory; as an endpoint it is `dilation` times slower. Raises as `load`."""
     _, pool = shared_pool(threads)
-    return CompiledSession(saved.program, saved.weights, saved.addresses, pool)
+    return GraphSession(name, open_saved(path), pool, dilation)
 
 
 def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:

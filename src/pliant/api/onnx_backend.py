@@ -15,7 +15,7 @@ import numpy as np
 
 from pliant.api.compile_onnx import compile
 from pliant.errors import InputError
-from pliant.run.graph.onnx_session import ModelSession
+from pliant.run.graph.onnx_session import OnnxSession
 
 Inputs = Sequence[np.ndarray] | Mapping[str, np.ndarray] | np.ndarray
 
@@ -24,7 +24,7 @@ Inputs = Sequence[np.ndarray] | Mapping[str, np.ndarray] | np.ndarray
 class PreparedModel:
     """A compiled model that takes inputs by position, as onnx.backend.base.BackendRep does."""
 
-    def __init__(self, session: ModelSession) -> None:
+    def __init__(self, session: OnnxSession) -> None:
         self.session = session
 
     def run(self, inputs: Inputs, **kwargs: Any) -> tuple[np.ndarray, ...]:

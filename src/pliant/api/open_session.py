@@ -7,7 +7,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, assert_never, overload
 
-from pliant.api.load_compiled import load, shared_pool
+from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
     CheckpointModel,
     CompiledProgram,
@@ -24,7 +24,7 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.graph.feeds_session import Answering
+from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.recurrent_session import RecurrentModel
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.planning import MARGIN
@@ -82,7 +82,7 @@ def open(
     quantizer: Quantizer | None = ...,
     cache: Path | None = ...,
     on_progress: OnProgress = ...,
-) -> Session | Answering | RecurrentModel: ...
+) -> Session | ArraySession | RecurrentModel: ...
 def open(
     source: Source,
     *,
@@ -106,7 +106,7 @@ def open(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> Session | Answering | RecurrentModel:
+) -> Session | ArraySession | RecurrentModel:
     """A session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
@@ -170,12 +170,12 @@ def open(
             return RecurrentModel(model.source, *shared_pool(threads, cache))
         case OnnxGraph():
             _check_options(model, given, ("threads", "cache"))
-            from pliant.api.compile_onnx import compile  # onnx takes a while to import
+            from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
 
-            return compile(model.content, threads=threads, cache=cache)
+            return open_graph(model, threads=threads, cache=cache)
         case CompiledProgram():
             _check_options(model, given, ("threads",))
-            return load(model.path, threads=threads)
+            return open_compiled(model.name, model.path, threads)
         case EncoderModel():
             raise refused(model, "pliant.open")
         case _:

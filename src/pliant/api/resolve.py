@@ -24,6 +24,7 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
+from pliant.api.model_name import RANDOM, model_name
 from pliant.errors import InputError, ModelError
 from pliant.models.hf.config import TEXT_FAMILIES, model_type
 from pliant.models.hf.hub import download_model
@@ -34,7 +35,6 @@ from pliant.store.manifest import MANIFEST
 Source = str | os.PathLike[str] | bytes | Any
 """`Any` is an onnx.ModelProto."""
 
-_RANDOM = "random:"
 _CONFIG, _PROGRAM = "config.json", "program.json"
 _MARKERS = {MANIFEST: "a store", _PROGRAM: "a compiled model", _CONFIG: "a model directory"}
 """Files of which a model's directory holds one, and what it then is."""
@@ -54,8 +54,8 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
         return OnnxGraph("model", _onnx_content(source))
     text = os.fspath(source)
     name = model_name(text)
-    if text.startswith(_RANDOM):
-        return _random(name, text.removeprefix(_RANDOM))
+    if text.startswith(RANDOM):
+        return _random(name, text.removeprefix(RANDOM))
     path = user_path(text)
     mode = _mode(path) if text else None
     if mode is not None and stat.S_ISDIR(mode) and (marker := _marker(path)):
@@ -87,12 +87,6 @@ def resolve_elastic(source: Source, verb: str) -> ElasticModel:
 def shipped_models() -> tuple[str, ...]:
     """Names of the models that come with pliant."""
     return tuple(sorted(path.parent.name for path in _ASSETS.glob(f"*/{_CONFIG}")))
-
-
-def model_name(source: str) -> str:
-    """What a model opened as `source` is called in paths: its file or folder, without what paths have not."""
-    path = Path(source if source.startswith(_RANDOM) else os.path.abspath(user_path(source)))
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem if path.suffix == ".onnx" else path.name)
 
 
 def _onnx_content(source: Any) -> Any:

@@ -21,8 +21,7 @@ from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json, Precise, Threads
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
-from pliant.run.graph.graph_session import CompiledSession
-from pliant.run.graph.onnx_session import ModelSession
+from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.ports import fixed
 from pliant.run.graph.step_profile import Profile
 from pliant.settings import thread_count
@@ -75,7 +74,7 @@ def bench(args: BenchArguments) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
     dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
     names = [name for name in args.against.split(",") if name]
-    session: ModelSession | CompiledSession
+    session: ArraySession
     match resolve(args.model):
         case OnnxGraph(content=content):
             session = compiled.compile(

@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from pliant.errors import InputError
+
 D = TypeVar("D", covariant=True)
 
 
@@ -42,6 +44,15 @@ class Reply(Generic[D]):
     def met(self) -> bool | None:
         """Whether the answer came within the target; None without one."""
         return None if self.target_s is None else self.seconds <= self.target_s
+
+    @property
+    def output(self) -> np.ndarray[Any, Any]:
+        """The array of a model with one output. Raises InputError for a model with several."""
+        if len(self.outputs) != 1:
+            raise InputError(
+                f"the model has {len(self.outputs)} outputs, {list(self.outputs)}: see `outputs`."
+            )
+        return next(iter(self.outputs.values()))
 
     @property
     def logits(self) -> np.ndarray[Any, Any] | None:

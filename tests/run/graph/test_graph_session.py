@@ -1,24 +1,25 @@
-"""Sessions on one program: what is fed is checked, and threads take turns."""
+"""Sessions on compiled directories: what is fed is checked, and threads take turns."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import pliant
+from pliant.compiler.aot.compiled_directory import save, saved_identity
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
-from pliant.kernels.runtime.jit import Library
-from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_session import CompiledSession, open_image
+from pliant.run.graph.graph_session import GraphSession
 
 ROWS = TensorType("float32", (64, 64))
 
 
 @pytest.fixture
-def session() -> CompiledSession:
+def session(tmp_path: Path) -> GraphSession:
     """Three steps, so that two runs at once would overwrite each other's arena."""
     nodes = (
         Node("MatMul", ("x", "x"), ("a",)),
@@ -26,12 +27,11 @@ def session() -> CompiledSession:
         Node("MatMul", ("b", "a"), ("y",)),
     )
     graph = Graph(nodes, ("x",), ("y",), dict.fromkeys("xaby", ROWS))
-    isa = host_isa()
-    library = Library(isa)
-    return open_image(make_image(graph, Target(isa, 2)), Pool(2, library), library)
+    save(make_image(graph, Target(host_isa(), 2)), tmp_path / "graph")
+    return pliant.load(tmp_path / "graph", threads=2)
 
 
-def test_threads_take_turns(session: CompiledSession) -> None:
+def test_threads_take_turns(session: GraphSession) -> None:
     """Each gets the answer to its own feed."""
     feeds = [np.random.default_rng(i).standard_normal((64, 64)).astype(np.float32) for i in range(4)]
     wanted = [session.run({"x": x})["y"] for x in feeds]
@@ -49,9 +49,20 @@ def test_threads_take_turns(session: CompiledSession) -> None:
     assert not wrong
 
 
-def test_lists_and_calls_work_as_for_compiled_models(session: CompiledSession) -> None:
+def test_lists_and_calls_work_as_for_compiled_models(session: GraphSession) -> None:
     """`pliant.load` gives the same kind of session as `pliant.compile`."""
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    assert np.array_equal(session(x.tolist()), session.run({"x": x})["y"])
+    assert np.array_equal(session(x.tolist()).output, session.run({"x": x})["y"])
     with pytest.raises(InputError, match=r"'x' is float32\[1,1\], but must be float32\[64,64\]"):
         session.run({"x": [[1.0]]})
+
+
+def test_its_plan_is_its_one_image(session: GraphSession, tmp_path: Path) -> None:
+    """Known before the first run: nothing is compiled later."""
+    assert session.plan == session.explain(7)
+    (image,) = session.plan.images
+    assert image.inputs == {"x": ROWS}
+    assert {o.op: o.n_calls for o in image.operators}["MatMul"] == 2
+    assert (session.name, session.identity) == ("graph", saved_identity(tmp_path / "graph"))
+    session.close()
+    assert session.plan.images == ()

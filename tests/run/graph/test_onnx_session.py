@@ -2,6 +2,8 @@
 
 import threading
 import tracemalloc
+from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +11,9 @@ from onnx import helper
 
 import pliant
 from pliant.api.compile_onnx import compile
-from pliant.errors import GraphError, InputError
-from pliant.run.graph.onnx_session import ModelSession
+from pliant.api.resolve import resolve
+from pliant.errors import GraphError, InputError, ModelError
+from pliant.run.graph.onnx_session import OnnxSession
 from tests.models.onnx_models import linear, parse
 
 SUM = parse("g (float[N,3] x, float[N,3] w) => (float[N,3] y) { y = Add(x, w) }")
@@ -23,7 +26,7 @@ AS_WRITTEN = ("transposes", "maps", "pushes")
 
 
 @pytest.fixture
-def wide() -> ModelSession:
+def wide() -> OnnxSession:
     """Its intermediate tensors take N * N floats each, and no pass removes them."""
     return compile(WIDE, threads=2, without=AS_WRITTEN)
 
@@ -97,24 +100,89 @@ def test_unnamed_dimensions_differ() -> None:
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", *([port] for port in ports))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     x = np.arange(120, dtype=np.float32).reshape(2, 3, 4, 5)
-    assert np.array_equal(compile(model, threads=1)(x), -x)
+    assert np.array_equal(compile(model, threads=1)(x).output, -x)
     fixed = compile(model, threads=1, dims={"x.2": 4})
     assert str(fixed.inputs[0]) == "float32[?,3,4,?]"
 
 
 def test_a_session_of_one_input_is_called() -> None:
-    """`session(x)` is the shortest right thing; several inputs have names, and so have several outputs."""
+    """`session(x)` gives the reply of every session; several inputs or outputs have names."""
     x = _rows(2)
-    assert np.array_equal(
-        compile(parse("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), threads=1)(x), -x
-    )
+    reply = compile(parse("g (float[N,3] x) => (float[N,3] y) { y = Neg(x) }"), threads=1)(x)
+    assert np.array_equal(reply.output, -x)
+    assert (list(reply.outputs), reply.endpoint, reply.length) == (["y"], "model", 2)
+    assert reply.seconds > 0.0
     two = parse("g (float[N,3] x) => (float[N,3] y, float[N,3] z) { y = Neg(x) z = Abs(y) }")
-    answer = compile(two, threads=1)(x.tolist())
-    assert isinstance(answer, dict)
-    assert np.array_equal(answer["y"], -x)
-    assert np.array_equal(answer["z"], x)
+    reply = compile(two, threads=1)(x.tolist())
+    assert np.array_equal(reply.outputs["y"], -x)
+    assert np.array_equal(reply.outputs["z"], x)
+    with pytest.raises(InputError, match=r"2 outputs, \['y', 'z'\]: see `outputs`"):
+        _ = reply.output
     with pytest.raises(InputError, match=r"2 inputs, \['x', 'w'\]: call run"):
         compile(SUM, threads=1)(x)
+
+
+def test_the_plan_holds_what_each_shape_runs() -> None:
+    """A user sees memory and kernel calls of every shape before a service is sized by them."""
+    model, _ = linear(128, 64)
+    session = compile(model, threads=1)
+    assert "no shapes are compiled yet" in str(session.plan)
+    for n in (3, 64):
+        session.run({"x": np.ones((n, 128), np.float32)})
+    profile = session.profile({"x": np.ones((64, 128), np.float32)}, 3)
+    plan = session.plan
+    assert [image.inputs["x"].shape for image in plan.images] == [(3, 128), (64, 128)]
+    assert [sum(o.flops for o in image.operators) for image in plan.images] == [
+        2 * n * 128 * 64 for n in (3, 64)
+    ]
+    assert [image.measured_s for image in plan.images] == [None, profile.median_s]
+    assert plan.images[1].n_calls == len(profile.steps)
+    assert plan.arena_bytes == session.arena_bytes
+    assert plan.weight_bytes == session.weight_bytes >= 4 * 128 * 64
+    for page in (str(plan), plan._repr_html_()):
+        assert "float32[64,128]" in page
+        assert "MatMul" in page
+
+
+def test_a_length_is_explained_before_it_is_fed() -> None:
+    """What an input of that length would run, and a chosen schedule's layouts."""
+    session = compile(WIDE, threads=1, schedule="none")
+    plan = session.explain(5)
+    (image,) = plan.images
+    assert image.inputs["x"].shape == (5, 5)
+    assert image.schedule == session.schedule
+    assert "layouts (none)" in str(plan)
+    assert len(session.plan.images) == 1
+
+
+def test_a_sample_has_equal_sizes_where_the_model_says_so() -> None:
+    """A node times samples: one that the model cannot take teaches it nothing."""
+    model = parse("g (float[N,N] x, float[M,N] w) => (float[M,N] y) { y = MatMul(w, x) }")
+    session = compile(model, threads=1)
+    assert {x: a.shape for x, a in session.sample(4).items()} == {"x": (4, 4), "w": (1, 4)}
+    request = session.request(session.sample(4))
+    assert request.length == 16
+    assert np.array_equal(session.answer(request).outputs["y"], np.full((1, 4), 4.0))
+
+
+def test_the_identity_is_the_content(tmp_path: Path) -> None:
+    """Nodes compare it: the same bytes in memory are one model, a file has its weights' hash as well."""
+    data = SUM.SerializeToString()
+    assert compile(SUM, threads=1).identity == compile(data, threads=1).identity == sha256(data).hexdigest()
+    (tmp_path / "sum.onnx").write_bytes(data)
+    session = compile(tmp_path / "sum.onnx", threads=1)
+    assert session.name == "sum"
+    assert session.identity == resolve(tmp_path / "sum.onnx").identity
+
+
+def test_other_models_are_refused_with_the_verbs_that_take_them() -> None:
+    """A name that is no file is not looked up on a hub either."""
+    with pytest.raises(
+        ModelError, match=r"text encoder, which pliant\.compile does not take; use pliant run"
+    ):
+        compile("sst2")
+    with pytest.raises(ModelError, match="there is no file 'owner/name'"):
+        compile("owner/name")
 
 
 def test_weights_are_packed_once_for_all_shapes() -> None:
@@ -129,7 +197,7 @@ def test_weights_are_packed_once_for_all_shapes() -> None:
     assert len({a.ctypes.data for a in held}) == 1
 
 
-def test_all_images_share_one_arena(wide: ModelSession) -> None:
+def test_all_images_share_one_arena(wide: OnnxSession) -> None:
     """Runs take turns, so that memory for the largest shape is enough for every other."""
     for n in (3, 200, 7, 64, 200, 3):
         np.testing.assert_allclose(wide.run({"x": _square(n)})["y"], _wide_answer(n), rtol=1e-5, atol=1e-6)
@@ -138,7 +206,7 @@ def test_all_images_share_one_arena(wide: ModelSession) -> None:
     assert wide.arena_bytes == wide._arena.n_bytes == max(sizes) < sum(sizes)
 
 
-def test_memory_is_not_held_per_shape(wide: ModelSession) -> None:
+def test_memory_is_not_held_per_shape(wide: OnnxSession) -> None:
     """Seven more shapes, none larger than the first: what is held grows by much less than their tensors."""
     wide.run({"x": _square(256)})
     tracemalloc.start()

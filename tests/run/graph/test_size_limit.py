@@ -52,13 +52,13 @@ def test_a_length_beyond_the_position_table_names_both(text: str) -> None:
     """The user learns what to cut to, not what shape inference thinks; clamped positions would be silent."""
     session = compile(_model(text), threads=1)
     ids = np.arange(2 * ROWS).reshape(2, ROWS)
-    np.testing.assert_allclose(session(ids), TABLE + ids[..., None], rtol=1e-6)
+    np.testing.assert_allclose(session(ids).output, TABLE + ids[..., None], rtol=1e-6)
     for n in (ROWS + 1, ROWS + 1, 40):
         with pytest.raises(
             InputError, match=rf"dimension 'S' is {n} in input 'ids'.* at most {ROWS}: .*Shorten"
         ):
             session(np.ones((2, n), np.int64))
-    np.testing.assert_allclose(session(ids), TABLE + ids[..., None], rtol=1e-6)
+    np.testing.assert_allclose(session(ids).output, TABLE + ids[..., None], rtol=1e-6)
 
 
 def test_a_square_beyond_the_causal_mask_names_both() -> None:

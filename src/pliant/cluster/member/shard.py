@@ -24,7 +24,7 @@ from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
 from pliant.run.arena import Arena
-from pliant.run.graph.graph_session import CompiledSession, open_image
+from pliant.run.graph.graph_runner import GraphRunner, open_image
 
 _MOST_ENDS = 64
 """Compiled ends kept, two a length."""
@@ -41,7 +41,7 @@ class Shards:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
         self._forms = Forms(source, library, pool)
-        self._ends: dict[tuple[str, int], CompiledSession] = {}
+        self._ends: dict[tuple[str, int], GraphRunner] = {}
         self._made: WeakSet[Shard] = WeakSet()
 
     @property
@@ -83,7 +83,7 @@ class Shards:
             shard.release()
             self._made.discard(shard)
 
-    def _end(self, kernel: str, rows: int) -> CompiledSession:
+    def _end(self, kernel: str, rows: int) -> GraphRunner:
         key = kernel, rows
         end = self._ends.pop(key, None)
         if end is None:
@@ -107,7 +107,7 @@ class Shard:
         first: int,
         forms: Forms,
         pool: Pool,
-        ends: Mapping[str, CompiledSession],
+        ends: Mapping[str, GraphRunner],
         *,
         is_alone: bool = False,
     ) -> None:

@@ -1,135 +1,43 @@
-"""A compiled graph in memory: feeds in, arrays out, one native call between."""
+"""A session on a compiled directory: one shape, one native call."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, final
+from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 
-from pliant.compiler.executable.assemble_image import ARENA, Image
-from pliant.compiler.executable.binding import Bound
-from pliant.compiler.executable.encode_image import Encoded, encode, kernels
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.errors import InputError
-from pliant.ir.port import static_port
-from pliant.kernels.runtime.aligned_memory import aligned_bytes
-from pliant.kernels.runtime.jit import Library
+from pliant.compiler.aot.compiled_directory import Saved
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.kernels.runtime.turns import Turns
 from pliant.run.arena import Arena
-from pliant.run.graph.feeds import GivenFeeds, fed_arrays
-from pliant.run.graph.feeds_session import Answering
-from pliant.run.graph.ports import Feeds, Shapes, shapes_of, shown, writable
-
-if TYPE_CHECKING:
-    from pliant.run.graph.step_profile import Profile
+from pliant.run.graph.array_session import ArraySession
+from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.ports import Feeds, Shapes
 
 
 @final
-class CompiledSession(Answering):
-    """Runs one program on its weights and the addresses of its kernels; threads take turns.
+class GraphSession(ArraySession):
+    """Answers arrays of the shapes that its graph was compiled for; its weights stay mapped."""
 
-    The pool may be shared with other sessions and is left open. The arena is allocated here and never again,
-    unless one is given that programs share; their owner then lets them take turns. A forked child may use
-    the session, on workers of its own.
-    """
-
-    def __init__(
-        self,
-        program: Encoded,
-        weights: Mapping[str, np.ndarray],
-        addresses: Mapping[str, int],
-        pool: Pool,
-        arena: Arena | None = None,
-    ) -> None:
-        self.program = program
-        self.weights = weights
-        self.inputs = tuple(static_port(x, t) for x, t in program.inputs.items())
-        self.outputs = tuple(static_port(y, t) for y, t in program.outputs.items())
-        self._pool, self._turns = pool, Turns()
-        self._closed = False
-        pool.reserve(program.scratch_bytes)
-        self._arena = Arena() if arena is None else arena
-        self._bound = Bound(program, addresses)
-        self._table = self._bound.table
-        self._fixed = {x: a.ctypes.data for x, a in weights.items()}
-        for space, address in self._fixed.items():
-            self._bound.point(space, address)
-        self._place_arena()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
-        return shown("CompiledSession", self.inputs, self.outputs, state)
+    def __init__(self, name: str, saved: Saved, pool: Pool, dilation: float = 1.0) -> None:
+        self._arena = Arena()
+        runner = GraphRunner(saved.program, saved.weights, saved.addresses, pool, self._arena)
+        super().__init__(name, runner.inputs, runner.outputs, pool, dilation)
+        self.identity = saved.identity
+        self._kept: tuple[GraphRunner, ...] = (runner,)
 
     @property
-    def arena_bytes(self) -> int:
-        return self.program.arena_bytes
-
-    def answer(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        """A run of feeds that were checked, for an owner who lets runs take turns."""
-        self._check_open()
-        self._place_arena()
-        held = {}
-        for x in self.program.inputs:
-            held[x] = np.ascontiguousarray(feeds[x])
-            self._bound.point(x, held[x].ctypes.data)
-        results = {}
-        for y, type_ in self.program.outputs.items():
-            given = None if out is None else out.get(y)
-            results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
-            if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
-                self._bound.point(y, results[y].ctypes.data)
-        if len(self._table):
-            self._pool.walk(self._table)
-            self._bound.check()
-        self._bound.copy({y: a.ctypes.data for y, a in results.items()})
-        return results
-
-    def repeat(self) -> None:
-        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        with self._turns.lock:
-            self._check_open()
-            self._pool.walk(self._table)
-
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        from pliant.run.graph.step_profile import profile_of  # draws tables, which no run needs
-
-        if runs < 1:
-            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        arrays = fed_arrays(self.inputs, feeds)
-        shapes_of(self.inputs, arrays)
-        with self._turns.lock:
-            held = self.answer(arrays, None)
-            ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
-            del held
-        return profile_of(self.program.rows, ends_s, self._pool.n_threads)
+    def weight_bytes(self) -> int:
+        return sum(array.nbytes for runner in self._kept for array in runner.weights.values())
 
     def close(self) -> None:
         """Let go of all memory; running afterwards is an error. The pool stays open."""
         with self._turns.lock:
-            self._closed = True
-            self.weights, self._arena = {}, Arena()
+            self._closed, self._kept, self._arena = True, (), Arena()
 
     def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
-        return self.answer(feeds, out)
+        return self._kept[0].walk(feeds, out)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise InputError("this session is closed; compile or load the model again.")
+    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+        return self._kept[0], feeds
 
-    def _place_arena(self) -> None:
-        """Point the calls at the arena where it is now, large enough for them."""
-        if self._arena.n_bytes < self.program.arena_bytes:
-            self._arena.resize(self.program.arena_bytes)
-        if self._arena.address != self._fixed.get(ARENA):
-            self._bound.point(ARENA, self._arena.address)
-            self._fixed[ARENA] = self._arena.address
-
-
-def open_image(image: Image, pool: Pool, library: Library) -> CompiledSession:
-    """A session on an image that nothing else runs; weights are packed here."""
-    weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
-    for name, packed in image.packed.items():
-        weights[name] = aligned_bytes(packed.n_bytes)
-        packed.fill(weights[name])
-    return CompiledSession(encode(image), weights, addresses(kernels(image), library), pool)
+    def _runners(self) -> Sequence[GraphRunner]:
+        return self._kept

@@ -5,12 +5,12 @@ combination of shapes it meets, and for each value of the inputs from which shap
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import prod
-from typing import TYPE_CHECKING, Literal, final, get_args
+from typing import Literal, final, get_args
 
 import numpy as np
 import psutil
@@ -27,31 +27,21 @@ from pliant.ir.bitwidths import PLANES
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.kernels.runtime.turns import Turns
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_bind import bind
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
+from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.buckets import Buckets
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.feeds import GivenFeeds, fed_arrays
-from pliant.run.graph.feeds_session import Answering
-from pliant.run.graph.graph_session import CompiledSession
+from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.padding import Padding
-from pliant.run.graph.ports import (
-    Feeds,
-    Shapes,
-    fixed,
-    shapes_of,
-    shown,
-    symbols,
-)
+from pliant.run.graph.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.packed_weights import SharedWeights
-
-if TYPE_CHECKING:
-    from pliant.run.graph.step_profile import Profile
+from pliant.settings import cache_folder
 
 Weights = Literal["fp32"] | int
 """`"fp32"`, or bits of the store's code, 1 to 6."""
@@ -96,59 +86,61 @@ class ModelOptions:
 
 
 @final
-class ModelSession(Answering):
+class OnnxSession(ArraySession):
     """Answers feeds with a model's outputs; threads may share it, and take turns.
 
-    The pool may be shared with other sessions and is left open. A model whose shapes are all known is
-    compiled at once unless `ahead` is off, others when a shape is first met; the least recently used image
-    goes when there are more than `options.images`, and the first time that one has to be compiled again, a
-    UserWarning says so. Weights are held once for all of them, and one arena, as
-    large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went by rule.
-    A forked child may use the session, on workers of its own.
+    A model whose shapes are all known is compiled at once unless `ahead` is off, others when a shape is first
+    met; the least recently used image goes when there are more than `options.images`, and the first time
+    that one has to be compiled again, a UserWarning says so. Weights are held once for all of them, and one
+    arena, as large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went
+    by rule. A forked child may use the session, on workers of its own.
 
     With buckets, the first answer of each is compared with that of the exact shape (run/graph/padding.py),
     whose image is not kept.
     """
 
     def __init__(
-        self, model: OnnxModel, pool: Pool, library: Library, options: ModelOptions, *, ahead: bool = True
+        self,
+        model: OnnxModel,
+        pool: Pool,
+        library: Library,
+        options: ModelOptions,
+        *,
+        name: str = "model",
+        ahead: bool = True,
+        dilation: float = 1.0,
     ) -> None:
+        _check_dims(model, options.dims)
+        inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))
+        super().__init__(name, inputs, outputs, pool, dilation)
         self._model = model
-        self._pool = pool
         self._library = library
         self._options = options
-        self._turns = Turns()
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._by_value: tuple[str, ...] = ()
         self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
         self.schedule: ScheduleReport | None = None
-        self._images: OrderedDict[_Key, CompiledSession] = OrderedDict()
+        self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
         self._size_limits: dict[str, int] = {}
         self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
         self._evictions = Evictions(self._most_images)
-        self._closed = False
-        _check_dims(model, options.dims)
-        self.inputs = tuple(fixed(port, options.dims) for port in model.inputs)
-        self.outputs = tuple(fixed(port, options.dims) for port in model.outputs)
         self._padding = Padding(options.buckets, self.inputs, self.outputs)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
-        return shown(f"ModelSession of {self._model.source}", self.inputs, self.outputs, state)
+        return shown(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
+
+    @cached_property
+    def identity(self) -> str:
+        """The content hash of the model's file and of those beside it, or of its bytes. Raises ModelError."""
+        self._model.check_same()
+        return self._model.identity(cache_folder())
 
     @property
-    def arena_bytes(self) -> int:
-        """What intermediate tensors take: as much as those of the largest image."""
-        return max((image.arena_bytes for image in self._images.values()), default=0)
-
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        arrays = self._as_run(feeds)
-        with self._turns.lock:
-            session = self._session(_shapes(arrays), arrays)
-            return session.profile({x: arrays[x] for x in session.program.inputs}, runs)
+    def weight_bytes(self) -> int:
+        return sum({id(a): a.nbytes for one in self._runners() for a in one.weights.values()}.values())
 
     def graph(self, feeds: GivenFeeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
@@ -168,6 +160,13 @@ class ModelSession(Answering):
             self._padding.clear()
             self._weights, self._arena = SharedWeights(), Arena()
 
+    def _runners(self) -> Sequence[GraphRunner]:
+        return tuple(self._images.values())
+
+    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+        fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+        return self._image(_shapes(fed), fed), fed
+
     def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> _Arrays:
         fit = self._padding.fit(shapes)
         if not fit.padded:
@@ -181,8 +180,7 @@ class ModelSession(Answering):
         return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
     def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
-        session = self._session(_shapes(feeds), feeds)
-        return session.answer({x: feeds[x] for x in session.program.inputs}, out)
+        return self._image(_shapes(feeds), feeds).walk(feeds, out)
 
     def _again(self, feeds: Feeds, held: Feeds) -> _Arrays:
         """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
@@ -191,20 +189,18 @@ class ModelSession(Answering):
     def _once(self, feeds: Feeds) -> _Arrays:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
         known = self._images.get(self._key(_shapes(feeds), feeds))
-        session = known or self._compile(_shapes(feeds), feeds)
-        results = session.answer({x: feeds[x] for x in session.program.inputs}, None)
+        image = known or self._compile(_shapes(feeds), feeds)
+        results = image.walk(feeds, None)
         if known is None:
             self._trim()
         return results
 
-    def _session(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
-        """The image for these shapes, compiled now if they are new; raises InputError once closed."""
-        if self._closed:
-            raise InputError("this session is closed; compile the model again.")
+    def _image(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
+        """The image for these shapes, compiled now if they are new."""
         known = self._images.get(self._key(shapes, feeds))
-        session = known or self._compile(shapes, feeds)
+        image = known or self._compile(shapes, feeds)
         key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
-        self._images[key] = session
+        self._images[key] = image
         self._images.move_to_end(key)
         if len(self._images) > self._most_images:
             evicted, _ = self._images.popitem(last=False)
@@ -212,7 +208,7 @@ class ModelSession(Answering):
             self._trim()
         if known is None:
             self._evictions.warn(key, self._model.source)
-        return session
+        return image
 
     def _trim(self) -> None:
         """Let go of what no image that is kept needs."""
@@ -222,14 +218,14 @@ class ModelSession(Answering):
     def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
 
-    def _compile(self, shapes: Shapes, feeds: Feeds) -> CompiledSession:
+    def _compile(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
         self._model.check_same()
         graph = self._bound(shapes, feeds)
         image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
         _check_memory(image, self._model.source)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, graph.constants)
-        return CompiledSession(encode(image), weights, at, self._pool, self._arena)
+        return GraphRunner(encode(image), weights, at, self._pool, self._arena, self.schedule)
 
     def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
         """The graph for these shapes, after all passes."""
@@ -273,7 +269,7 @@ class ModelSession(Answering):
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
         with suppress(ValueNeeded):  # known when it is fed
-            self._session(shapes, {})
+            self._image(shapes, {})
 
 
 def _shapes(feeds: Feeds) -> Shapes:

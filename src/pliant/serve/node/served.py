@@ -1,12 +1,11 @@
 """The models a node can answer with by itself, opened by what a user calls them."""
 
-from math import prod
 from typing import ClassVar, Literal, NoReturn, final
 
 import numpy as np
 
-from pliant.api.compile_onnx import compile as compile_onnx
-from pliant.api.load_compiled import load, shared_pool
+from pliant.api.compile_onnx import open_graph
+from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
     CheckpointModel,
     CompiledProgram,
@@ -26,14 +25,12 @@ from pliant.ir.times.time_curve import TimeCurve
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel.plan_options import Depths, PlanOptions
 from pliant.quantities import parse_bytes
-from pliant.run.graph.feeds_session import Answering
 from pliant.run.graph.recurrent_session import RecurrentModel
 from pliant.run.session import Session
 from pliant.run.submodel.session import Session as Elastic
 from pliant.run.submodel.session import SessionOptions
 from pliant.run.text_feeds import Tensors, as_bytes, text_of
 from pliant.serve.node.elastic_endpoint import ElasticSession
-from pliant.serve.protocol.oip_tensors import numpy_dtype
 from pliant.settings import thread_count
 
 
@@ -150,44 +147,6 @@ class RecurrentText(Converted):
         self._model.close()
 
 
-@final
-class ArrayModel(Converted):
-    """A compiled ONNX model. Its length is the product of the first input's open dimensions, 1 without."""
-
-    platform = "pliant_compiled"
-    degree: ClassVar[Literal[1, 2]] = 2
-
-    def __init__(
-        self, name: str, identity: str, session: Answering, dilation: float = 1.0, max_length: int = 4096
-    ) -> None:
-        super().__init__(dilation)
-        self.name, self._session, self.identity = name, session, identity
-        self.max_length, self.inputs, self.outputs = max_length, session.inputs, session.outputs
-        first = session.inputs[0]
-        self._open = [i for i, dim in enumerate(first.dims or ()) if not isinstance(dim, int)]
-        self._first = first.name
-
-    def request(self, feeds: Tensors) -> Request:
-        shape = feeds[self._first].shape
-        return Request(prod(shape[i] for i in self._open), tensors=feeds)
-
-    def _answer(self, request: Request) -> Tensors:
-        answers = self._session.run(request.tensors)
-        return {name: np.asarray(array) for name, array in answers.items()}
-
-    def sample(self, length: int) -> dict[str, np.ndarray]:
-        dims = {port.name: port.dims or () for port in self.inputs}
-        shapes = {x: [d if isinstance(d, int) else 1 for d in ds] for x, ds in dims.items()}
-        for port in self.inputs:
-            open_axes = [i for i, d in enumerate(dims[port.name]) if not isinstance(d, int)]
-            if open_axes:
-                shapes[port.name][open_axes[-1]] = max(1, length)
-        return {p.name: np.ones(shapes[p.name], numpy_dtype(p.dtype)) for p in self.inputs}
-
-    def close(self) -> None:
-        self._session.close()
-
-
 def open_served(
     source: str,
     *,
@@ -207,10 +166,9 @@ def open_served(
             recurrent = RecurrentModel(model.source, *shared_pool(threads))
             return RecurrentText(model.name, recurrent, dilation)
         case OnnxGraph():
-            compiled = compile_onnx(model.content, threads=threads)
-            return ArrayModel(model.name, model.identity, compiled, dilation)
+            return open_graph(model, threads=threads, dilation=dilation)
         case CompiledProgram():
-            return ArrayModel(model.name, model.identity, load(model.path, threads=threads), dilation)
+            return open_compiled(model.name, model.path, threads, dilation)
         case StoreModel() | CheckpointModel():
             options = SessionOptions(
                 WHOLE_S,

@@ -9,8 +9,8 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX2_VNNI, AVX512, AVX512_VNNI, X86_64, Isa, portable
-from pliant.run.graph.graph_session import open_image
-from pliant.run.graph.onnx_session import ModelOptions, ModelSession
+from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.rules.running import expected, machine, run_node
 
@@ -138,7 +138,7 @@ def test_dynamic_products_of_bytes_are_those_of_int16(isa: Isa, cache: Path) -> 
         found = []
         for name in names:
             feeds = feeds_of(name)
-            model = ModelSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
+            model = OnnxSession(model_of(name), pool, library, ModelOptions({}), ahead=False)
             found.append(open_image(make_image(model.graph(feeds), Target(row, 2)), pool, library).run(feeds))
         results.append(found)
     for right, result in zip(*results, strict=True):

@@ -1,0 +1,147 @@
+"""What a session on a graph runs, for the shapes it has met: it prints as a page."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+from pliant.ir.table_text import table_lines
+from pliant.quantities import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from pliant.run.graph.graph_runner import GraphRunner
+    from pliant.run.graph.schedule_graph import ScheduleReport
+
+_COLUMNS = ("kernel calls", "operator", "GFLOP", "bytes read and written")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCalls:
+    """All kernel calls of one operator, fused ones under the first: what they compute, read and write."""
+
+    op: str
+    n_calls: int
+    flops: int
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlan:
+    """One native call: the kernel calls for inputs of these shapes, longest traffic first.
+
+    `predicted_s` and `default_s` sum measured kernels, of the layouts chosen and of default ones, where
+    `schedule` was chosen by times; `measured_s` is a whole run's median, where the session was profiled.
+    """
+
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    operators: tuple[OperatorCalls, ...]
+    arena_bytes: int
+    schedule: "ScheduleReport | None" = None
+    measured_s: float | None = None
+
+    @property
+    def n_calls(self) -> int:
+        return sum(operator.n_calls for operator in self.operators)
+
+    @property
+    def predicted_s(self) -> float | None:
+        return self.schedule.predicted_s or None if self.schedule is not None else None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ArrayPlan:
+    """The images that a session keeps, the latest last, with their shared memory.
+
+    `arena_bytes` holds the intermediate tensors of whichever image runs; weights are held once for all.
+    """
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    n_threads: int
+    weight_bytes: int
+    arena_bytes: int
+    images: tuple[ImagePlan, ...]
+
+    def __str__(self) -> str:
+        """The plan as a page: ports, memory, and for each image shapes, layouts, times and operators."""
+        lines = list(_summary(self))
+        for image in self.images:
+            lines += ["", *_image_lines(image), *table_lines((_COLUMNS, *_rows(image)), left=1)]
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        shapes = "; ".join(_shapes(image.inputs) for image in self.images)
+        return f"<ArrayPlan of {self.name}: {len(self.images)} images{f' ({shapes})' if shapes else ''}>"
+
+    def _repr_html_(self) -> str:
+        """The page for a notebook."""
+        parts = [f"<p>{'<br>'.join(map(escape, _summary(self)))}</p>"]
+        for image in self.images:
+            head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
+            rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in _rows(image))
+            body = "".join(f"<tr>{row}</tr>" for row in rows)
+            parts.append(f"<p>{'<br>'.join(map(escape, _image_lines(image)))}</p>")
+            parts.append(f"<table><tr>{head}</tr>{body}</table>")
+        return f"<div>{''.join(parts)}</div>"
+
+
+def image_plan(runner: "GraphRunner") -> ImagePlan:
+    """What a runner runs."""
+    program = runner.program
+    n_calls, flops, n_bytes = Counter[str](), Counter[str](), Counter[str]()
+    for row in program.rows:
+        op = row.op or row.kernel
+        n_calls[op] += 1
+        flops[op] += row.flops
+        n_bytes[op] += row.n_bytes
+    operators = (OperatorCalls(op, n, flops[op], n_bytes[op]) for op, n in n_calls.items())
+    return ImagePlan(
+        program.inputs,
+        program.outputs,
+        tuple(sorted(operators, key=lambda o: (-o.n_bytes, o.op))),
+        program.arena_bytes,
+        runner.schedule,
+        runner.measured_s,
+    )
+
+
+def _summary(plan: ArrayPlan) -> Iterator[str]:
+    sides = (", ".join(f"{port.name}: {port}" for port in side) for side in (plan.inputs, plan.outputs))
+    yield f"model: {plan.name}, threads: {plan.n_threads}"
+    yield f"  {' -> '.join(sides)}"
+    yield f"memory: weights {format_bytes(plan.weight_bytes)}, arena {format_bytes(plan.arena_bytes)}"
+    if not plan.images:
+        yield "no shapes are compiled yet: the first input compiles its own, or explain(length) does."
+
+
+def _image_lines(image: ImagePlan) -> Iterator[str]:
+    yield f"{_shapes(image.inputs)} -> {_shapes(image.outputs)}"
+    arena = format_bytes(image.arena_bytes)
+    measured = "" if image.measured_s is None else f", {format_seconds(image.measured_s)} measured"
+    yield f"  {image.n_calls} kernel calls in one native call, arena {arena}{measured}"
+    chosen = image.schedule
+    if chosen is None:
+        return
+    times = ""
+    if chosen.predicted_s:
+        by_default = format_seconds(chosen.default_s)
+        times = f"; {format_seconds(chosen.predicted_s)} predicted, {by_default} in default layouts"
+    yield (
+        f"  layouts ({chosen.kind}): {chosen.turned} of {chosen.edges} tensors not in their default, "
+        f"{chosen.reorders} reorders{times}"
+    )
+
+
+def _rows(image: ImagePlan) -> Iterator[Sequence[str]]:
+    for operator in image.operators:
+        gflop = f"{operator.flops / 1e9:.3g}" if operator.flops else ""
+        yield str(operator.n_calls), operator.op, gflop, format_bytes(operator.n_bytes)
+
+
+def _shapes(tensors: Mapping[str, TensorType]) -> str:
+    return ", ".join(f"{name}: {type_}" for name, type_ in tensors.items())

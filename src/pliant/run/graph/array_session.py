@@ -1,0 +1,172 @@
+"""What sessions on graphs share: arrays by name in and out, whatever the model is."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pliant.errors import InputError
+from pliant.ir.endpoint import Request
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+from pliant.ir.reply import Reply
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.kernels.runtime.turns import Turns
+from pliant.run.graph.array_plan import ArrayPlan, image_plan
+from pliant.run.graph.feeds import GivenFeeds, fed_arrays
+from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.ports import Feeds, Shapes, shapes_of, shown, symbols
+from pliant.run.session import Session
+
+if TYPE_CHECKING:
+    from pliant.run.graph.step_profile import Profile
+
+_MOST_ITEMS = 4096
+
+
+class ArraySession(Session[None]):
+    """A session that answers arrays by name; threads take turns.
+
+    An input's length is the product of the open dimensions of the model's first input, 1 where it has none.
+    The pool may be shared with other sessions and is left open.
+    """
+
+    platform = "pliant_compiled"
+    max_length = _MOST_ITEMS
+
+    def __init__(
+        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: Pool, dilation: float
+    ) -> None:
+        super().__init__(dilation)
+        self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
+        self._pool, self._turns, self._closed = pool, Turns(), False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
+        return shown(f"{type(self).__name__} of {self.name}", self.inputs, self.outputs, state)
+
+    def __call__(self, value: Any, /) -> Reply[None]:
+        """The reply of a model with one input; `value` is what `run` takes as a feed.
+
+        `reply.output` is the array of a model with one output, `reply.outputs` has all by name. Raises
+        InputError as `run` does, and for a model with several inputs.
+        """
+        if len(self.inputs) != 1:
+            names = [port.name for port in self.inputs]
+            raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
+        start_s = time.perf_counter()
+        arrays = fed_arrays(self.inputs, {self.inputs[0].name: value})
+        outputs = self._run(arrays, None)
+        return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Of the weights held, as kernels read them; those of a loaded model are mapped."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """What intermediate tensors take: as much as those of the largest image."""
+        return max((runner.arena_bytes for runner in self._runners()), default=0)
+
+    @property
+    def plan(self) -> ArrayPlan:
+        """What runs for the shapes compiled so far; it prints as a page."""
+        with self._turns.lock:
+            return self._plan(self._runners())
+
+    def explain(self, length: int) -> ArrayPlan:
+        """What runs for `sample(length)`, which is compiled now where it was not yet.
+
+        Raises InputError and GraphError as `run` does.
+        """
+        feeds = fed_arrays(self.inputs, self.sample(length))
+        shapes_of(self.inputs, feeds)
+        with self._turns.lock:
+            self._check_open()
+            runner, _ = self._runner(feeds)
+            return self._plan((runner,))
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes_of(self.inputs, arrays)
+        with self._turns.lock:
+            self._check_open()
+            runner, fed = self._runner(arrays)
+            return runner.profile(fed, runs)
+
+    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+        """The request of one array for each input. Raises InputError for arrays that do not fit."""
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes_of(self.inputs, arrays)
+        return Request(self._length(arrays), tensors=arrays)
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        """Ones; the last open dimension of each input is `length`, and equal names have equal sizes."""
+        sizes: dict[str, int] = {}
+        for port in self.inputs:
+            last = [s for s in symbols(port) if s is not None][-1:]
+            sizes |= dict.fromkeys(last, max(1, length))
+        return {
+            port.name: np.ones(
+                [d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port)],
+                TensorType(port.dtype, ()).numpy,
+            )
+            for port in self.inputs
+        }
+
+    @abstractmethod
+    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
+        """Outputs for feeds that fit the inputs, while no other thread runs."""
+
+    @abstractmethod
+    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+        """What runs feeds that fit the inputs, and these as it takes them."""
+
+    @abstractmethod
+    def _runners(self) -> Sequence[GraphRunner]:
+        """All that there are now, the latest last."""
+
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        arrays = fed_arrays(self.inputs, feeds)
+        shapes = shapes_of(self.inputs, arrays)
+        with self._turns.lock:
+            self._check_open()
+            return self._answer(arrays, out, shapes)
+
+    def _reply(self, request: Request) -> Reply[None]:
+        return Reply(self._run(request.tensors, None), self.name, 0.0, None, request.length)
+
+    def _plan(self, runners: Sequence[GraphRunner]) -> ArrayPlan:
+        images = tuple(map(image_plan, runners))
+        return ArrayPlan(
+            self.name,
+            self.inputs,
+            self.outputs,
+            self._pool.n_threads,
+            self.weight_bytes,
+            self.arena_bytes,
+            images,
+        )
+
+    def _length(self, arrays: Feeds) -> int:
+        if not self.inputs:
+            return 1
+        first = self.inputs[0]
+        shape = arrays[first.name].shape
+        return prod(shape[i] for i, (_, d) in enumerate(_dims(first)) if not isinstance(d, int))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InputError("this session is closed; compile or load the model again.")
+
+
+def _dims(port: Port) -> Sequence[tuple[str | None, int | str | None]]:
+    """(symbol, dimension) of each axis."""
+    return list(zip(symbols(port), port.dims or (), strict=True))
