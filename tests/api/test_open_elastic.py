@@ -1,5 +1,6 @@
 """`pliant.open` and what stands behind it."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,8 +12,11 @@ import pliant
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve, shipped_models
 from pliant.errors import BudgetError, InputError, ModelError
+from pliant.ir.device import DeviceProfile
 from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.profile.measure_device import ProfileProgress
 from pliant.run.process_memory import MemoryBudget
+from tests.run.conftest import paper_profile
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +66,32 @@ def test_a_directory_is_packed_and_profiled_once(model: Path, cache: Path, tmp_p
     assert told == []
     assert len(list((tmp_path / "stores").iterdir())) == 1
     assert len(list((tmp_path / "profiles").iterdir())) == 1
+
+
+def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten seconds at a start that had none yesterday need a reason. The measuring itself is a stand-in."""
+    measured = paper_profile((2, 4))
+
+    def measure(*_: object, on_progress: Callable[[ProfileProgress], None], **__: object) -> DeviceProfile:
+        on_progress(ProfileProgress(1, 1))
+        return measured
+
+    monkeypatch.setattr(api, "measure_device", measure)
+    told: list[str] = []
+
+    def profile() -> DeviceProfile:
+        return api.profile_of(store, tmp_path, 1, on_progress=lambda what, done, total: told.append(what))
+
+    with api.packed_store(resolve(model), cache) as store:
+        assert profile() == measured
+        (kept,) = (tmp_path / "profiles").iterdir()
+        kept.write_text(json.dumps(json.loads(kept.read_text()) | {"version": 99}))
+        assert profile() == profile() == measured
+    first, again = told
+    assert first == "profiling this device"
+    assert "it has format 99" in again
 
 
 def test_a_model_that_changed_is_packed_again(

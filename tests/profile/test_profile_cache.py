@@ -1,12 +1,19 @@
 """Profiles on disk."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, ShardRead, Timing
-from pliant.profile.profile_cache import load_profile, profile_path, save_profile
+from pliant.profile.profile_cache import (
+    VERSION,
+    load_profile,
+    profile_path,
+    save_profile,
+    why_unread,
+)
 
 T = Timing(1e-3, 2e-3)
 PROFILE = DeviceProfile(
@@ -28,6 +35,7 @@ def test_a_damaged_file_is_no_profile(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "profile.json"
     path.write_bytes(text)
     assert load_profile(path) is None
+    assert "damaged" in (why_unread(path) or "")
 
 
 def test_a_value_that_cannot_be_is_no_profile(tmp_path: Path) -> None:
@@ -35,6 +43,31 @@ def test_a_value_that_cannot_be_is_no_profile(tmp_path: Path) -> None:
     path = save_profile(tmp_path / "p.json", PROFILE)
     path.write_bytes(path.read_bytes().replace(b"1000000000.0", b"-1000000000.0"))
     assert load_profile(path) is None
+
+
+def test_a_file_of_another_format_is_measured_again_and_says_so(tmp_path: Path) -> None:
+    """Its numbers may mean something else: a plan made from them would be wrong without a word."""
+    path = save_profile(tmp_path / "p.json", PROFILE)
+    kept = json.loads(path.read_text())
+    assert kept["version"] == VERSION
+    path.write_text(json.dumps(kept | {"version": VERSION + 1}))
+    assert load_profile(path) is None
+    assert why_unread(path) == f"it has format {VERSION + 1}, and this version of pliant reads {VERSION}"
+
+
+def test_a_file_without_a_version_is_of_the_first_format(tmp_path: Path) -> None:
+    """Profiles were kept before their files held a version; nothing else has changed in them since."""
+    path = save_profile(tmp_path / "p.json", PROFILE)
+    kept = json.loads(path.read_text())
+    del kept["version"]
+    path.write_text(json.dumps(kept))
+    assert load_profile(path) == PROFILE
+    assert why_unread(path) is None
+
+
+def test_where_no_profile_was_kept_there_is_nothing_to_say(tmp_path: Path) -> None:
+    """The first start of a device is no fault."""
+    assert why_unread(tmp_path / "p.json") is None
 
 
 def test_another_device_has_another_file(tmp_path: Path) -> None:

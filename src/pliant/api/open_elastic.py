@@ -25,7 +25,7 @@ from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.profile.machine import cpu_model
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
-from pliant.profile.profile_cache import load_profile, profile_path, save_profile
+from pliant.profile.profile_cache import load_profile, profile_path, save_profile, why_unread
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.planning import planner_of
@@ -200,16 +200,17 @@ def profile_of(
 ) -> DeviceProfile:
     """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
 
-    With `measuring` it is measured in any case.
+    With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
     """
     path = profile_path(cache, cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store))
     kept = None if measuring else load_profile(path)
     if kept is not None:
         return kept
-    how = measuring or Measuring()
+    how, why = measuring or Measuring(), None if measuring else why_unread(path)
+    what = "profiling this device" + (f": the kept profile is not used, {why}" if why else "")
 
     def on_measure(progress: ProfileProgress) -> None:
-        on_progress("profiling this device", progress.done, progress.total)
+        on_progress(what, progress.done, progress.total)
 
     with Engine(store, n_threads=n_threads, cache=cache, compute=compute) as engine:
         profile = measure_device(

@@ -11,6 +11,13 @@ import msgspec
 from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile
 
+VERSION = 1
+"""Of the format of the files. It rises when a number in them changes its meaning."""
+
+
+class _Header(msgspec.Struct):
+    version: int = VERSION  # files written before it was kept are of format 1
+
 
 def profile_path(cache: Path, cpu: str, n_threads: int, subject: str, io_method: str) -> Path:
     """Where the profile of this device and model shape lies; another version of pliant has another."""
@@ -19,11 +26,35 @@ def profile_path(cache: Path, cpu: str, n_threads: int, subject: str, io_method:
 
 
 def load_profile(path: Path) -> DeviceProfile | None:
-    """The profile at `path`; None when there is none, or it is damaged: then it is to be measured again."""
+    """The profile at `path`; None when there is none that can be read: then it is to be measured again."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=DeviceProfile)
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError, ProfileError):
+        return _read(path)
+    except (OSError, ProfileError):
         return None
+
+
+def why_unread(path: Path) -> str | None:
+    """Why `load_profile` does not take the file at `path`; None where it does, and where there is no file."""
+    try:
+        _read(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+    except ProfileError as error:
+        return str(error)
+    return None
+
+
+def _read(path: Path) -> DeviceProfile:
+    data = path.read_bytes()
+    try:
+        version = msgspec.json.decode(data, type=_Header).version
+        if version != VERSION:
+            raise ProfileError(f"it has format {version}, and this version of pliant reads {VERSION}")
+        return msgspec.json.decode(data, type=DeviceProfile)
+    except (UnicodeDecodeError, msgspec.DecodeError) as error:
+        raise ProfileError(f"it is damaged ({error})") from error
 
 
 def save_profile(path: Path, profile: DeviceProfile) -> Path:
@@ -46,5 +77,6 @@ def save_profile(path: Path, profile: DeviceProfile) -> Path:
 
 
 def profile_json(profile: DeviceProfile) -> bytes:
-    """`profile` as indented JSON, one line feed at its end."""
-    return msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n"
+    """`profile` and the version of its format as indented JSON, one line feed at its end."""
+    content = {"version": VERSION, **msgspec.to_builtins(profile)}
+    return msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n"
