@@ -13,6 +13,7 @@ import pliant
 from pliant.api.resolve import resolve
 from pliant.cli.app import app
 from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
+from pliant.route.node_messages import ROUTE_HEADER
 from pliant.serve.node.served import open_served
 from tests.models.onnx_models import external
 from tests.serve.models import Upper
@@ -88,9 +89,28 @@ def test_a_request_meant_for_another_model_is_refused_before_it_runs() -> None:
     served = Upper()
     with running(served) as node:
         for headers, status in (({}, 200), ({MODEL_HEADER: "upper"}, 200), ({MODEL_HEADER: "other"}, 409)):
-            assert node.post("x", headers=route(sender="below") | headers).status_code == status
-            assert node.post("x", headers=route(sender="below") | headers).headers[MODEL_HEADER] == "upper"
-        assert len(served.answered) == 4
+            answer = node.post("x", headers=route(sender="below") | headers)
+            assert answer.status_code == status
+            assert answer.headers[MODEL_HEADER] == "upper"
+        assert len(served.answered) == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (route(sender="below") | {MODEL_HEADER: "other"}, 409),
+        ({ROUTE_HEADER: "{"}, 400),
+        ({"Pliant-Request": ""}, 400),
+        ({"Inference-Header-Content-Length": "none"}, 400),
+    ],
+)
+def test_a_refusal_names_the_node_that_refuses(headers: dict[str, str], status: int) -> None:
+    """Where a request passes several nodes, the operator has to know which one said no."""
+    with running(Upper(), name="here") as node:
+        answer = node.post("x", headers=headers)
+        assert (answer.status_code, answer.headers.get(NODE_HEADER)) == (status, "here")
+        ping = httpx.get(f"{node.url}/v2/pliant/curve?model=other", timeout=PATIENCE_S)
+        assert (ping.status_code, ping.headers.get(NODE_HEADER)) == (404, "here")
 
 
 def test_pings_tell_model_version_and_protocol() -> None:

@@ -70,6 +70,43 @@ def test_fixed_dimensions_do_not_count_as_length(decoders: Mock) -> None:
     assert decoders.call_count == 1
 
 
+IMAGE = Port("image", "float32", (None, 3, 512, 512))
+"""Of three times as many numbers as are read as JSON."""
+
+
+@pytest.mark.parametrize(
+    "port",
+    [IMAGE, Port("words", "bytes", (None, Limits().n_elements + 1)), Port("any", "int64", None)],
+    ids=["numbers", "texts", "any shape"],
+)
+def test_an_input_of_legal_length_and_large_fixed_dimensions_is_not_decoded(
+    decoders: Mock, port: Port
+) -> None:
+    """A million numbers as JSON stopped the event loop for 0.2 s, from a client that is allowed to ask."""
+    shape = [1, *(port.dims or (None, Limits().n_elements + 1))[1:]]
+    body = json.dumps({"inputs": [tensor(port, shape, [])]}).encode()
+    with pytest.raises(InputError, match=r"at most 262144 are read\. Send numbers as binary tensors"):
+        read_request(body, None, model(port), max_length=100)
+    assert decoders.call_count == 0
+
+
+def test_inputs_are_bounded_together(decoders: Mock) -> None:
+    """A request may bring 64 of them."""
+    ports = [Port(name, "float32", (1, 150_000)) for name in "ab"]
+    body = json.dumps({"inputs": [tensor(port, (1, 150_000), []) for port in ports]}).encode()
+    with pytest.raises(InputError, match=r"up to 'b'.* 300000 elements"):
+        read_request(body, None, model(*ports), max_length=100)
+
+
+def test_a_large_input_is_read_in_binary(decoders: Mock) -> None:
+    """Its bytes become an array at once, whatever their number."""
+    n_bytes = 4 * prod((1, 3, 512, 512))
+    given = {"name": "image", "shape": [1, 3, 512, 512], "datatype": "FP32"}
+    head = json.dumps({"inputs": [given | {"parameters": {"binary_data_size": n_bytes}}]}).encode()
+    read_request(head + bytes(n_bytes), len(head), model(IMAGE), max_length=100)
+    assert decoders.call_count == 1
+
+
 INPUT = '{"name":"x","shape":[2],"datatype":"BYTES","data":["a","b"]}'
 
 

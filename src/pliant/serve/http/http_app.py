@@ -73,7 +73,7 @@ def make_app(
             Route(f"{base}/infer", paths.infer, methods=["POST"]),
         ]
     handlers: Any = {
-        PliantError: _failed,
+        PliantError: paths.failed,
         HTTPException: _http,
         ClientDisconnect: _gone,
         Exception: _broken,
@@ -188,12 +188,12 @@ class _Paths:
                 answer = await node.infer(call)
                 _check_size(answer.body, node.limits)
             except PliantError as error:
-                response, answering = await _failed(request, error), node.name
+                response = await self.failed(request, error)
             else:
-                response, answering = _answered(answer.body), answer.node
+                response = _answered(answer.body)
+                response.headers[NODE_HEADER] = answer.node
                 here_s = node.clock() - start_s  # what was kept was answered before
                 spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
-        response.headers[NODE_HEADER] = answering
         if route is not None:
             protocol = read_identity(request.headers).protocol
             response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent, protocol)
@@ -223,6 +223,19 @@ class _Paths:
         if len(request.query_params.multi_items()) > 1 or not is_number or int(text) > most:
             raise InputError(f"a length of {text[:40]!r} is none up to {most}; ask {EXPLAIN_PATH}?length=40.")
         return _json(self._node.explain(int(text)))
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """The status and reason of a PliantError, and the name of this node, which says so."""
+        status, headers = 500, {NODE_HEADER: self._node.name}
+        if isinstance(error, InputError | RouteError):
+            status = 400
+        if isinstance(error, NodeError):
+            status = error.status
+            if error.retry_after_s is not None:
+                headers["retry-after"] = str(error.retry_after_s)
+            if status in (408, 413):
+                headers["connection"] = "close"  # the rest of the body is not waited for
+        return _error(status, str(error), headers)
 
     def _route(self, request: Request) -> RouteMessage | None:
         """What another node says about itself; it is one that may be told of changes from then on."""
@@ -271,19 +284,6 @@ def _answered(answer: Body) -> Response:
         return Response(answer.content, media_type=JSON)
     headers = {HEADER_LENGTH: str(answer.header_bytes)}
     return Response(answer.content, media_type=BINARY, headers=headers)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    status, headers = 500, {}
-    if isinstance(error, InputError | RouteError):
-        status = 400
-    if isinstance(error, NodeError):
-        status = error.status
-        if error.retry_after_s is not None:
-            headers["retry-after"] = str(error.retry_after_s)
-        if status in (408, 413):
-            headers["connection"] = "close"  # the rest of the body is not waited for
-    return _error(status, str(error), headers)
 
 
 async def _http(request: Request, error: Exception) -> Response:

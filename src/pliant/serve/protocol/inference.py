@@ -165,9 +165,13 @@ def read_request(
     _check_names(inputs, model)
     ports = {port.name: port for port in model.inputs}
     tensors: dict[str, np.ndarray] = {}
+    n_decoded = 0
     for given in inputs:
         payload, tail = _payload(given, tail)
         _check_shape(ports[given.name], given, limits, max_length)
+        if payload is None or given.datatype == "BYTES":  # decoded one element at a time
+            n_decoded += prod(given.shape)
+            _check_elements(given, n_decoded, limits)
         tensors[given.name] = _tensor(ports[given.name], given, payload)
     if len(tail):
         raise InputError(f"{len(tail)} bytes follow the last binary tensor; say whose they are.")
@@ -313,6 +317,16 @@ def _check_shape(port: Port, given: _Given, limits: Limits, max_length: int | No
     length = prod(n for n, dim in zip(shape, port.dims or (), strict=False) if not isinstance(dim, int))
     if max_length is not None and length > max_length:
         raise InputError(f"the input has length {length} in {port.name!r}; at most {max_length} is read.")
+
+
+def _check_elements(given: _Given, n_decoded: int, limits: Limits) -> None:
+    """Fixed dimensions are no length, and may be large."""
+    if n_decoded > limits.n_elements:
+        raise InputError(
+            f"up to {given.name!r}, {given.datatype}{list(given.shape)}, the inputs have {n_decoded} "
+            f"elements as JSON or BYTES; at most {limits.n_elements} are read. Send numbers as binary "
+            "tensors (`binary_data_size`), or a smaller batch."
+        )
 
 
 def _tensor(port: Port, given: _Given, payload: memoryview | None) -> np.ndarray:
