@@ -4,10 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pliant.api import open_elastic as api
 from pliant.api.resolve import resolve
 from pliant.cli.shared.verb_options import SessionArguments
-from pliant.plan.submodel.plan_options import PAPER
+from pliant.plan.submodel.plan_options import OURS, PAPER
 from pliant.store.read import open_store
 from tests.cli.conftest import Cli
 
@@ -18,6 +20,35 @@ def test_the_option_sets_everything_that_the_paper_does() -> None:
     assert options.plan == options.planning == PAPER
     assert (PAPER.choose, PAPER.slack, PAPER.uses_lead, PAPER.depths) == ("size", "none", False, "any")
     assert SessionArguments("sst2", "20ms", paper=True).quantizer == "equal-population"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--choose", "accuracy"), "--choose accuracy contradicts --paper, which plans with --choose size"),
+        (("--depths", "trained"), "--depths trained contradicts --paper, which plans with --depths any"),
+        (("--io-reserve", "2"), "--io-reserve 2.0 contradicts --paper, which plans without it"),
+        (("--anytime",), "--anytime contradicts --paper, which plans with --no-anytime"),
+        (("--adapt",), "--adapt contradicts --paper, which plans with --no-adapt"),
+    ],
+)
+def test_an_option_that_contradicts_the_paper_is_refused(
+    cli: Cli, model: Path, words: tuple[str, ...], said: str
+) -> None:
+    """It was dropped without a word, and the figures were those of another system than asked for."""
+    failed = cli("plan", model, "--latency", "60s", "--paper", *words)
+    assert failed.exit_code == 1
+    assert f"pliant: {said}: leave one out." in " ".join(failed.output.split())
+
+
+def test_an_option_that_says_what_the_paper_does_is_taken() -> None:
+    """To write it out is no contradiction; without `--paper` the defaults are ours."""
+    arguments = SessionArguments(
+        "sst2", "20ms", paper=True, choose="size", depths="any", anytime=False, adapt=False
+    )
+    assert arguments.options == SessionArguments("sst2", "20ms", paper=True).options
+    ours = SessionArguments("sst2", "20ms").options
+    assert (ours.plan, ours.is_anytime, ours.adapts) == (OURS, True, True)
 
 
 def test_the_papers_system_plans_runs_and_is_evaluated(

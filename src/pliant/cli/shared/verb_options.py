@@ -12,7 +12,7 @@ from pliant.api.open_elastic import Baseline, Compute, OnProgress
 from pliant.api.resolve import shipped_models
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
-from pliant.plan.submodel.plan_options import PAPER, Choice, Depths, PlanOptions
+from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.submodel.planning import MARGIN
 from pliant.run.submodel.session import Session, SessionOptions
@@ -40,19 +40,21 @@ Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix product
 System = Annotated[
     Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
 ]
-LayersLeft = Annotated[
-    Depths,
-    typer.Option(
-        help="Leave layers out only where the model was trained for it or its accuracy measured, or of any "
-        "model, at whatever that costs in accuracy."
-    ),
-]
+_LAYERS_LEFT = (
+    "Leave layers out only where the model was trained for it or its accuracy measured, or of any model, at "
+    "whatever that costs in accuracy."
+)
+LayersLeft = Annotated[Depths, typer.Option(help=_LAYERS_LEFT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionArguments:
-    """The options that `run`, `plan` and `eval` share, as the command line gives them."""
+    """The options that `run`, `plan` and `eval` share, as the command line gives them.
+
+    None stands for the default of an option that `--paper` sets otherwise. Raises InputError where one of
+    them contradicts it.
+    """
 
     source: Source
     latency: Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
@@ -69,12 +71,18 @@ class SessionArguments:
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
     ] = False
-    anytime: Annotated[bool, typer.Option(help="Do without refinements that are late.")] = True
+    anytime: Annotated[
+        bool | None, typer.Option(help="Do without refinements that are late.", show_default="anytime")
+    ] = None
     compute: Precise = "fp32"
     choose: Annotated[
-        Choice, typer.Option(help="Run the most accurate submodel, where that was measured, or the largest.")
-    ] = "accuracy"
-    depths: LayersLeft = "trained"
+        Choice | None,
+        typer.Option(
+            help="Run the most accurate submodel, where that was measured, or the largest.",
+            show_default=OURS.choose,
+        ),
+    ] = None
+    depths: Annotated[Depths | None, typer.Option(help=_LAYERS_LEFT, show_default=OURS.depths)] = None
     io_reserve: Annotated[
         float | None,
         typer.Option(
@@ -84,8 +92,11 @@ class SessionArguments:
         ),
     ] = None
     adapt: Annotated[
-        bool, typer.Option(help="Plan for compute and reads as the latest answers took them.")
-    ] = True
+        bool | None,
+        typer.Option(
+            help="Plan for compute and reads as the latest answers took them.", show_default="adapt"
+        ),
+    ] = None
     paper: Annotated[
         bool,
         typer.Option(
@@ -99,6 +110,19 @@ class SessionArguments:
     ] = 1.0
     dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
 
+    def __post_init__(self) -> None:
+        if not self.paper:
+            return
+        paper = {"choose": PAPER.choose, "depths": PAPER.depths, "io-reserve": PAPER.io_reserve,
+                 "anytime": PAPER.is_anytime, "adapt": False}  # fmt: skip
+        for name, value in paper.items():
+            given = getattr(self, name.replace("-", "_"))
+            if given is not None and given != value:
+                its_own = "without it" if value is None else f"with {_option(name, value)}"
+                raise InputError(
+                    f"{_option(name, given)} contradicts --paper, which plans {its_own}: leave one out."
+                )
+
     @property
     def dilation(self) -> Dilation:
         return Dilation(self.dilate_compute, self.dilate_io)
@@ -111,10 +135,10 @@ class SessionArguments:
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
             n_threads=thread_count(self.threads),
-            is_anytime=self.anytime and not self.paper,
+            is_anytime=self.anytime is not False and not self.paper,
             best_effort=self.best_effort,
             compute=self.compute,
-            adapts=self.adapt and not self.paper,
+            adapts=self.adapt is not False and not self.paper,
             plan=self.plan,
             margin=self.margin,
         )
@@ -132,7 +156,9 @@ class SessionArguments:
     def plan(self) -> PlanOptions:
         if self.paper:
             return PAPER
-        return PlanOptions(choose=self.choose, depths=self.depths, io_reserve=self.io_reserve)
+        return PlanOptions(
+            choose=self.choose or OURS.choose, depths=self.depths or OURS.depths, io_reserve=self.io_reserve
+        )
 
     def open(self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""
@@ -154,6 +180,13 @@ class SessionArguments:
         threads = self.options.n_threads
         kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
         return dilate(kept, self.dilation)
+
+
+def _option(name: str, value: str | float | bool) -> str:
+    """As it stands on the command line."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:
