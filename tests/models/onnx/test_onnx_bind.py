@@ -26,6 +26,31 @@ def test_computations_on_shapes_vanish() -> None:
     assert graph.types["y"].shape == (2, 12)
 
 
+def test_computations_on_shapes_vanish_at_old_opsets() -> None:
+    """Before opset 13, Unsqueeze had its axes as an attribute: torch's recurrent exports were refused."""
+    graph = bound(
+        parse(FLATTEN.replace("Unsqueeze(n, o)", "Unsqueeze <axes = [0]> (n)"), 11), {"N": 2, "T": 3}
+    )
+    assert body(graph) == ["y = Reshape (x, t)"]
+    assert graph.constants["t"].tolist() == [2, -1]
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_an_old_softmax_of_a_constant_keeps_its_meaning(op: str) -> None:
+    """Before opset 13, it ran over all axes from the second on as one; ONNX's reference does not."""
+    value = np.arange(8, dtype=np.float32).reshape(2, 2, 2)
+    text = ", ".join(map(str, value.reshape(-1)))
+    graph = bound(
+        parse(
+            f"""g (float[2,2,2] x) => (float[2,2,2] y) {{
+        c = Constant <value = float[2,2,2] {{{text}}}> () s = {op}(c) y = Add(x, s) }}""",
+            11,
+        )
+    )
+    assert "s" not in graph.constants
+    assert [node.op for node in graph.nodes] == ["Reshape", op, "Reshape", "Add"]
+
+
 @pytest.mark.parametrize(
     ("dims", "said"),
     [

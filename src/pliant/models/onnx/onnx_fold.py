@@ -1,10 +1,11 @@
 """Values of nodes whose inputs are known, by ONNX's reference implementation."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import GraphProto, ValueInfoProto
 
 from pliant.ir.graph import TensorType
 
@@ -20,6 +21,9 @@ _RANDOM = frozenset(
         "Dropout",
     )
 )
+_COERCED = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
+_ONE_AXIS_OPSET = 13
+"""Before it, these ran over several axes as one, which the reference implementation does not know."""
 SMALL_BYTES = 1 << 20
 """Results up to this are always worth keeping instead of a node."""
 SMALL_WEIGHTS_BYTES = 1 << 14
@@ -51,15 +55,12 @@ def fold(
     types: Mapping[str, TensorType | None],
 ) -> dict[str, np.ndarray] | None:
     """A node's outputs; None where the reference fails or gives another type than `types` promises."""
-    from onnx.reference import ReferenceEvaluator  # 12 MB, for models that have something to fold
-
+    if node.op_type in _COERCED and opsets.get("", _ONE_AXIS_OPSET) < _ONE_AXIS_OPSET:
+        return None
     feeds = {x: values[x] for x in node.input if x}
     wanted = [y for y in node.output if y]
-    try:
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = ReferenceEvaluator(node, opsets=dict(opsets)).run(wanted, feeds)
-    except Exception:  # noqa: BLE001 - whatever numpy raises on values ONNX leaves undefined
+    found = _computed(node, feeds, wanted, opsets)
+    if found is None:
         return None
     results = {}
     for y, value in zip(wanted, found, strict=True):
@@ -71,3 +72,28 @@ def fold(
             return None
         results[y] = np.ascontiguousarray(array).reshape(array.shape)
     return results
+
+
+def _computed(
+    node: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: Mapping[str, int]
+) -> Sequence[Any] | None:
+    """The outputs at the node's own opset, or at the newest where the reference has not that version."""
+    inputs, outputs = ([ValueInfoProto(name=x) for x in names] for names in (feeds, wanted))
+    # The reference runs a node alone at the newest opset, whatever it is told; in a graph it does not.
+    graph = GraphProto(name="node", node=[node], input=inputs, output=outputs)
+    found = _referred(graph, feeds, wanted, dict(opsets))
+    return _referred(node, feeds, wanted, None) if found is None else found
+
+
+def _referred(
+    proto: Any, feeds: Mapping[str, np.ndarray], wanted: Sequence[str], opsets: dict[str, int] | None
+) -> Sequence[Any] | None:
+    from onnx.reference import ReferenceEvaluator  # 12 MB, for models that have something to fold
+
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found: Sequence[Any] = ReferenceEvaluator(proto, opsets=opsets).run(wanted, dict(feeds))
+            return found
+    except Exception:  # noqa: BLE001 - whatever numpy raises on values ONNX leaves undefined
+        return None
