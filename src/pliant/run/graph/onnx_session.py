@@ -40,6 +40,7 @@ from pliant.run.graph.padding import Padding
 from pliant.run.graph.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from pliant.run.graph.size_limit import size_limit
+from pliant.run.graph.stacking import Item, Stacking
 from pliant.run.packed_weights import SharedWeights
 from pliant.settings import cache_folder
 
@@ -122,7 +123,9 @@ class OnnxSession(ArraySession):
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
         self._size_limits: dict[str, int] = {}
-        self._most_images = max(options.images, prod(map(len, options.buckets.sizes.values())))
+        self._stacking = Stacking(options.buckets, self.inputs, self.outputs)
+        sizes = prod(map(len, options.buckets.sizes.values()))
+        self._most_images = max(options.images, sizes * (self._stacking.n_images if sizes > 1 else 1))
         self._evictions = Evictions(self._most_images)
         self._padding = Padding(options.buckets, self.inputs, self.outputs)
         if ahead and all(port.is_static for port in self.inputs):
@@ -173,6 +176,15 @@ class OnnxSession(ArraySession):
             return self._exact(feeds, out)
         # Methods are handed over for the call: held, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
+
+    def _answer_many(self, items: Sequence[Item]) -> list[_Arrays]:
+        return self._stacking.answers(items, self._alone, self._whole, self._once)
+
+    def _alone(self, feeds: Feeds) -> _Arrays:
+        return self._answer(feeds, None, _shapes(feeds))
+
+    def _whole(self, feeds: Feeds) -> _Arrays:
+        return self._exact(feeds, None)
 
     def _as_run(self, feeds: GivenFeeds) -> Feeds:
         """The feeds as large as they are run."""
