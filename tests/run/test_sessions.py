@@ -139,7 +139,7 @@ def test_threads_are_as_many_as_asked_for_and_park(kind: str, tmp_path: Path) ->
     with _open(kind, tmp_path, 3) as session:
         session.run(FEEDS)
         assert session._pool.n_threads == 3
-        assert sum(t.is_alive() for t in session._pool._workers) == 2
+        assert sum(t.is_alive() for t in session._pool.workers) == 2
         idle = threading.Event()
         idle.wait(0.05)  # time to park: what is measured is the time after it
         before = time.process_time()
@@ -189,7 +189,7 @@ def _in_a_child(session: Session, wanted: np.ndarray) -> bytes:
     if child == 0:
         try:
             right = all(np.array_equal(session.run(FEEDS)["y"], wanted) for _ in range(3))
-            n_threads = 1 + sum(worker.is_alive() for worker in session._pool._workers)
+            n_threads = 1 + sum(worker.is_alive() for worker in session._pool.workers)
             os.write(write, bytes([right, n_threads]))
         finally:
             os._exit(0)
