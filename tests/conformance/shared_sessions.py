@@ -114,8 +114,8 @@ def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
 
 def _recurrent(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     spec = RecurrentSpec("lstm", 10, 8, 16, labels=("negative", "positive"))
-    session = pliant.open_recurrent(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
-    return Shared(lambda i: session.answer(np.arange(i + 1)).logits.tobytes(), session.close)
+    session = pliant.open(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
+    return Shared(lambda i: session.run({"ids": np.arange(i + 1)[None]})["logits"].tobytes(), session.close)
 
 
 def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
