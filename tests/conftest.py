@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from jaxtyping import config as shape_checks
 from jaxtyping import install_import_hook
 
 from tests.leaks import collected as collected
@@ -61,6 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if config.cache is not None:
         compile_here(config.cache.mkdir("kernels"))
+
+
+@pytest.fixture(scope="module")
+def unchecked_shapes() -> Iterator[None]:
+    """Calls of pliant go unchecked by jaxtyping, which would take ten times as long as the planners do.
+
+    The tests of each module check shapes and types.
+    """
+    before = shape_checks.jaxtyping_disable
+    shape_checks.update("jaxtyping_disable", True)
+    yield
+    shape_checks.update("jaxtyping_disable", before)
 
 
 @pytest.hookimpl(wrapper=True)

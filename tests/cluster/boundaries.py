@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,7 +48,8 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
             act.do()
             _until(act.is_seen)
         held = following(number, current, last, notes)
-        steering.wait_for_solution()
+        if steering._pending is not None:
+            wait([steering._pending])
         return held
 
     steering.following = unhurried  # type: ignore[method-assign]

@@ -1,26 +1,13 @@
 """What guards may use beside the fixtures of every test."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
-from jaxtyping import config
 
 from tests.conftest import GOLDEN
 
 Record = Mapping[str, object]
-
-
-@pytest.fixture
-def unchecked_shapes() -> Iterator[None]:
-    """Calls of pliant go unchecked by jaxtyping, which would take ten times as long as the planners do.
-
-    The tests of each module check shapes and types.
-    """
-    before = config.jaxtyping_disable
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 
@@ -15,7 +15,6 @@ from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session import Session
 from pliant.serve.http.security import Address
-from pliant.serve.http.server import NodeServer
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, serve
 
@@ -31,8 +30,8 @@ class Running:
     node: Node | None = None
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
-    server: NodeServer | None = None
-    started: threading.Event = field(default_factory=threading.Event)
+    _stop: Callable[[], None] = lambda: None
+    _started: threading.Event = field(default_factory=threading.Event)
 
     @property
     def address(self) -> str:
@@ -40,23 +39,9 @@ class Running:
 
     def stop(self) -> None:
         """As SIGTERM; returns at once."""
-        self.do("stop")
-
-    def interrupt(self) -> None:
-        """As Ctrl-C; returns at once."""
-        self.do("interrupt")
-
-    def do(self, method: Literal["stop", "interrupt"]) -> None:
-        """Call that of the server on its event loop, if it still runs."""
         assert self.loop is not None
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(getattr(self.server, method))
-
-    @property
-    def n_connections(self) -> int:
-        """How many the node keeps, in a TLS handshake or after it."""
-        assert self.server is not None
-        return len(self.server.server_state.connections)
+            self.loop.call_soon_threadsafe(self._stop)
 
     def join(self) -> None:
         assert self.thread is not None
@@ -104,9 +89,9 @@ def running(served: Session[Any], **options: Any) -> Iterator[Running]:
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
-        run.url, run.node, run.server = url, node, stop.__self__  # type: ignore[attr-defined]
+        run.url, run.node, run._stop = url, node, stop
         run.loop = asyncio.get_running_loop()
-        run.started.set()
+        run._started.set()
 
     def work() -> None:
         try:
@@ -114,11 +99,11 @@ def running(served: Session[Any], **options: Any) -> Iterator[Running]:
         except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
             failed.append(error)
         finally:
-            run.started.set()
+            run._started.set()
 
     run.thread = threading.Thread(target=work, daemon=True)
     run.thread.start()
-    assert run.started.wait(PATIENCE_S)
+    assert run._started.wait(PATIENCE_S)
     if failed:
         raise failed[0]
     try:

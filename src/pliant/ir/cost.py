@@ -29,12 +29,15 @@ class Link:
 class Budget:
     """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|).
 
-    `working_bytes` bounds the memory that layers in flight are read into; None is no bound.
+    `working_bytes` bounds the memory that layers in flight are read into, `layer_bytes` what is read for one
+    layer; None is no bound. `memory_bytes` is the whole that these are part of, None where none was given.
     """
 
     latency_s: float
     preload_bytes: int
     working_bytes: int | None = None
+    layer_bytes: int | None = None
+    memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.latency_s < float("inf"):

@@ -19,15 +19,24 @@ Grid = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class PlanMemory:
-    """Predicted bytes: weights kept between runs, weights of the layers in flight, intermediate tensors."""
+    """Predicted bytes: weights kept between runs, weights of the layers in flight, intermediate tensors.
+
+    `fixed_bytes` are what every plan of a model needs: codebooks, norms, embeddings and the head.
+    """
 
     preload_bytes: int
     working_bytes: int
     arena_bytes: int
+    fixed_bytes: int = 0
 
     @property
     def weight_bytes(self) -> int:
         return self.preload_bytes + self.working_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """What a session of this plan adds to its process."""
+        return self.weight_bytes + self.arena_bytes + self.fixed_bytes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

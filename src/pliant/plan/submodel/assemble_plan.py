@@ -17,6 +17,9 @@ from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import Cut
 from pliant.store.coding.shard_order import block_bytes
 
+LEAST_WINDOW = 2
+"""One layer is read while another runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -50,6 +53,7 @@ def assemble(
     patience: float = 0.5,
     io_reserve: float = 1.0,
     arena_bytes: int = 0,
+    fixed_bytes: int = 0,
     preload_bytes: int | None = None,
 ) -> Plan:
     """The plan of `draft`: checked with `costs`, its spans predicted with `expected` (default: the same).
@@ -69,6 +73,7 @@ def assemble(
     if draft.is_pipelined:
         base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
         window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+        window = _fitting(window, shape, draft.loads, budget.working_bytes)
     starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
     bound_s = costs.tokenise_s + end_s + costs.head_s
     latest: tuple[float | None, ...] = (None,) * len(load_s)
@@ -96,6 +101,7 @@ def assemble(
         preload_bytes=held_bytes(shape, draft.held) if preload_bytes is None else preload_bytes,
         working_bytes=working_bytes(shape, draft.loads, window),
         arena_bytes=arena_bytes,
+        fixed_bytes=fixed_bytes,
     )
     return Plan(
         name=draft.name,
@@ -183,6 +189,13 @@ def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) ->
     return max(layers, default=0) * min(window, sum(1 for n in layers if n))
 
 
+def _fitting(window: int, shape: StoreShape, loads: Sequence[LayerLoad], limit: int | None) -> int:
+    """`window`, or fewer layers where a bound of the working memory asks for that, which costs time."""
+    while limit is not None and window > LEAST_WINDOW and working_bytes(shape, loads, window) > limit:
+        window -= 1
+    return window
+
+
 def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
     offsets = shape.offsets
     return block_bytes(
@@ -242,9 +255,9 @@ def _window(
 
     Nor may it delay the base planes (`base_s`, at their slowest) when layers start as late as they may.
     """
-    n = max(2, len(load_s))
+    n = max(LEAST_WINDOW, len(load_s))
     _, best_s, read_s = pipeline(load_s, layer_s, lead_s, n)
-    for window in range(2, n):
+    for window in range(LEAST_WINDOW, n):
         _, end_s, ends_s = pipeline(load_s, layer_s, lead_s, window)
         in_time = all(
             end <= max(free, by) + 1e-12 for end, free, by in zip(ends_s, read_s, read_by_s, strict=True)

@@ -10,7 +10,7 @@ from pliant.errors import BudgetError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
 from pliant.ir.cost import Budget, CostTable
 from pliant.models.spec import picked_layers
-from pliant.plan.submodel.assemble_plan import granule_s, needed_window, working_bytes
+from pliant.plan.submodel.assemble_plan import LEAST_WINDOW, granule_s, needed_window, working_bytes
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.io_plan import (
     TOLERANCE_S,
@@ -84,7 +84,15 @@ class Problem:
     def holds(self, a: Attempt) -> bool:
         """True when the working memory is enough for `a` at the lowest bits."""
         limit = self.budget.working_bytes
-        return limit is None or self._working(a, a.ledger) <= limit
+        return a.ledger.is_within_limit and (limit is None or self.working(a, a.ledger) <= limit)
+
+    def holds_two(self, a: Attempt) -> bool:
+        """True when two layers at a time, at the lowest bits, find room, however long that takes."""
+        limit = self.budget.working_bytes
+        loads = [a.ledger.load(k, layer) for k, layer in enumerate(a.layers)]
+        return a.ledger.is_within_limit and (
+            limit is None or working_bytes(self.shape, loads, LEAST_WINDOW) <= limit
+        )
 
     def may_read(self, c: Submodel) -> bool:
         """False when `c` fits only as long as no IO slows its compute."""
@@ -148,7 +156,7 @@ class Problem:
             return a.ledger, a.held
         made = self._spend(a.ledger, a.weights)
         limit = self.budget.working_bytes
-        if limit is None or self._working(a, made) <= limit:
+        if limit is None or self.working(a, made) <= limit:
             return made, a.held
         windows = sorted({min(w, len(a.layers)) for w in (2, 3, 4, len(a.layers))})
         choices = [a.ledger, *(c for w in windows for c in self._within(a, w, limit))]
@@ -156,20 +164,22 @@ class Problem:
 
     def _within(self, a: Attempt, window: int, limit: int) -> Iterator[Ledger]:
         """What the AIBs buy when `window` layers share `limit` bytes of working memory, if anything does."""
-        layer_bytes = limit // window
+        most = self.budget.layer_bytes
+        layer_bytes = limit // window if most is None else min(limit // window, most)
         for _ in range(3):
             ledger = a.ledger.copy()
             ledger.limit_bytes = layer_bytes
             if not ledger.is_valid:
                 return
             made = self._spend(ledger, a.weights)
-            over = self._working(a, made) - limit
+            over = self.working(a, made) - limit
             if over <= 0:
                 yield made
                 return
             layer_bytes -= -(-over // window)  # whole blocks, or a window of more layers, take more
 
-    def _working(self, a: Attempt, ledger: Ledger) -> int:
+    def working(self, a: Attempt, ledger: Ledger) -> int:
+        """Memory that the layers in flight of `a` take at the bits of `ledger`."""
         loads = [ledger.load(k, layer) for k, layer in enumerate(a.layers)]
         options = self.options
         window = needed_window(
@@ -206,7 +216,7 @@ class Problem:
         if not np.array_equal(together, ahead):
             yield ahead
 
-    def _ledger(self, c: Submodel, held: Held, limit_bytes: int | None = None) -> Ledger:
+    def _ledger(self, c: Submodel, held: Held) -> Ledger:
         """AIBs of `c` without slack, nothing debited."""
         layer_s = self.costs.layer(c.m).busy_s
         lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
@@ -218,7 +228,7 @@ class Problem:
         return Ledger(
             self.shape, c.m, disk, [lead_s + k * layer_s for k in range(c.n)], held,
             is_anytime=self.options.is_anytime, full_chunk=chunk, planes_per_load=planes,
-            limit_bytes=limit_bytes,
+            limit_bytes=self.budget.layer_bytes,
         )  # fmt: skip
 
     def _floor(

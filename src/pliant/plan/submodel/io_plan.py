@@ -107,7 +107,12 @@ class Ledger:
     @property
     def is_valid(self) -> bool:
         """True when every AIB is non-negative and no layer reads too much."""
-        return min(self.spare_s) >= -TOLERANCE_S and all(map(self._is_within, self.need))
+        return min(self.spare_s) >= -TOLERANCE_S and self.is_within_limit
+
+    @property
+    def is_within_limit(self) -> bool:
+        """True when no layer reads more than `limit_bytes`."""
+        return all(map(self._is_within, self.need))
 
     def room_s(self, k: int) -> float:
         """What a load at layer k may cost."""

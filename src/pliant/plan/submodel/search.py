@@ -59,6 +59,7 @@ def plan(
     held: Int[np.ndarray, "N M"] | None = None,
     accuracy: AccuracyGrid | None = None,
     arena_bytes: int = 0,
+    fixed_bytes: int = 0,
 ) -> Plan:
     """The submodel, preload set and bits that use `budget` best.
 
@@ -100,6 +101,7 @@ def plan(
         patience=options.patience,
         io_reserve=options.reserve,
         arena_bytes=arena_bytes,
+        fixed_bytes=fixed_bytes,
         preload_bytes=None if held is None else held_bytes(shape, held),
     )
     return replace(made, expected_accuracy=chosen.accuracy)
@@ -243,12 +245,15 @@ def _smallest(problem: Problem, candidates: Sequence[Submodel]) -> Attempt:
     """The submodel that needs the least time; raises BudgetError unless best effort is asked for."""
     least_n = {m: min(c.n for c in candidates if c.m == m) for m in {c.m for c in candidates}}
     shallow = [c for c in candidates if c.n == least_n[c.m]]
-    attempts = [a for c in shallow for a in problem.attempts(c) if problem.holds(a)]
+    every = [a for c in shallow for a in problem.attempts(c)]
+    attempts = list(filter(problem.holds, every))
+    if not attempts and problem.options.best_effort:
+        attempts = list(filter(problem.holds_two, every))
     if not attempts:
-        least = min(c.m for c in shallow) * LOWEST_BITS * problem.shape.plane_bytes
+        least = min(problem.working(a, a.ledger) for a in every)
         raise BudgetError(
             f"a working buffer of {problem.budget.working_bytes} bytes does not hold the {LOWEST_BITS}-bit "
-            f"planes of one layer: give about {least} bytes, or a larger preload buffer."
+            f"planes of the layers in flight: give at least {least} bytes, or a larger preload buffer."
         )
     best = min(attempts, key=lambda a: a.needs_s)
     if problem.options.best_effort:

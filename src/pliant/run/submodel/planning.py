@@ -36,13 +36,16 @@ class SessionOptions:
     """What a session is asked for. `length` is the input length, in tokens, that the preload set is for.
 
     `margin` is the fraction of the target kept for what is on no lane (Python, wake-ups); it takes the
-    place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into.
+    place of the plan's own. `working_bytes` bounds the memory that layers in flight are read into,
+    `layer_bytes` what is read for one of them. `memory_bytes` bounds all that the session adds to its
+    process; the preload and the working buffer that are a part of it are the planner's choice where they are
+    None (run/submodel/grant.py). Without it nothing is preloaded unless that is asked for.
     `yields` lets go of half the preload buffer whenever the system reports that memory is short. `adapts`
     plans for compute and reads as they were observed lately, not as they were profiled.
     """
 
     latency_s: float
-    preload_bytes: int = 0
+    preload_bytes: int | None = 0
     length: int = 64
     n_threads: int = field(default_factory=thread_count)
     is_anytime: bool = True
@@ -53,6 +56,8 @@ class SessionOptions:
     plan: PlanOptions = OURS
     margin: float = MARGIN
     working_bytes: int | None = None
+    memory_bytes: int | None = None
+    layer_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.n_threads < 1:
@@ -63,7 +68,9 @@ class SessionOptions:
 
     @property
     def budget(self) -> Budget:
-        return Budget(self.latency_s, self.preload_bytes, self.working_bytes)
+        return Budget(
+            self.latency_s, self.preload_bytes or 0, self.working_bytes, self.layer_bytes, self.memory_bytes
+        )
 
     @property
     def planning(self) -> PlanOptions:
@@ -100,6 +107,7 @@ class Planner:
         *,
         held: Int[np.ndarray, "N M"] | None = None,
         arena_bytes: int = 0,
+        fixed_bytes: int = 0,
         slowdown: Slowdown = Slowdown(),  # noqa: B008 - frozen
         is_promised: bool = False,
     ) -> Plan:
@@ -110,18 +118,37 @@ class Planner:
 
         Raises BudgetError naming the nearest feasible target.
         """
-        length, how = self.bucket(n_tokens), options.planning
+        how = options.planning
         best_effort = how.best_effort or (held is not None and not is_promised)
+        terms = (self.bucket(n_tokens), replace(how, best_effort=best_effort), held, slowdown)
+        sizes = (arena_bytes, fixed_bytes)
+        budget, most = options.budget, options.working_bytes
+        if budget.layer_bytes is None or most is None:
+            return self._plan(budget, terms, sizes)
+        # What a layer may read is bounded first; the buffer only where that is not enough.
+        made = self._plan(replace(budget, working_bytes=None), terms, sizes)
+        if made.memory.working_bytes > most:
+            return self._plan(budget, terms, sizes)
+        return replace(made, budget=budget)
+
+    def _plan(
+        self,
+        budget: Budget,
+        terms: tuple[int, PlanOptions, Int[np.ndarray, "N M"] | None, Slowdown],
+        sizes: tuple[int, int],
+    ) -> Plan:
+        length, how, held, slowdown = terms
         made = make_plan(
             self.shape,
             slowed(cost_table(self.profile, length, "p95"), slowdown),
-            options.budget,
+            budget,
             self.importance,
-            replace(how, best_effort=best_effort),
+            how,
             expected=slowed(cost_table(self.profile, length, "median"), slowdown),
             held=held,
             accuracy=None if self.accuracy is None else self.accuracy.grid,
-            arena_bytes=arena_bytes,
+            arena_bytes=sizes[0],
+            fixed_bytes=sizes[1],
         )
         made = replace(made, accuracy_interval=self.interval(made.expected_accuracy))
         if slowdown == Slowdown():
@@ -146,7 +173,7 @@ class Planner:
         return None if accuracy is None or self.accuracy is None else self.accuracy.interval(accuracy)
 
     def resident(
-        self, options: SessionOptions, *, arena_bytes: int = 0
+        self, options: SessionOptions, *, arena_bytes: int = 0, fixed_bytes: int = 0
     ) -> tuple[Plan, Int[np.ndarray, "N M"]]:
         """The plan for inputs of `options.length`, and what is kept in memory for inputs of every length.
 
@@ -158,12 +185,14 @@ class Planner:
         Raises BudgetError naming the nearest feasible target.
         """
         if options.planning.preload == "first":
-            held = self._held(options.preload_bytes)
+            held = self._held(options.preload_bytes or 0)
             # Only the length that is planned for is promised; longer inputs run as well as they can.
-            return self.plan(
-                options, options.length, held=held, arena_bytes=arena_bytes, is_promised=True
-            ), held
-        plan = self.plan(options, options.length, arena_bytes=arena_bytes)
+            plan = self.plan(
+                options, options.length, held=held, arena_bytes=arena_bytes, fixed_bytes=fixed_bytes,
+                is_promised=True,
+            )  # fmt: skip
+            return plan, held
+        plan = self.plan(options, options.length, arena_bytes=arena_bytes, fixed_bytes=fixed_bytes)
         held = np.zeros(self.importance.shape, np.int64)
         held[list(plan.layers), : plan.width] = plan.held
         return plan, held

@@ -249,7 +249,7 @@ class Session:
         self._is_pressed.clear()
         try:
             # Not warmed up: this may stand before a request, and memory is short.
-            self._retarget(preload=self.options.preload_bytes // 2)
+            self._retarget(preload=(self.options.preload_bytes or 0) // 2)
         except BudgetError:
             return
 

@@ -1,0 +1,135 @@
+"""One bound of memory, split by the planner: within it, never worse for more, and refused with the least."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.cost import cost_table
+from pliant.plan.result import Plan
+from pliant.run.submodel.grant import Beside, granted
+from pliant.run.submodel.planning import Planner, SessionOptions
+from tests.plan.test_monotone import assert_never_worse
+from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+BESIDE = Beside(70_000, 30_000)
+seeds = st.integers(0, 2**31)
+times = st.floats(0.1, 2.0)
+
+
+def bounded(planner: Planner, options: SessionOptions) -> Plan | None:
+    """The plan for the planned length; None where the memory or the target allows none."""
+    try:
+        terms = granted(planner, options, BESIDE)
+    except BudgetError:
+        return None
+    return planner.resident(terms, arena_bytes=BESIDE.arena_bytes, fixed_bytes=BESIDE.fixed_bytes)[0]
+
+
+def options_of(planner: Planner, whole_s: float, time: float, share: float) -> SessionOptions:
+    memory = BESIDE.total_bytes + int(share * whole_bytes(planner.shape))
+    return SessionOptions(time * whole_s + 2e-3, None, length=OWN, memory_bytes=memory)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=seeds,
+    is_measured=st.booleans(),
+    time=times,
+    share=st.floats(0.02, 0.6),
+    growth=st.lists(st.floats(1.0, 1.3), min_size=1, max_size=3),
+)
+def test_more_memory_is_never_worse(
+    seed: int, is_measured: bool, time: float, share: float, growth: list[float]
+) -> None:
+    """A user who gives more memory must not get a worse answer under the same target for it."""
+    planner, whole_s = random_planner(seed, is_measured)
+    plans = []
+    for factor in (1.0, *growth):
+        share *= factor
+        plans.append(bounded(planner, options_of(planner, whole_s, time, share)))
+    costs = cost_table(planner.profile, OWN, "p95")
+    assert_never_worse(plans, planner.shape, costs, planner.accuracy and planner.accuracy.grid)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds, is_measured=st.booleans(), time=times, share=st.floats(0.0, 1.5))
+def test_every_plan_of_a_session_stays_within_its_memory(
+    seed: int, is_measured: bool, time: float, share: float
+) -> None:
+    """Also for inputs of other lengths and requests with other targets, over the buffer as it is."""
+    planner, whole_s = random_planner(seed, is_measured)
+    options = options_of(planner, whole_s, time, share)
+    try:
+        terms = granted(planner, options, BESIDE)
+    except BudgetError:
+        return
+    plan, held = planner.resident(terms)
+    assert options.memory_bytes is not None
+    assert plan.memory.total_bytes + BESIDE.total_bytes <= options.memory_bytes
+    assert plan.meets_target
+    for length in LENGTHS:
+        for slower in (0.2, 1.0, 5.0):
+            other = planner.plan(replace(terms, latency_s=slower * terms.latency_s), length, held=held)
+            assert other.memory.weight_bytes + BESIDE.total_bytes <= options.memory_bytes
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds, is_measured=st.booleans(), time=times)
+def test_the_least_that_an_error_names_is_the_least(seed: int, is_measured: bool, time: float) -> None:
+    """It works, and a byte less does not: else users would have to search for it themselves."""
+    planner, whole_s = random_planner(seed, is_measured)
+    options = replace(options_of(planner, whole_s, time, 0.0), memory_bytes=0)
+    with pytest.raises(BudgetError) as failure:
+        granted(planner, options, BESIDE)
+    named = re.search(r"Give at least (\d+) bytes", str(failure.value))
+    if named is None:  # no memory would do
+        assert "no submodel answers within" in str(failure.value)
+        assert bounded(planner, options_of(planner, whole_s, time, 10.0)) is None
+        return
+    enough = int(named[1])
+    assert bounded(planner, replace(options, memory_bytes=enough)) is not None
+    assert bounded(planner, replace(options, memory_bytes=enough - 1)) is None
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=seeds, time=times, share=st.floats(0.1, 1.0), preload=st.floats(0.0, 1.0))
+def test_a_preload_that_is_given_is_kept_to_or_refused(
+    seed: int, time: float, share: float, preload: float
+) -> None:
+    """`preload` is the paper's term: with `memory` it is a part of it, not a wish."""
+    planner, whole_s = random_planner(seed, is_measured=True)
+    n_bytes = int(preload * whole_bytes(planner.shape))
+    options = replace(options_of(planner, whole_s, time, share), preload_bytes=n_bytes)
+    assert options.memory_bytes is not None
+    if n_bytes + BESIDE.total_bytes > options.memory_bytes:
+        with pytest.raises(InputError, match=f"at least {n_bytes + BESIDE.total_bytes} bytes"):
+            granted(planner, options, BESIDE)
+        return
+    try:
+        terms = granted(planner, options, BESIDE)
+    except BudgetError:
+        return
+    assert terms.preload_bytes == n_bytes
+
+
+def test_a_working_buffer_that_is_given_leaves_the_rest_to_the_preload_buffer() -> None:
+    """The other of the paper's terms."""
+    planner, whole_s = random_planner(5, is_measured=True)
+    options = replace(options_of(planner, whole_s, 1.0, 0.8), working_bytes=50_000)
+    terms = granted(planner, options, BESIDE)
+    assert terms.preload_bytes == (options.memory_bytes or 0) - BESIDE.total_bytes - 50_000
+    with pytest.raises(InputError, match="leave preload and working out"):
+        granted(planner, replace(options, preload_bytes=terms.preload_bytes + 1), BESIDE)
+
+
+def test_without_a_bound_nothing_changes() -> None:
+    """`preload` and `working` alone mean what they did."""
+    planner, _ = random_planner(5, is_measured=True)
+    options = SessionOptions(0.1, 1000, length=OWN, working_bytes=50_000)
+    assert granted(planner, options, BESIDE) == options
