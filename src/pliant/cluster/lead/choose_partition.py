@@ -1,7 +1,6 @@
 """Choose the partition that a user asked for: the planner's, one mode's best, equal shares, or CoEdge's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from math import isqrt
 from typing import Literal, assert_never
 
@@ -14,7 +13,7 @@ from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.pace import as_partition
 from pliant.plan.partition.partition_baseline import coedge
-from pliant.plan.partition.partition_problem import pose
+from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.quantities import format_bytes
 
@@ -35,45 +34,28 @@ def chooser(
     In mode "auto" a plan has to save its `least_gain`, read at each choice, of the best single device's time;
     without one, what it has to save before a cluster ran anything (`margin.PRIOR`).
     """
-    if shares == "coedge":
-        if mode not in ("auto", "ws"):
-            raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
-        return _coedge
-    if shares == "equal":
-        return partial(_equal, "ws" if mode == "auto" else mode)
-    if mode != "auto":
-        return partial(_fixed, mode)
-    return partial(_best, least_gain or (lambda: Margins().least_gain))
+    if shares == "coedge" and mode not in ("auto", "ws"):
+        raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
+    gains = least_gain or (lambda: Margins().least_gain)
+
+    def choose(
+        spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+    ) -> Partition:
+        if shares == "equal":
+            names = [primary, *sorted(name for name in capabilities if name != primary)]
+            return _equal("ws" if mode == "auto" else mode, spec, tokens, names)
+        if shares == "coedge":
+            return coedge(pose(spec, tokens, capabilities, links, primary)).partition
+        if mode != "auto":
+            return _fixed(mode, pose(spec, tokens, capabilities, links, primary), capabilities)
+        return choose_partition(
+            spec, tokens, capabilities, links, primary, rule="judged", least_gain=gains()
+        ).partition
+
+    return choose
 
 
-def _best(
-    least_gain: Callable[[], Gains],
-    spec: EncoderSpec,
-    tokens: int,
-    capabilities: Mapping[str, Capability],
-    links: Links,
-    primary: str,
-) -> Partition:
-    return choose_partition(
-        spec, tokens, capabilities, links, primary, rule="judged", least_gain=least_gain()
-    ).partition
-
-
-def _coedge(
-    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
-) -> Partition:
-    return coedge(pose(spec, tokens, capabilities, links, primary)).partition
-
-
-def _fixed(
-    mode: Mode,
-    spec: EncoderSpec,
-    tokens: int,
-    capabilities: Mapping[str, Capability],
-    links: Links,
-    primary: str,
-) -> Partition:
-    problem = pose(spec, tokens, capabilities, links, primary)
+def _fixed(mode: Mode, problem: Problem, capabilities: Mapping[str, Capability]) -> Partition:
     plan, seconds = solve(problem, mode)
     if not np.isfinite(seconds):
         free = ", ".join(f"{n} ({format_bytes(c.free_bytes)})" for n, c in sorted(capabilities.items()))
@@ -83,23 +65,16 @@ def _fixed(
     return as_partition(problem, plan)
 
 
-def _equal(
-    mode: Mode,
-    spec: EncoderSpec,
-    tokens: int,
-    capabilities: Mapping[str, Capability],
-    links: Links,
-    primary: str,
-) -> Partition:
-    names = [primary, *sorted(name for name in capabilities if name != primary)]
+def _equal(mode: Mode, spec: EncoderSpec, tokens: int, names: Sequence[str]) -> Partition:
+    """The same for each of `names`, the primary first."""
     heads, rows = even(spec.n_heads, len(names)), even(tokens, len(names))
     columns = [0] * len(names) if mode == "ws" else even(spec.ffn, len(names))
     shares = tuple(Share(*one) for one in zip(names, heads, rows, columns, strict=True))
     match mode:
         case "ws" | "1d":
-            return Partition(mode, primary, shares, tokens)
+            return Partition(mode, names[0], shares, tokens)
         case "2d":
-            return Partition(mode, primary, shares, tokens, _grid(spec, names))
+            return Partition(mode, names[0], shares, tokens, _grid(spec, names))
         case _:
             assert_never(mode)
 
