@@ -23,8 +23,8 @@ from typing import Any, final
 import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
+import pliant
 from crime_nodes import Answered, Asker, check_bed, reviews, traces
-from pliant.api.open_recurrent import open_recurrent
 from report import Claim, Report, options
 from research.series import LinkSeries, Trace
 from testbed import DeviceSpec, rate
@@ -106,7 +106,7 @@ class _Rig:
 
     def __init__(self, bed: NodeBed, asker: Asker, texts: Sequence[str]) -> None:
         self._bed, self._asker, self._texts = bed, asker, texts
-        model = open_recurrent(MODEL, threads=1)
+        model = pliant.open(MODEL, threads=1)
         self._right = [model(text) for text in texts]
         model.close()
         self._pulled: set[str] = set()

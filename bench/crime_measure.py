@@ -30,10 +30,10 @@ _AT_ONCE = (1, 4, 8)
 
 def measure(quick: bool) -> dict[str, Any]:
     """Seconds by model and length, one thread; Figure 6's by number of inferences at once, CoVe-300."""
-    from pliant.api.open_recurrent import open_recurrent
+    import pliant
 
     rounds = 10 if quick else 60
-    models = {name: open_recurrent(source, threads=1) for name, source in NAMES.items()}
+    models = {name: pliant.open(source, threads=1) for name, source in NAMES.items()}
     times = {name: _times(model, _LENGTHS[name], rounds) for name, model in models.items()}
     at_once = {}
     for n in _AT_ONCE[: 2 if quick else None]:
@@ -59,14 +59,14 @@ def _slope(rows: Sequence[tuple[int, list[float]]]) -> float:
 def _times(model: Any, lengths: Sequence[int], rounds: int) -> list[tuple[int, list[float]]]:
     """Lengths in a new order every round."""
     random = np.random.default_rng(0)
-    inputs = {n: np.random.default_rng(n).integers(0, model.spec.vocab, n).astype(np.int32) for n in lengths}
+    inputs = {n: {"ids": np.random.default_rng(n).integers(0, model.vocab, (1, n))} for n in lengths}
     found: dict[int, list[float]] = {n: [] for n in lengths}
     for n in lengths:
-        model.answer(inputs[n])
+        model.run(inputs[n])
     for _ in range(rounds):
         for n in random.permutation(np.array(lengths)).tolist():
             start = time.perf_counter()
-            model.answer(inputs[n])
+            model.run(inputs[n])
             found[n].append(time.perf_counter() - start)
     return list(found.items())
 
@@ -91,14 +91,14 @@ def _beside(n: int) -> Iterator[None]:
 
 
 def _other(seed: int, end: Event, ready: Any) -> None:
-    from pliant.api.open_recurrent import open_recurrent
+    import pliant
 
-    model = open_recurrent(NAMES["CoVe-300"], threads=1)
+    model = pliant.open(NAMES["CoVe-300"], threads=1)
     random = np.random.default_rng(seed)
     ready.release()
     while not end.is_set():
-        ids = random.integers(0, model.spec.vocab, int(random.integers(1, 64))).astype(np.int32)
-        model.answer(ids)
+        n_words = int(random.integers(1, 64))
+        model.run({"ids": random.integers(0, model.vocab, (1, n_words))})
 
 
 if __name__ == "__main__":

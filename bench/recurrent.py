@@ -21,9 +21,8 @@ import torch
 
 import pliant
 from paired import paired
-from pliant.api.open_recurrent import open_recurrent
 from pliant.models.recurrent.recurrent_source import RecurrentSource
-from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentSession
 from report import Report, interleaved, options
 
 MODELS = ("imdb-lstm", "random:cove-300", "random:cove-200", "random:gru-300")
@@ -57,7 +56,7 @@ def main() -> None:
         "imdb-lstm is the trained model that ships with pliant; the others have random weights. R² is of a "
         "line through the median time at each length, and of one through all runs."
     )
-    models = {n: {name: open_recurrent(name, threads=n) for name in MODELS} for n in THREADS}
+    models = {n: {name: pliant.open(name, threads=n) for name in MODELS} for n in THREADS}
     _outputs(bench, models[1])
     straight = [_lengths(bench, models[n], n, rounds) for n in THREADS]
     bench.claim("crime.linear", min(straight), f"R² >= {STRAIGHT} in every model", min(straight) >= STRAIGHT)
@@ -68,7 +67,7 @@ def main() -> None:
     bench.finish()
 
 
-def _outputs(bench: Report, models: Mapping[str, RecurrentModel]) -> None:
+def _outputs(bench: Report, models: Mapping[str, RecurrentSession]) -> None:
     rows, worst = [], 0.0
     for name, model in models.items():
         states = answers = 0.0
@@ -80,7 +79,7 @@ def _outputs(bench: Report, models: Mapping[str, RecurrentModel]) -> None:
             with torch.no_grad():
                 want = np.asarray(layers(tensor)[0][:, 0])
             states = max(states, float(np.abs(model.states(x) - want).max()))
-            got, wanted = model.answer(ids).logits, _torchs_answer(model.source, layers, tensor)
+            (got,), wanted = _numbers(model, ids), _torchs_answer(model.source, layers, tensor)
             answers = max(answers, float(np.abs(got - wanted).max()))
         worst = max(worst, states, answers)
         spec = model.spec
@@ -117,7 +116,7 @@ def _torchs_answer(source: RecurrentSource, layers: torch.nn.Module, x: torch.Te
     return np.asarray(pooled)
 
 
-def _lengths(bench: Report, models: Mapping[str, RecurrentModel], threads: int, rounds: int) -> float:
+def _lengths(bench: Report, models: Mapping[str, RecurrentSession], threads: int, rounds: int) -> float:
     """The tables of T(n); the least R² of the medians."""
     rows, worst = [], 1.0
     medians: dict[str, np.ndarray] = {}
@@ -144,16 +143,16 @@ def _lengths(bench: Report, models: Mapping[str, RecurrentModel], threads: int, 
     return worst
 
 
-def _times(model: RecurrentModel, rounds: int) -> np.ndarray:
+def _times(model: RecurrentSession, rounds: int) -> np.ndarray:
     """Seconds [round, length], lengths in a new order every round."""
     random = np.random.default_rng(0)
     seconds = np.zeros((rounds, len(LENGTHS)))
-    inputs = [_words(model, n) for n in LENGTHS]
-    for ids in inputs:
-        model.answer(ids)
+    inputs = [{"ids": _words(model, n)[None]} for n in LENGTHS]
+    for feeds in inputs:
+        model.run(feeds)
     for row in seconds:
         for i in random.permutation(len(LENGTHS)):
-            row[i] = _seconds(partial(model.answer, inputs[i]))
+            row[i] = _seconds(partial(model.run, inputs[i]))
     return seconds
 
 
@@ -179,7 +178,7 @@ def _miss(line: Line, medians: np.ndarray) -> float:
 
 
 def _beside(
-    bench: Report, models: Mapping[str, RecurrentModel], folder: Path, threads: int, rounds: int
+    bench: Report, models: Mapping[str, RecurrentSession], folder: Path, threads: int, rounds: int
 ) -> float:
     """The table of runtimes; the geometric mean of pliant's ratios to onnxruntime."""
     torch.set_num_threads(threads)
@@ -227,7 +226,7 @@ def _in_turns(
     return seconds
 
 
-def _exported(layers: torch.nn.Module, model: RecurrentModel, file: Path) -> Path:
+def _exported(layers: torch.nn.Module, model: RecurrentSession, file: Path) -> Path:
     example = torch.zeros(5, 1, model.spec.inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -243,7 +242,12 @@ def _exported(layers: torch.nn.Module, model: RecurrentModel, file: Path) -> Pat
     return file
 
 
-def _words(model: RecurrentModel, n: int) -> np.ndarray:
+def _numbers(model: RecurrentSession, ids: np.ndarray) -> np.ndarray:
+    """Logits or the vector, float32 [1, numbers]."""
+    return model.run({"ids": ids[None]})[model.outputs[0].name]
+
+
+def _words(model: RecurrentSession, n: int) -> np.ndarray:
     return np.random.default_rng(n).integers(0, model.spec.vocab, n).astype(np.int32)
 
 

@@ -26,7 +26,7 @@ def main() -> int:
     for page, fault in missing.items():
         print(f"{page.relative_to(ROOT)}: {fault}")
         if "--write" in sys.argv[1:]:
-            page.write_text(_noted(page.read_text(), fault))
+            page.write_text(noted(page.read_text(), fault))
     return 1 if missing and "--write" not in sys.argv[1:] else 0
 
 
@@ -71,7 +71,7 @@ def _listed(paths: tuple[str, ...]) -> str:
     return f"{', '.join(paths)} {'has' if len(paths) == 1 else 'have'}"
 
 
-def _noted(text: str, fault: str) -> str:
+def noted(text: str, fault: str) -> str:
     """`text` with the note below its title."""
     title, _, rest = text.partition("\n")
     return f"{title}\n\n{NOTE} {fault[0].upper()}{fault[1:]} The figures hold for that code only.\n{rest}"

@@ -73,7 +73,7 @@ def test_a_note_stands_above_the_first_section(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# page\n\n## Table\n\n{results.NOTE} old\n")
     assert not results.has_note(page)
-    page.write_text(results._noted(page.read_text(), "measured on 0123456."))
+    page.write_text(results.noted(page.read_text(), "measured on 0123456."))
     assert results.has_note(page)
 
 

@@ -118,7 +118,7 @@ _COUNT = """
 import json, os, sys
 from pathlib import Path
 from pliant.api.compile_onnx import compile
-from pliant.api.open_recurrent import open_recurrent
+from pliant.api.open_session import open as open_session
 from pliant.run.submodel.planning import SessionOptions
 from pliant.settings import cpu_quota, thread_count
 if sys.argv[1] == "affinity":
@@ -203,7 +203,7 @@ def test_all_kinds_of_sessions_share_their_kernels(
         pliant.compile(add, threads=1).close()
 
     def recurrent() -> None:
-        pliant.open_recurrent("imdb-lstm", threads=1).close()
+        pliant.open("imdb-lstm", threads=1).close()
 
     def elastic() -> None:
         store = build(open_checkpoint(directory), tmp_path / "store", overwrite=True)

@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     from pliant.api.compile_onnx import compile as compile
     from pliant.api.load_compiled import load as load
     from pliant.api.open_cluster import Cluster as Cluster
-    from pliant.api.open_recurrent import open_recurrent as open_recurrent
     from pliant.api.open_session import open as open
 
     __version__: str
 
-__all__ = ["Cluster", "__version__", "compile", "load", "open", "open_recurrent"]
+__all__ = ["Cluster", "__version__", "compile", "load", "open"]
 
 _MODULES = {
     "Cluster": "open_cluster",
     "compile": "compile_onnx",
     "load": "load_compiled",
     "open": "open_session",
-    "open_recurrent": "open_recurrent",
 }
 
 if find_spec("zmq") is None:  # extra `cluster`; `help(pliant)` and `import *` import all that is listed

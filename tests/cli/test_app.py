@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from pliant.cli.app import _VERBS
+from pliant.cli.app import VERBS
 from tests.cli.conftest import Cli
 
 
@@ -22,7 +22,7 @@ def test_help_imports_no_engine() -> None:
 def test_every_verb_listed_is_found_and_answers_help(cli: Cli) -> None:
     """A verb is named by text until it is called; a name that leads nowhere would show only then."""
     listed = cli("--help").stdout
-    for verb in _VERBS:
+    for verb in VERBS:
         shown = cli(*verb.split(), "--help")
         assert shown.exit_code == 0, shown.output
         assert f"pliant {verb} " in shown.stdout or f" {verb} " in shown.stdout

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -48,8 +47,7 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
             act.do()
             _until(act.is_seen)
         held = following(number, current, last, notes)
-        if steering._pending is not None:
-            wait([steering._pending])
+        steering.wait_for_solution()
         return held
 
     steering.following = unhurried  # type: ignore[method-assign]

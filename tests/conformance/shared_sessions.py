@@ -14,17 +14,12 @@ from pathlib import Path
 import numpy as np
 
 import pliant
-from pliant.api.compile_onnx import whole
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.net.key import new_key
-from pliant.compiler.aot.compiled_directory import save
-from pliant.compiler.executable.call import Target
 from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Request
-from pliant.kernels.emit.isa import host_isa
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
-from tests.models.onnx_models import parse
 from tests.recurrent_models import write_recurrent
 from tests.run.conftest import paper_profile
 from tests.tiny import tiny_spec, write_model
@@ -32,8 +27,6 @@ from tests.tiny import tiny_spec, write_model
 N_QUESTIONS = 6
 """Different inputs, of different lengths: an answer to another one is noticed."""
 TEXTS = ("good", "bad film", "the story was not good", "a good movie and a bad plot", "it is no film", "not")
-SYMBOLIC = parse("g (float[n,8] x) => (float[n,8] y) { a = Softmax(x) b = Exp(a) y = Add(b, x) }")
-FIXED = parse("g (float[16,16] x) => (float[16,16] y) { a = MatMul(x, x) b = Softmax(a) y = Add(b, x) }")
 
 
 @dataclass(frozen=True)
@@ -119,24 +112,10 @@ def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     return Shared(lambda i: endpoint.answer(requests[i]).outputs["logits"].tobytes(), endpoint.close)
 
 
-def _compiled(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
-    session = pliant.compile(SYMBOLIC, threads=2, cache=folder)
-    feeds = [{"x": _noise(i, (i + 1, 8))} for i in range(N_QUESTIONS)]
-    return Shared(lambda i: session.run(feeds[i])["y"].tobytes(), session.close)
-
-
-def _loaded(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
-    if not (folder / "saved").exists():
-        save(whole(FIXED, Target(host_isa(), 2))[1], folder / "saved")
-    session = pliant.load(folder / "saved", threads=2)
-    feeds = [{"x": _noise(i, (16, 16))} for i in range(N_QUESTIONS)]
-    return Shared(lambda i: session.run(feeds[i])["y"].tobytes(), session.close)
-
-
 def _recurrent(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     spec = RecurrentSpec("lstm", 10, 8, 16, labels=("negative", "positive"))
-    session = pliant.open_recurrent(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
-    return Shared(lambda i: session.answer(np.arange(i + 1)).logits.tobytes(), session.close)
+    session = pliant.open(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
+    return Shared(lambda i: session.run({"ids": np.arange(i + 1)[None]})["logits"].tobytes(), session.close)
 
 
 def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
@@ -144,15 +123,9 @@ def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     return Shared(lambda i: cluster.run(str(model), TEXTS[i]).answer.tobytes(), cluster.close)
 
 
-def _noise(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
 KINDS: dict[str, Callable[[Path, DeviceProfile, Path], Shared]] = {
     "reading": _reading,
     "elastic": _elastic,
-    "compiled": _compiled,
-    "loaded": _loaded,
     "recurrent": _recurrent,
     "cluster": _cluster,
 }

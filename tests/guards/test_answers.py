@@ -16,7 +16,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from pliant.api.open_recurrent import open_recurrent
+import pliant
 from pliant.api.resolve import resolve
 from pliant.kernels.emit.isa import host_isa
 from pliant.models.encoder.encoder_graph import Precise
@@ -76,7 +76,7 @@ def test_the_shipped_recurrent_model_answers_the_same(golden_answers: Callable[.
     def answers() -> dict[str, str]:
         record = {}
         for n_threads in THREADS:
-            model = open_recurrent("imdb-lstm", threads=n_threads)
+            model = pliant.open("imdb-lstm", threads=n_threads)
             for text in TEXTS:
                 record[f"{n_threads} threads, {text}"] = _bits(model(text).logits)
             model.close()

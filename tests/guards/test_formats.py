@@ -164,8 +164,8 @@ def test_a_recurrent_directory_answers_as_it_did(
 ) -> None:
     """Half-precision weights of a two-way LSTM of two layers, and its words."""
     wanted = _answers(version)["recurrent"]
-    model = pliant.open_recurrent(unpacked(version, "recurrent"), threads=1, cache=cache)
-    assert model.source.identity == wanted["identity"]
+    model = pliant.open(unpacked(version, "recurrent"), threads=1, cache=cache)
+    assert model.identity == wanted["identity"]
     np.testing.assert_allclose(model(TEXT).logits, wanted["logits"], atol=TOLERANCE)
     model.close()
 

@@ -16,7 +16,7 @@ import pytest
 import pliant
 from tests.conftest import GOLDEN
 
-NAMES = ("load", "open", "open_recurrent", "Cluster")
+NAMES = ("load", "open", "Cluster")
 PACKAGES = (
     *("torch", "transformers", "matplotlib", "onnxruntime", "openvino", "huggingface_hub", "zeroconf"),
     *("starlette", "uvicorn", "httpx", "prometheus_client", "zmq", "typer", "rich", "highspy", "onnx"),

@@ -25,7 +25,7 @@ from pliant.plan.result import Plan
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.graph.graph_session import GraphSession
 from pliant.run.graph.onnx_session import OnnxSession
-from pliant.run.graph.recurrent_session import RecurrentAnswer, RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.graph.step_profile import Profile
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.reply import Reply
@@ -39,11 +39,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "compile": compile_model,
     "load": pliant.load,
     "open": pliant.open,
-    "open_recurrent": pliant.open_recurrent,
 }
 CLASSES = (
     pliant.Cluster, ClusterPlan, ClusterReply, DeviceProfile, Dilation, Fault, GraphSession, MemberStatus,
-    MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile, RecurrentAnswer, RecurrentModel, Reply,
+    MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile, RecurrentSession, Reply,
     Session, SessionOptions, Share, Span, Switch, Verdict,
 )  # fmt: skip
 """What these functions take and return."""

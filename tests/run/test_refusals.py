@@ -40,7 +40,7 @@ opened = dict(
     elastic=pliant.open(
         model, latency="60s", threads=1, profile=load_profile(profile), cache=cache, preload="1MB"
     ),
-    recurrent=pliant.open_recurrent("imdb-lstm", threads=1, cache=cache),
+    recurrent=pliant.open("imdb-lstm", threads=1, cache=cache),
     cluster=pliant.Cluster("127.0.0.1:0", key=new_key(), threads=1, shares="equal", cache=cache),
     graph=pliant.compile(product, threads=1, cache=cache),
 )
@@ -48,7 +48,7 @@ elastic, recurrent, cluster, graph = opened.values()
 table = np.zeros((5, 2), np.float32)
 ids = {
     "elastic": lambda i: elastic.engine.embed(np.int32([1, i]), np.int32([0, 0])),
-    "recurrent": lambda i: recurrent.answer(np.int32([1, i])),
+    "recurrent": lambda i: recurrent.run({"ids": np.int32([[1, i]])}),
     "cluster": lambda i: cluster.run(str(model), {"ids": np.int32([1, i])}, is_alone=True),
     "graph": lambda i: graph.run({"table": table, "ids": np.array([1, i])}),
 }
@@ -57,7 +57,6 @@ for kind, feed in ids.items():
     refused(f"{kind}, ids too small", lambda: feed(-7))
 texts = ["a good film", "a bad film"]
 refused("elastic, texts", lambda: elastic(texts))
-refused("recurrent, texts", lambda: recurrent(texts))
 refused("cluster, texts", lambda: cluster.run(str(model), texts))
 refused("elastic, text of no kind", lambda: elastic(7))
 refused("retarget", lambda: elastic.retarget())
@@ -74,9 +73,9 @@ calls = {
         lambda: elastic.engagement("1MB").__enter__(),
     ),
     "recurrent": (
-        lambda: recurrent("a film"), lambda: recurrent.answer(np.int32([1])),
+        lambda: recurrent("a film"), lambda: recurrent.run({"ids": np.int32([[1]])}),
         lambda: recurrent.states(np.zeros((1, recurrent.spec.inputs), np.float32)),
-        lambda: recurrent.reserve(9),
+        lambda: recurrent.explain(9),
     ),
     "cluster": (
         lambda: cluster.run(str(model), "a film"), lambda: cluster.plan(str(model), 8), cluster.status,
@@ -126,7 +125,7 @@ def test_an_id_that_the_model_has_not_is_named_with_its_limit(said: dict[str, st
 
 def test_several_texts_at_once_are_refused_with_the_next_move(said: dict[str, str]) -> None:
     """A list was an AttributeError from inside the tokenizer."""
-    for kind in ("elastic", "recurrent", "cluster"):
+    for kind in ("elastic", "cluster"):
         assert said[f"{kind}, texts"].startswith(
             "InputError: the text is a list of 2, but a call answers one"
         )

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 
@@ -15,6 +15,7 @@ from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session import Session
 from pliant.serve.http.security import Address
+from pliant.serve.http.server import NodeServer
 from pliant.serve.node.serving_node import Node
 from pliant.serve.node.start_node import NodeOptions, serve
 
@@ -30,8 +31,8 @@ class Running:
     node: Node | None = None
     thread: threading.Thread | None = None
     loop: asyncio.AbstractEventLoop | None = None
-    _stop: Callable[[], None] = lambda: None
-    _started: threading.Event = field(default_factory=threading.Event)
+    server: NodeServer | None = None
+    started: threading.Event = field(default_factory=threading.Event)
 
     @property
     def address(self) -> str:
@@ -39,9 +40,23 @@ class Running:
 
     def stop(self) -> None:
         """As SIGTERM; returns at once."""
+        self.do("stop")
+
+    def interrupt(self) -> None:
+        """As Ctrl-C; returns at once."""
+        self.do("interrupt")
+
+    def do(self, method: Literal["stop", "interrupt"]) -> None:
+        """Call that of the server on its event loop, if it still runs."""
         assert self.loop is not None
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._stop)
+            self.loop.call_soon_threadsafe(getattr(self.server, method))
+
+    @property
+    def n_connections(self) -> int:
+        """How many the node keeps, in a TLS handshake or after it."""
+        assert self.server is not None
+        return len(self.server.server_state.connections)
 
     def join(self) -> None:
         assert self.thread is not None
@@ -89,9 +104,9 @@ def running(served: Session[Any], **options: Any) -> Iterator[Running]:
     told = NodeOptions(**{"listen": ANY_PORT, "version": "0", "settle_s": 0.0, **options})
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
-        run.url, run.node, run._stop = url, node, stop
+        run.url, run.node, run.server = url, node, stop.__self__  # type: ignore[attr-defined]
         run.loop = asyncio.get_running_loop()
-        run._started.set()
+        run.started.set()
 
     def work() -> None:
         try:
@@ -99,11 +114,11 @@ def running(served: Session[Any], **options: Any) -> Iterator[Running]:
         except BaseException as error:  # noqa: BLE001 - raised again where the node was asked for
             failed.append(error)
         finally:
-            run._started.set()
+            run.started.set()
 
     run.thread = threading.Thread(target=work, daemon=True)
     run.thread.start()
-    assert run._started.wait(PATIENCE_S)
+    assert run.started.wait(PATIENCE_S)
     if failed:
         raise failed[0]
     try:

@@ -48,9 +48,9 @@ def test_a_model_of_the_same_name_and_other_weights_is_never_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A node above that had negated weights turned positive into negative, and nobody noticed."""
-    expected = pliant.open_recurrent("imdb-lstm", threads=1)(LIKED).label
+    expected = pliant.open("imdb-lstm", threads=1)(LIKED).label
     other = str(negated(tmp_path))
-    assert pliant.open_recurrent(other, threads=1)(LIKED).label != expected
+    assert pliant.open(other, threads=1)(LIKED).label != expected
     words = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [LIKED]}
     with (
         running(open_served(other, preload="0", threads=1), name="other", **fixed(*HONEST)) as up,

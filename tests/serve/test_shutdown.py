@@ -131,7 +131,7 @@ def test_a_node_ends_where_the_system_cannot_refuse_connections_apart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Older systems, and sandboxes that forbid it: closing the socket refuses them there."""
-    monkeypatch.setattr("pliant.serve.http.server._BIND_TO_INTERFACE", -1)
+    monkeypatch.setattr("pliant.serve.http.server.BIND_TO_INTERFACE", -1)
     with bind(ANY_PORT) as sock:
         assert not refuse_connections(sock)
     with running(Upper()) as node:
@@ -184,9 +184,7 @@ def test_a_node_settles_for_five_seconds_unless_told_otherwise() -> None:
     """As long as balancers take to see that it is not ready; a person who presses Ctrl-C does not wait."""
     assert NodeOptions(Address("127.0.0.1", 0), "0").settle_s == 5.0
     with running(Upper(), settle_s=PATIENCE_S) as node:
-        server = node._stop.__self__  # type: ignore[attr-defined]
-        assert node.loop is not None
-        node.loop.call_soon_threadsafe(server.interrupt)
+        node.interrupt()
         node.join()
 
 

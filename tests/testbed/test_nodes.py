@@ -8,8 +8,8 @@ from typing import Any, final
 import httpx
 import pytest
 
-from pliant.api.open_recurrent import open_recurrent
-from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.api.open_session import open as open_session
+from pliant.run.graph.recurrent_session import RecurrentSession
 from testbed import DeviceSpec, why_not
 from testbed.inside import inside
 from testbed.nodes import NodeBed, open_nodes
@@ -26,7 +26,7 @@ _PATIENCE_S = 60.0
 class Asked:
     """A client on the end node's device, and what the model says when it is asked here."""
 
-    def __init__(self, bed: NodeBed, model: RecurrentModel, name: str) -> None:
+    def __init__(self, bed: NodeBed, model: RecurrentSession, name: str) -> None:
         self.bed, self.ids, self._name = bed, list[str](), name
         self._model = model
         self._client = httpx.Client(
@@ -86,7 +86,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeBed]:
 @pytest.fixture
 def asked(bed: NodeBed, request: pytest.FixtureRequest) -> Iterator[Asked]:
     """No node executes a request of the test twice; a second one does only where the first was given up."""
-    model = open_recurrent(_MODEL, threads=1)
+    model = open_session(_MODEL, threads=1)
     asked = Asked(bed, model, request.node.name[-40:])
     before = {name: len(bed.executed(name)) for name in _NAMES}
     try:

@@ -25,7 +25,7 @@ from pliant.ir.device import DeviceProfile, Dilation
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.planning import MARGIN
 from pliant.run.submodel.session import Session, SessionOptions
@@ -82,7 +82,7 @@ def open(
     quantizer: Quantizer | None = ...,
     cache: Path | None = ...,
     on_progress: OnProgress = ...,
-) -> Session | ArraySession | RecurrentModel: ...
+) -> Session | ArraySession | RecurrentSession: ...
 def open(
     source: Source,
     *,
@@ -106,13 +106,13 @@ def open(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> Session | ArraySession | RecurrentModel:
+) -> Session | ArraySession | RecurrentSession:
     """A session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
     directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what
     `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give a
-    `Session`, recurrent models a `RecurrentModel`; both answer text. ONNX models and compiled ones answer
+    `Session`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones answer
     arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without `threads` and
     `cache`, settings.py decides. All other options are for text encoders; InputError names one that was given
     for another kind of model.
@@ -167,7 +167,7 @@ def open(
             )
         case RecurrentNetwork():
             _check_options(model, given, ("threads", "cache"))
-            return RecurrentModel(model.source, *shared_pool(threads, cache))
+            return RecurrentSession(model.source, *shared_pool(threads, cache), name=model.name)
         case OnnxGraph():
             _check_options(model, given, ("threads", "cache"))
             from pliant.api.compile_onnx import open_graph  # onnx takes a while to import

@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from pliant.cli.shared.command import command_of
 from pliant.errors import PliantError
 
-_VERBS = {
+VERBS = {
     "pack": ("pack:pack", "Cut a model into shards of every bitwidth and write them as a store."),
     "profile": ("profile:profile", "Measure this device with a model's shape, and keep it."),
     "plan": ("plan:plan", "Choose submodel, preload set and bits, and predict when everything happens."),
@@ -45,7 +45,7 @@ class _Later(TyperCommand):
         alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
         is_below = parent is not None and parent.parent is not None
         name = f"{parent.info_name} {self.name}" if is_below else str(self.name)
-        alone.command(self.name)(command_of(resolve_name(f"pliant.cli.{_VERBS[name][0]}")))
+        alone.command(self.name)(command_of(resolve_name(f"pliant.cli.{VERBS[name][0]}")))
         return typer.main.get_command(alone).make_context(info_name, args, parent, **extra)
 
 
@@ -76,7 +76,7 @@ _groups = {
     _name: typer.Typer(help=_about, no_args_is_help=True, pretty_exceptions_enable=False)
     for _name, _about in _GROUPS.items()
 }
-for _name, (_, _summary) in _VERBS.items():
+for _name, (_, _summary) in VERBS.items():
     _group, _, _verb = _name.rpartition(" ")
     (_groups[_group] if _group else app).command(_verb, cls=_Later, help=_summary)(lambda: None)
 for _name, _typer in _groups.items():

@@ -127,7 +127,7 @@ class TextSession(Session[D]):
         if self.labels is None:
             return {"outputs": {"vector": numbers[None]}}
         scores = softmax(numbers)
-        best = int(np.argmax(scores))
+        best = int(numbers.argmax())
         label = self.labels[best]
         return {
             "outputs": {"logits": numbers[None], "label": as_bytes(label)},
@@ -162,7 +162,7 @@ class TextSession(Session[D]):
     def _item(self, i: int, item: str | Pair) -> Asked:
         text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         try:
-            return self._asked(text, pair)  # type: ignore[arg-type]
+            return self._asked(text, pair)
         except InputError as error:
             raise InputError(f"text {i} of the list: {error}") from error
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pliant.cli.app import _VERBS
+from pliant.cli.app import VERBS
 from pliant.cli.shared.command import command_of
 
 
@@ -52,10 +52,10 @@ def test_the_fields_are_the_parameters_and_come_back_as_the_dataclass() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", _VERBS)
+@pytest.mark.parametrize("name", VERBS)
 def test_every_verb_declares_its_options_so(name: str) -> None:
     """A second way to declare options is how verbs came to differ."""
-    verb = resolve_name(f"pliant.cli.{_VERBS[name][0]}")
+    verb = resolve_name(f"pliant.cli.{VERBS[name][0]}")
     (parameter,) = signature(verb).parameters.values()
     arguments = parameter.annotation
     assert is_dataclass(arguments)

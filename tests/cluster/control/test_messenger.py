@@ -18,6 +18,7 @@ import zmq
 from pliant.cluster.control.letter import Kind, Letter
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.net.key import Key, make_key, new_key
+from pliant.cluster.net.zmq_sockets import Wire
 from pliant.errors import ClusterError, PeerLost
 from tests.cluster.ports import unused_ports
 
@@ -29,13 +30,20 @@ Event = tuple[str, str, bytes]
 class Member:
     """A messenger and what it reported, in order."""
 
-    def __init__(self, name: str, key: Key, listen: str | None = None, silence_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        key: Key,
+        listen: str | None = None,
+        silence_s: float = 10.0,
+        on_message: Callable[[str, bytes], None] | None = None,
+    ) -> None:
         self.events: Queue[Event] = Queue()
         self.messenger = Messenger(
             name,
             key,
             listen,
-            on_message=lambda peer, body: self.events.put(("said", peer, body)),
+            on_message=on_message or (lambda peer, body: self.events.put(("said", peer, body))),
             on_silence=lambda peer: self.events.put(("silent", peer, b"")),
             on_peer=lambda peer: self.events.put(("came", peer, b"")),
             silence_s=silence_s,
@@ -167,15 +175,20 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
 
 
 def test_a_callback_that_raises_ends_the_messenger(
-    pair: tuple[Member, Member], monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A member whose control is broken must not look alive."""
-    ada, bob = pair
+
+    def fail(peer: str, body: bytes) -> None:
+        raise KeyError(body)
+
     raised: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(str(args.exc_value)))
-    monkeypatch.setattr(
-        bob.messenger, "_on_message", lambda peer, body: (_ for _ in ()).throw(KeyError(body))
-    )
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    bob = start("bob", key, on_message=fail)
+    bob.messenger.connect(ada.messenger.address)
+    ada.until("came", "bob")
     ada.messenger.send("bob", b"boom")
     ada.until("silent", "bob")
     assert raised == ["b'boom'"]
@@ -187,14 +200,13 @@ def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]
     """`shutdown` arrives as a message."""
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
-    bob = start("bob", key)
     done = threading.Event()
 
     def end(peer: str, body: bytes) -> None:
         bob.messenger.close()
         done.set()
 
-    bob.messenger._on_message = end
+    bob = start("bob", key, on_message=end)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
     ada.messenger.send("bob", b"end")
@@ -209,13 +221,24 @@ def test_a_message_that_is_too_long_is_refused_here(pair: tuple[Member, Member])
         pair[0].messenger.send("bob", bytes((16 << 20) + 1))
 
 
-def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(pair: tuple[Member, Member]) -> None:
+def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(
+    start: Callable[..., Member],
+) -> None:
     """Whoever reads it refuses the peer; here nobody would know whom to name."""
-    ada, bob = pair
-    (link,) = bob.messenger._links.values()
-    stray = Letter(Kind.WORD, "bob", 0).packed()[:5]
-    bob.messenger._write = lambda *_: link.socket.send(stray) or True  # type: ignore[method-assign]
-    assert ada.until("said", "bob") == stray
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    wire = Wire(key, 1 << 20, heartbeat_s=10.0)
+    socket, monitor = wire.connect(zmq.DEALER, ada.messenger.address or "", 10)
+    try:
+        socket.send(Letter(Kind.BEAT, "bob", 0).packed())
+        ada.until("came", "bob")
+        stray = Letter(Kind.WORD, "bob", 0).packed()[:5]
+        socket.send(stray)
+        assert ada.until("said", "bob") == stray
+    finally:
+        monitor.close()
+        socket.close()
+        wire.close()
 
 
 _WORKER = """

@@ -103,7 +103,7 @@ def test_parts_of_lengths_long_past_are_let_go(
     library: Library, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service sees inputs of every length: memory must not grow with them."""
-    monkeypatch.setattr("pliant.cluster.member.part_forms._MOST_COMPILED", 2)
+    monkeypatch.setattr("pliant.cluster.member.part_forms.MOST_COMPILED", 2)
     forms = Forms(random_source(SPEC), library, pool)
 
     def compiled(tokens: int) -> Compiled:

@@ -45,8 +45,8 @@ def test_a_child_that_dies_is_a_lost_peer_and_a_new_group_goes_on(
     ada, bob = pair
     _form(pair, tmp_path / "first")
     _exchange(ada, bob, 0)
-    assert bob._group is not None
-    os.kill(bob._group._process.pid, signal.SIGKILL)
+    assert bob.group_process is not None
+    os.kill(bob.group_process, signal.SIGKILL)
     for comm, peer, why in ((ada, "bob", "has left, died or was cut off"), (bob, "ada", r"ended \(-9\)")):
         with pytest.raises(PeerLost, match=why) as caught:
             comm.receive(peer, Tag(0, 0, 1), np.zeros(1), 10 * PATIENT_S)
@@ -63,8 +63,8 @@ def test_a_frozen_child_holds_up_neither_receiver_nor_sender_for_ever(tmp_path: 
     """And what is sent to it does not pile up in memory."""
     with GlooComm("ada", send_timeout_s=1.0) as ada, GlooComm("bob") as bob:
         _form((ada, bob), tmp_path / "meet")
-        assert bob._group is not None
-        os.kill(bob._group._process.pid, signal.SIGSTOP)
+        assert bob.group_process is not None
+        os.kill(bob.group_process, signal.SIGSTOP)
         with pytest.raises(PeerLost, match=r"waited 0.3 s"):
             ada.receive("bob", Tag(0, 0, 0), np.zeros(1), 0.3)
         big, steps = np.zeros(16 << 20, np.uint8), iter(range(50))

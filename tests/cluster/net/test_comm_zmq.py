@@ -309,7 +309,7 @@ def test_a_frozen_process_holds_up_neither_receiver_nor_sender_for_ever(
     """And what is sent to it does not pile up in memory."""
     ada, process = worker
     process.send_signal(signal.SIGSTOP)
-    ada._send_timeout_s = 1.0  # from here on: its handshake may take longer on a busy machine
+    ada.send_timeout_s = 1.0  # from here on: its handshake may take longer on a busy machine
     with pytest.raises(PeerLost, match=r"waited 0.3 s"):
         ada.receive("bob", Tag(0, 0, 1), np.zeros(1), 0.3)
     big = np.zeros(16 << 20, np.uint8)

@@ -53,7 +53,7 @@ def test_a_row_needs_every_one_of_its_features(
         def read_text() -> str:
             return f"processor: 0\nflags\t\t: {flags}\n"
 
-    monkeypatch.setattr(table, "_CPUINFO", Cpuinfo)
+    monkeypatch.setattr(table, "CPUINFO", Cpuinfo)
     table.host_flags.cache_clear()
     try:
         assert host_isa() == expected
@@ -64,8 +64,8 @@ def test_a_row_needs_every_one_of_its_features(
 
 def test_llvm_and_the_kernel_agree_on_this_cpu() -> None:
     """Where /proc/cpuinfo is missing LLVM answers; the two must choose the same row."""
-    needed = table._V4 | {"avx512_vnni"}
-    assert table._flags_by_llvm() & needed == table.host_flags() & needed
+    needed = table.needed_flags(table.AVX512_VNNI)
+    assert table.flags_by_llvm() & needed == table.host_flags() & needed
 
 
 def test_another_architecture_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,9 +292,9 @@ def test_a_forked_child_has_workers_of_its_own(host: Library, increment: int) ->
         child = os.fork()
         if child == 0:
             pool.walk(table)
-            is_served = all(worker.is_alive() for worker in pool._workers)
+            is_served = all(worker.is_alive() for worker in pool.workers)
             pool.close()
-            os.write(write, bytes([int((x == 2).all()), is_served, *(w.is_alive() for w in pool._workers)]))
+            os.write(write, bytes([int((x == 2).all()), is_served, *(w.is_alive() for w in pool.workers)]))
             os._exit(0)
         os.waitpid(child, 0)
         os.close(write)
@@ -364,7 +364,7 @@ def test_stepping_aside_gives_the_core_back(host: Library, increment: int) -> No
     with Pool(3, host, spins=0) as pool:
         for _ in range(300):
             pool.walk(table)
-        for worker in pool._workers:
+        for worker in pool.workers:
             assert worker.native_id is not None
             until_s = time.monotonic() + 30  # the core it steps aside to may be busy when the last walk ends
             while os.sched_getaffinity(worker.native_id) != os.sched_getaffinity(0):

@@ -13,7 +13,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source, random_recurrent
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentSession
 from tests.compiler.rules.running import machine
 from tests.recurrent_models import torchs_answer, torchs_layers, write_recurrent
 
@@ -34,8 +34,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-def opened(folder: Path, spec: RecurrentSpec, isa: Isa, cache: Path) -> RecurrentModel:
-    return RecurrentModel(open_recurrent_source(write_recurrent(folder, spec)), *machine(isa, cache))
+def opened(folder: Path, spec: RecurrentSpec, isa: Isa, cache: Path) -> RecurrentSession:
+    return RecurrentSession(open_recurrent_source(write_recurrent(folder, spec)), *machine(isa, cache))
+
+
+def numbers(model: RecurrentSession, ids: np.ndarray) -> np.ndarray:
+    """The answer to words by number: logits, or the vector."""
+    return model.run({"ids": ids[None]})[model.outputs[0].name][0]
 
 
 def words(n: int) -> np.ndarray:
@@ -51,11 +56,8 @@ def test_answers_are_torchs_at_all_lengths(
     pytest.importorskip("torch")
     model = opened(tmp_path, spec, isa, cache)
     for n in (*LENGTHS, *reversed(LENGTHS)):
-        answer = model.answer(words(n))
-        np.testing.assert_allclose(
-            answer.logits, torchs_answer(model.source, words(n)), rtol=0, atol=TOLERANCE, err_msg=str(n)
-        )
-        assert answer.n_tokens == n
+        want = torchs_answer(model.source, words(n))
+        np.testing.assert_allclose(numbers(model, words(n)), want, rtol=0, atol=TOLERANCE, err_msg=str(n))
 
 
 def test_states_of_an_encoder_are_torchs(tmp_path: Path, cache: Path) -> None:
@@ -86,17 +88,18 @@ def test_states_are_those_of_a_plain_loop(cell: str, tmp_path: Path, cache: Path
 def test_a_classifier_says_the_best_label_and_its_probability(tmp_path: Path, cache: Path) -> None:
     """What a router's endpoint replies."""
     model = opened(tmp_path, CELLS[0], AVX2, cache)
-    answer = model("A very good film.")
-    chances = np.exp(answer.logits) / np.exp(answer.logits).sum()
-    assert answer.label == ("bad", "good")[int(chances.argmax())]
-    assert answer.score == pytest.approx(float(chances.max()), abs=1e-6)
-    assert answer.n_tokens == 5
+    reply = model("A very good film.", latency="60s")
+    chances = np.exp(reply.logits) / np.exp(reply.logits).sum()
+    assert reply.label == ("bad", "good")[int(chances.argmax())]
+    assert reply.score == pytest.approx(float(chances.max()), abs=1e-6)
+    assert (reply.length, reply.met, reply.accuracy) == (5, True, None)
+    assert reply.outputs["label"].tolist() == [reply.label.encode()]
 
 
 def test_an_encoder_gives_a_vector_and_no_label(tmp_path: Path, cache: Path) -> None:
     """Its pooled features, in the order of its poolings."""
-    answer = opened(tmp_path, CELLS[1], AVX2, cache)("a film")
-    assert (answer.label, answer.score, answer.logits.shape) == (None, None, (52,))
+    reply = opened(tmp_path, CELLS[1], AVX2, cache)("a film")
+    assert (reply.label, reply.score, reply.logits, reply.vector.shape) == (None, None, None, (52,))
 
 
 def test_two_threads_and_one_answer_alike(tmp_path: Path, cache: Path) -> None:
@@ -104,19 +107,19 @@ def test_two_threads_and_one_answer_alike(tmp_path: Path, cache: Path) -> None:
     source = open_recurrent_source(write_recurrent(tmp_path, CELLS[1]))
     library = Library(AVX2, cache)
     with Pool(1, library) as alone, Pool(2, library) as both:
-        one, two = (RecurrentModel(source, library, pool).answer(words(50)) for pool in (alone, both))
-    np.testing.assert_allclose(one.logits, two.logits, rtol=0, atol=1e-6)
+        one, two = (numbers(RecurrentSession(source, library, pool), words(50)) for pool in (alone, both))
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
 
 
 def test_threads_may_share_a_model(tmp_path: Path, cache: Path) -> None:
     """A server asks from many: each gets the answer to its own words."""
     model = opened(tmp_path, CELLS[0], AVX2, cache)
     lengths = [1 + 7 * i % 90 for i in range(24)]
-    want = [model.answer(words(n)).logits for n in lengths]
+    want = [numbers(model, words(n)) for n in lengths]
     got: dict[int, np.ndarray] = {}
 
     def ask(i: int) -> None:
-        got[i] = model.answer(words(lengths[i])).logits
+        got[i] = numbers(model, words(lengths[i]))
 
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(24)]
     for thread in threads:
@@ -142,7 +145,7 @@ def test_weights_are_packed_once_for_all_lengths(tmp_path: Path, cache: Path) ->
     """A long input costs room for its steps, never a second copy of the weights."""
     model = opened(tmp_path, CELLS[2], AVX2, cache)
     before = model.weight_bytes
-    model.answer(words(1000))
+    numbers(model, words(1000))
     assert model.weight_bytes == before
 
 
@@ -150,19 +153,52 @@ def test_the_source_is_any_that_has_a_spec(cache: Path) -> None:
     """Random weights run as trained ones do."""
     pytest.importorskip("torch")
     source: RecurrentSource = random_recurrent("cove-200")
-    answer = RecurrentModel(source, *machine(AVX2, cache))("A man inspects the uniform of a figure.")
+    answer = RecurrentSession(source, *machine(AVX2, cache))("A man inspects the uniform of a figure.")
     want = torchs_answer(source, source.read("A man inspects the uniform of a figure."))
-    np.testing.assert_allclose(answer.logits, want, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(answer.vector, want, rtol=0, atol=TOLERANCE)
 
 
-def test_what_is_reserved_is_not_made_again(tmp_path: Path, cache: Path) -> None:
+def test_a_length_that_was_explained_is_ready(tmp_path: Path, cache: Path) -> None:
     """A node that measures itself must not see forms being made; lengths may come in any order then."""
     model = opened(tmp_path, CELLS[0], AVX2, cache)
-    want = {n: model.answer(words(n)).logits for n in LENGTHS}
+    want = {n: numbers(model, words(n)) for n in LENGTHS}
     model.close()
     model = opened(tmp_path, CELLS[0], AVX2, cache)
-    model.reserve(130)
+    assert model.plan.forms == (64,)
+    assert model.explain(130).forms == (64, 128, 256)
     held = model.weight_bytes
     for n in reversed(LENGTHS):
-        np.testing.assert_array_equal(model.answer(words(n)).logits, want[n])
+        np.testing.assert_array_equal(numbers(model, words(n)), want[n])
+    assert model.plan.forms == (64, 128, 256)
     assert model.weight_bytes == held
+
+
+def test_a_list_is_answered_as_its_texts_are(tmp_path: Path, cache: Path) -> None:
+    """In its order, of different lengths; a text that cannot be read is named, and none is answered then."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    texts = ["a good film", "bad", "the story was not good at all"]
+    for text, reply in zip(texts, model(texts), strict=True):
+        np.testing.assert_array_equal(reply.logits, model(text).logits)
+    with pytest.raises(InputError, match="text 1 of the list"):
+        model(["a good film", ""])
+    with pytest.raises(InputError, match="one text and no pair"):
+        model("a good film", "a bad film")
+
+
+def test_its_plan_and_profile_tell_what_runs(tmp_path: Path, cache: Path) -> None:
+    """The calls of the profile are those of the plan; bytes are those of the length, not of the form."""
+    model = opened(tmp_path, CELLS[1], AVX2, cache)
+    short, long = model.explain(10), model.explain(40)
+    profile = model.profile({"ids": words(40)[None]}, runs=3)
+    assert {o.op: o.n_calls for o in long.operators} == {o.op: o.n for o in profile.by_operator()}
+    assert profile.runs == 3
+    n_bytes = [next(o.n_bytes for o in plan.operators if o.op == "LSTM") for plan in (short, long)]
+    assert n_bytes[1] - n_bytes[0] > 30 * 4 * model.spec.width  # at least the states of 30 more words
+    assert long.expected_s is None
+    model.answer(model.request(model.sample(40)))
+    assert model.explain(40).expected_s > 0
+    for page in (str(long), long._repr_html_()):
+        assert "40 words" in page
+        assert "both directions" in page
+    with pytest.raises(InputError, match="16385 words is not read; give 1 to 16384"):
+        model.explain(16_385)

@@ -56,11 +56,6 @@ def node(keys: Keys) -> Iterator[Running]:
         yield run
 
 
-def n_connections(node: Running) -> int:
-    """How many the node keeps, in a handshake or after it."""
-    return len(node._stop.__self__.server_state.connections)  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("sent", [b"", HELLO])
 def test_half_handshakes_push_each_other_out_and_health_is_answered(
     keys: Keys, node: Running, sent: bytes
@@ -74,8 +69,8 @@ def test_half_handshakes_push_each_other_out_and_health_is_answered(
             sock.sendall(sent)
         assert keys.status(node, "/v2/health/live") == 200
         assert keys.status(node, "/v2") == 200
-        assert n_connections(node) <= FEW.n_client_connections
-    until(lambda: n_connections(node) == 0)
+        assert node.n_connections <= FEW.n_client_connections
+    until(lambda: node.n_connections == 0)
 
 
 def test_complete_handshakes_without_a_request_push_each_other_out(keys: Keys, node: Running) -> None:
@@ -83,9 +78,9 @@ def test_complete_handshakes_without_a_request_push_each_other_out(keys: Keys, n
     with ExitStack() as stack:
         for _ in range(20):
             stack.enter_context(keys.encrypted(connect(node)))
-        until(lambda: n_connections(node) <= FEW.n_client_connections)
+        until(lambda: node.n_connections <= FEW.n_client_connections)
         assert keys.status(node, "/v2") == 200
-    until(lambda: n_connections(node) == 0)
+    until(lambda: node.n_connections == 0)
 
 
 def test_a_handshake_may_take_as_long_as_a_head(keys: Keys) -> None:
@@ -94,7 +89,7 @@ def test_a_handshake_may_take_as_long_as_a_head(keys: Keys) -> None:
     with running(Upper(), limits=limits, tls=keys.node) as run, connect(run) as sock:
         sock.sendall(HELLO)
         assert until_closed(sock) == b""
-        until(lambda: n_connections(run) == 0)
+        until(lambda: run.n_connections == 0)
 
 
 @pytest.mark.parametrize("said", [b"GET /v2 HTTP/1.1\r\n\r\n", b""])
@@ -104,7 +99,7 @@ def test_a_handshake_that_fails_leaves_nothing(node: Running, said: bytes) -> No
         if said:
             sock.sendall(said)
             until_closed(sock)
-    until(lambda: n_connections(node) == 0)
+    until(lambda: node.n_connections == 0)
 
 
 @pytest.mark.parametrize("n_early", [0, 300])
@@ -148,7 +143,7 @@ def test_a_connection_is_used_again_over_tls(keys: Keys, node: Running) -> None:
     with httpx.Client(base_url=node.url, timeout=PATIENCE_S, verify=keys.trust) as client:
         for _ in range(3):
             assert client.get("/v2").status_code == 200
-            assert n_connections(node) == 1
+            assert node.n_connections == 1
 
 
 def test_the_contexts_own_options_hold(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,5 +191,5 @@ def test_who_never_reads_an_answer_over_tls_is_cut_off(keys: Keys) -> None:
             with keys.encrypted(plain) as sock:
                 sock.sendall("\r\n".join((*lines, "\r\n")).encode() + head + bytes(8 * n))
                 until(lambda: run.node is not None and run.node.metrics.text().count(b'outcome="ok"') > 0)
-                until(lambda: n_connections(run) == 0)
+                until(lambda: run.n_connections == 0)
                 assert _is_cut(sock) or _is_cut(sock)

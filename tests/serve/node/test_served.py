@@ -35,8 +35,8 @@ def asked(url: str, name: str, tensor: dict[str, object]) -> httpx.Response:
 
 def test_a_recurrent_classifier_answers_text_and_words_alike() -> None:
     """`imdb-lstm`, the model that routing is measured with."""
-    alone = pliant.open_recurrent("imdb-lstm", threads=1)
-    expected, ids = alone(TEXT), alone.source.read(TEXT)
+    alone = pliant.open("imdb-lstm", threads=1)
+    expected, ids = alone(TEXT), alone.encode(TEXT).ids
     with running(opened("imdb-lstm")) as node:
         text = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}
         words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
@@ -70,8 +70,8 @@ def test_an_encoder_without_labels_answers_with_its_vector() -> None:
         words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
         (vector,) = asked(node.url, name, words).json()["outputs"]
         assert vector["name"] == "vector"
-        expected = pliant.open_recurrent("random:cove-200", threads=1).answer(ids).logits
-        np.testing.assert_allclose(vector["data"], expected, rtol=1e-6)
+        expected = pliant.open("random:cove-200", threads=1).run({"ids": ids[None]})["vector"]
+        np.testing.assert_allclose(vector["data"], expected[0], rtol=1e-6)
 
 
 def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:

@@ -129,7 +129,7 @@ def test_an_answer_that_does_not_come_ends_its_connection() -> None:
     assert failed.value.status == 504
 
 
-@pytest.mark.parametrize(("limit", "value", "n_open"), [("_MOST_KEPT", 2, 2), ("KEPT_S", -1.0, 0)])
+@pytest.mark.parametrize(("limit", "value", "n_open"), [("MOST_KEPT", 2, 2), ("KEPT_S", -1.0, 0)])
 def test_connections_to_nodes_that_are_not_called_again_are_closed(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: float, n_open: int
 ) -> None:

@@ -36,8 +36,8 @@ def test_requests_that_wait_for_an_upstream_that_fails_are_answered_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They learn at once that it failed, and not by a timeout each."""
-    monkeypatch.setattr("pliant.serve.upstream.upstreams._SHORTEST_S", 0.5)
-    monkeypatch.setattr("pliant.serve.upstream.upstreams._PATIENCE", 0.0)
+    monkeypatch.setattr("pliant.serve.upstream.upstreams.SHORTEST_S", 0.5)
+    monkeypatch.setattr("pliant.serve.upstream.upstreams.PATIENCE", 0.0)
     monkeypatch.setattr(Router, "has_room", lambda self, name: self.state(name, 0.0).n_in_flight < 1)
     options = fixed(*HONEST, retry_s=1e5, retry_limit_s=1e5)
     with (

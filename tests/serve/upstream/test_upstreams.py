@@ -1,6 +1,8 @@
 """What upstreams and clients may do without harm to a node, and to its other upstreams."""
 
 import asyncio
+from collections.abc import Callable
+from math import inf
 from unittest.mock import Mock
 
 import httpx
@@ -133,17 +135,31 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
             return Mock(status=200)
 
         router, client = Mock(), Mock(call=call)
+        router.next_due_s.return_value = inf
+        router.due.return_value = ()
         upstreams = Upstreams(router, client, (), "m", None, None, Mock(), Mock(), Limits(), 1)
-        for wait_s in (1.0, 2.0, 3.0):
+        running = asyncio.create_task(upstreams.run())
+
+        async def tell(wait_s: float) -> None:
             told = Told("here", TimeCurve(((0, 1.0),)), frozenset(), wait_s=wait_s)
-            router.due.return_value = (Broadcast(("below",), told),)
-            upstreams._do_due()
-            await asyncio.sleep(0)
+            n_before, router.due.side_effect = router.due.call_count, [[Broadcast(("below",), told)]]
+            upstreams.changed()
+            await soon(lambda: router.due.call_count > n_before)
+            router.due.side_effect = None
+
+        for wait_s in (1.0, 2.0, 3.0):
+            await tell(wait_s)
         assert len(sent) == 1
         gate.set()
-        for task in tuple(upstreams._under_way):
-            await task
-        assert not upstreams._telling
+        await soon(lambda: len(sent) == 2)
+        await tell(4.0)  # the call has ended: there may be another
+        await soon(lambda: len(sent) == 3)
+        running.cancel()
+
+    async def soon(is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not is_so():
+                await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert [decode_told(body)[0].curve.at(0) for body in sent] == [2.0, 4.0]
+    assert [decode_told(body)[0].curve.at(0) for body in sent] == [2.0, 4.0, 5.0]

@@ -5,7 +5,7 @@ Decides by `adapt` on what `known` says; solves by a function it is given; asks 
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import final
@@ -190,6 +190,12 @@ class Steering:
                     self._tight = current
                     return Pause.NOW
         return current
+
+    def wait_for_solution(self) -> None:
+        """Return once the plan that is being solved or loaded beside the run is ready; `following` does not
+        wait for it."""
+        if self._pending is not None:
+            wait([self._pending])
 
     def predicted_s(self, held: Held) -> float | None:
         """Seconds of one layer by the picture that the plan was made of."""

@@ -50,7 +50,7 @@ class Compiled:
         return layer, "" if is_piece else _shape_key(self.part), name, n_bytes
 
 
-_MOST_COMPILED = 256
+MOST_COMPILED = 256
 """Parts kept compiled: of some 64 lengths."""
 
 
@@ -77,7 +77,7 @@ class Forms:
         key = _shape_key(part)
         found = self._compiled.pop(key, None) or self._compile(part)
         self._compiled[key] = found  # the latest last
-        if len(self._compiled) > _MOST_COMPILED:
+        if len(self._compiled) > MOST_COMPILED:
             del self._compiled[next(iter(self._compiled))]
         return found
 

@@ -60,13 +60,19 @@ class GlooComm(Mailed):
             raise ClusterError("this engine needs torch: pip install 'pliant[train]', or use ZeroMQ.")
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
-        self._send_timeout_s = send_timeout_s
+        self.send_timeout_s = send_timeout_s
         self._interface = interface
         self._lock = Lock()
         self._group: _Group | None = None
         self._before: _Group | None = None
         self._lost: set[str] = set()
         self._is_closed = False
+
+    @property
+    def group_process(self) -> int | None:
+        """The id of the process that holds this member's part of the group; None before one was formed."""
+        with self._lock:
+            return None if self._group is None else self._group.process_id
 
     def reaches(self, members: Sequence[str]) -> bool:
         """Whether the group that was formed last holds all of `members`, and has lost none of its own."""
@@ -138,7 +144,7 @@ class GlooComm(Mailed):
                 f"message {tag} to {dst} has {data.nbytes:,} bytes, the limit is "
                 f"{self._max_message_bytes:,}. Raise max_message_bytes on all members."
             )
-        group.send(dst, tag, data, note, self._send_timeout_s)
+        group.send(dst, tag, data, note, self.send_timeout_s)
         self._mailbox.count_sent(dst, data.nbytes)
 
     def close(self) -> None:
@@ -201,6 +207,7 @@ class _Group:
             stderr=self._words,
             start_new_session=True,  # Ctrl-C is for the parent, who ends the child
         )
+        self.process_id = self._process.pid
         theirs.close()
         os.close(out_fd)
         os.close(in_fd)

@@ -43,7 +43,7 @@ class ZmqComm(Mailed):
         check_name(name)
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
-        self._send_timeout_s = send_timeout_s
+        self.send_timeout_s = send_timeout_s
         self._wire = Wire(key, FRAME_LIMIT_BYTES, heartbeat_s=_STALE_S)
         self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
@@ -119,7 +119,7 @@ class ZmqComm(Mailed):
 
     def _hand_over(self, peer: "_Peer", tag: Tag, frame: bytearray) -> None:
         """Queue `frame` once there is room; ZeroMQ keeps a reference to it until it is on its way."""
-        until = monotonic() + self._send_timeout_s
+        until = monotonic() + self.send_timeout_s
         while True:
             self._mailbox.check(peer.name, tag.epoch)
             if peer.socket.closed:
@@ -132,7 +132,7 @@ class ZmqComm(Mailed):
             except zmq.Again:
                 if monotonic() >= until:
                     raise PeerLost(
-                        f"{peer.name} at {peer.address} took nothing for {self._send_timeout_s:.3g} s: it is "
+                        f"{peer.name} at {peer.address} took nothing for {self.send_timeout_s:.3g} s: it is "
                         "not there, frozen, cut off, or holds another key.",
                         peer.name,
                     ) from None

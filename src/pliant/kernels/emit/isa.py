@@ -10,7 +10,7 @@ from pliant.errors import KernelError
 
 IsaName = Literal["avx512", "avx2", "x86-64", "neon"]
 
-_CPUINFO = Path("/proc/cpuinfo")
+CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,13 @@ def runnable(isa: Isa) -> bool:
         return True
     if isa.triple:
         return False
+    return needed_flags(isa) <= host_flags()
+
+
+def needed_flags(isa: Isa) -> frozenset[str]:
+    """The features that a CPU of x86-64 has if it executes code of `isa`, in Linux's spelling."""
     dot = {"avx512_vnni" if isa.name == "avx512" else "avx_vnni"} if isa.has_dot else set()
-    return _NEEDS[isa.name] | dot <= host_flags()
+    return _NEEDS[isa.name] | dot
 
 
 def portable(isa: Isa) -> Isa:
@@ -94,9 +99,9 @@ def portable(isa: Isa) -> Isa:
 def host_flags() -> frozenset[str]:
     """This CPU's feature flags, in Linux's spelling. The CPU does not change while a process runs."""
     try:
-        text = _CPUINFO.read_text()
+        text = CPUINFO.read_text()
     except OSError:
-        return _flags_by_llvm()
+        return flags_by_llvm()
     lines = [line for line in text.splitlines() if line.startswith("flags")]
     flags = set(lines[0].partition(":")[2].split()) if lines else set()
     if "abm" in flags:  # Linux's word for lzcnt
@@ -104,7 +109,8 @@ def host_flags() -> frozenset[str]:
     return frozenset(flags)
 
 
-def _flags_by_llvm() -> frozenset[str]:
+def flags_by_llvm() -> frozenset[str]:
+    """As `host_flags`, as LLVM finds them."""
     import llvmlite.binding as llvm  # 45 MB resident: only where the kernel's list is missing
 
     spelled = {"bmi": "bmi1", "avx512vnni": "avx512_vnni", "avxvnni": "avx_vnni"}

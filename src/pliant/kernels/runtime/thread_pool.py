@@ -77,6 +77,11 @@ class Pool:
         """Scratch of each thread."""
         return self._scratch_bytes
 
+    @property
+    def workers(self) -> tuple[threading.Thread, ...]:
+        """The threads beside the caller's; a forked child has others from its first walk on."""
+        return tuple(self._workers)
+
     def reserve(self, scratch_bytes: int) -> None:
         """Give every thread at least this much scratch; what was in it is lost."""
         with self._turns.lock:

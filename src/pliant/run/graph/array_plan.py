@@ -1,36 +1,23 @@
 """What a session on a graph runs, for the shapes it has met: it prints as a page."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.ir.table_text import table_lines
 from pliant.quantities import format_bytes, format_seconds
+from pliant.run.graph.operator_calls import OperatorCalls, operator_calls, operators_html, operators_text
 
 if TYPE_CHECKING:
     from pliant.run.graph.graph_runner import GraphRunner
     from pliant.run.graph.schedule_graph import ScheduleReport
 
-_COLUMNS = ("kernel calls", "operator", "GFLOP", "bytes read and written")
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorCalls:
-    """All kernel calls of one operator, fused ones under the first: what they compute, read and write."""
-
-    op: str
-    n_calls: int
-    flops: int
-    n_bytes: int
-
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """One native call: the kernel calls for inputs of these shapes, longest traffic first.
+    """One native call: the kernel calls for inputs of these shapes.
 
     `predicted_s` and `default_s` sum measured kernels, of the layouts chosen and of default ones, where
     `schedule` was chosen by times; `measured_s` is a whole run's median, where the session was profiled.
@@ -71,7 +58,7 @@ class ArrayPlan:
         """The plan as a page: ports, memory, and for each image shapes, layouts, times and operators."""
         lines = list(_summary(self))
         for image in self.images:
-            lines += ["", *_image_lines(image), *table_lines((_COLUMNS, *_rows(image)), left=1)]
+            lines += ["", *_image_lines(image), *operators_text(image.operators)]
         return "\n".join(lines) + "\n"
 
     def __repr__(self) -> str:
@@ -82,28 +69,18 @@ class ArrayPlan:
         """The page for a notebook."""
         parts = [f"<p>{'<br>'.join(map(escape, _summary(self)))}</p>"]
         for image in self.images:
-            head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
-            rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in _rows(image))
-            body = "".join(f"<tr>{row}</tr>" for row in rows)
             parts.append(f"<p>{'<br>'.join(map(escape, _image_lines(image)))}</p>")
-            parts.append(f"<table><tr>{head}</tr>{body}</table>")
+            parts.append(operators_html(image.operators))
         return f"<div>{''.join(parts)}</div>"
 
 
 def image_plan(runner: "GraphRunner") -> ImagePlan:
     """What a runner runs."""
     program = runner.program
-    n_calls, flops, n_bytes = Counter[str](), Counter[str](), Counter[str]()
-    for row in program.rows:
-        op = row.op or row.kernel
-        n_calls[op] += 1
-        flops[op] += row.flops
-        n_bytes[op] += row.n_bytes
-    operators = (OperatorCalls(op, n, flops[op], n_bytes[op]) for op, n in n_calls.items())
     return ImagePlan(
         program.inputs,
         program.outputs,
-        tuple(sorted(operators, key=lambda o: (-o.n_bytes, o.op))),
+        operator_calls(program.rows),
         program.arena_bytes,
         runner.schedule,
         runner.measured_s,
@@ -135,12 +112,6 @@ def _image_lines(image: ImagePlan) -> Iterator[str]:
         f"  layouts ({chosen.kind}): {chosen.turned} of {chosen.edges} tensors not in their default, "
         f"{chosen.reorders} reorders{times}"
     )
-
-
-def _rows(image: ImagePlan) -> Iterator[Sequence[str]]:
-    for operator in image.operators:
-        gflop = f"{operator.flops / 1e9:.3g}" if operator.flops else ""
-        yield str(operator.n_calls), operator.op, gflop, format_bytes(operator.n_bytes)
 
 
 def _shapes(tensors: Mapping[str, TensorType]) -> str:

@@ -135,8 +135,8 @@ class OnnxSession(ArraySession):
         state = "closed" if self._closed else f"{len(self._images)} images, {self._pool.n_threads} threads"
         return shown(f"OnnxSession of {self._model.source}", self.inputs, self.outputs, state)
 
-    @cached_property
-    def identity(self) -> str:
+    @cached_property  # a large file takes a while to hash, and few ask
+    def identity(self) -> str:  # type: ignore[override]
         """The content hash of the model's file and of those beside it, or of its bytes. Raises ModelError."""
         self._model.check_same()
         return self._model.identity(cache_folder())

@@ -1,22 +1,27 @@
-"""A recurrent model, ready to answer: words in, label or vector out, one native call between.
+"""A session on a recurrent model: words in, label or vector out, one native call between.
 
 Kernels are the same for all lengths; a form is lowered for each power of two, when it is first needed, and a
 run cuts it to the steps there are.
 """
 
-from dataclasses import dataclass, replace
-from typing import final
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate, repeat
+from operator import mul
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from pliant.arrays import Float32, Integer
+from pliant.arrays import Float32
 from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import kernels
+from pliant.compiler.executable.encode_image import Row, kernels
 from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.recurrent_stages import recurrent_form
+from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import InputError
+from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -24,30 +29,50 @@ from pliant.kernels.runtime.turns import Turns
 from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECTORS, recurrent_graph
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
+from pliant.models.tokenizer import Encoded
 from pliant.run.arena import Arena
+from pliant.run.graph.feeds import GivenFeeds
+from pliant.run.graph.operator_calls import operator_calls
+from pliant.run.graph.ports import shown
+from pliant.run.graph.recurrent_plan import RecurrentPlan
+from pliant.run.text_session import Asked, TextSession
+
+if TYPE_CHECKING:
+    from pliant.run.graph.step_profile import Profile
 
 _LEAST_STEPS = 64
 """Of the smallest form; it is made when the model is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentAnswer:
-    """A classifier's `logits` [labels] with the best `label` and its probability `score`.
+@final
+class RecurrentSession(TextSession[None]):
+    """A recurrent model on this device; threads may share it, and take turns. The pool is left open.
 
-    A model without labels gives its pooled vector [features] as `logits`, and neither of the other two.
+    Its time grows in line with the words. The texts of a list run one after another.
     """
 
-    logits: Float32[np.ndarray, " outputs"]
-    label: str | None
-    score: float | None
-    n_tokens: int
+    platform = "pliant_recurrent"
+    degree = 1
 
-
-@final
-class RecurrentModel:
-    """A model on this device; threads may share it, and take turns. The pool is left open."""
-
-    def __init__(self, source: RecurrentSource, library: Library, pool: Pool) -> None:
+    def __init__(
+        self,
+        source: RecurrentSource,
+        library: Library,
+        pool: Pool,
+        *,
+        name: str | None = None,
+        dilation: float = 1.0,
+    ) -> None:
+        spec = source.spec
+        super().__init__(
+            name or source.name,
+            source.identity,
+            labels=spec.labels,
+            features=spec.features,
+            max_length=spec.max_tokens,
+            vocab=spec.vocab,
+            dilation=dilation,
+        )
         self.source = source
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
@@ -56,15 +81,14 @@ class RecurrentModel:
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
         self._stages: dict[int, Stage] = {}
-        self._answer = np.zeros(0, np.float32)
+        self._numbers = np.zeros(0, np.float32)
+        self._types = np.zeros(spec.max_tokens, np.int32)  # words have no types: nobody writes to them
         with self._turns.lock:
             self._reserve(_LEAST_STEPS)
 
-    def __enter__(self) -> "RecurrentModel":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self._pool.n_threads} threads"
+        return shown(f"RecurrentSession of {self.name}", self.inputs, self.outputs, state)
 
     @property
     def spec(self) -> RecurrentSpec:
@@ -76,21 +100,50 @@ class RecurrentModel:
         held = [*self._weights.values(), *self.source.weights.values(), self.source.table]
         return sum(array.nbytes for array in held)
 
-    def __call__(self, text: str) -> RecurrentAnswer:
-        """The answer to a text. Raises InputError where it has no words, or too many."""
-        return self.answer(self.source.read(text))
-
-    def answer(self, ids: Integer[np.ndarray, " tokens"]) -> RecurrentAnswer:
-        """The answer to words by number. Raises InputError for none, too many, or one that does not exist."""
-        vectors = self.source.look_up(ids)
+    @property
+    def plan(self) -> RecurrentPlan:
+        """What runs for as many words as the largest form has room for; it prints as a page."""
         with self._turns.lock:
-            self._run(vectors)
-            numbers = self._answer.copy()
-        if self.spec.labels is None:
-            return RecurrentAnswer(numbers, None, None, len(ids))
-        best = int(numbers.argmax())
-        score = 1 / float(np.exp(numbers - numbers[best]).sum())
-        return RecurrentAnswer(numbers, self.spec.labels[best], score, len(ids))
+            return self._planned(max(self._forms, default=_LEAST_STEPS))
+
+    def explain(self, length: int) -> RecurrentPlan:
+        """What runs for so many words; forms for all lengths up to it are made now, so that none takes longer
+        for being the first. Raises InputError for a length that the model does not read."""
+        if not 1 <= length <= self.max_length:
+            raise InputError(f"a text of {length} words is not read; give 1 to {self.max_length}.")
+        with self._turns.lock:
+            self._check_open()
+            for steps in accumulate(repeat(2), mul, initial=_LEAST_STEPS):
+                if steps not in self._stages:
+                    self._reserve(steps)
+                if steps >= length:
+                    break
+            return self._planned(length)
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
+        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+        from pliant.run.graph.step_profile import profile_of  # draws tables, which no run needs
+
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        vectors = self.source.look_up(self._encoded(feeds).ids)
+        n = len(vectors)
+        with self._turns.lock:
+            self._run_steps(vectors)
+            stage = self._stages[_steps(n)]
+            ends_s = np.stack([stage.walk_timed((n,), self._pool) for _ in range(runs)])
+        return profile_of(self._calls(n), ends_s, self._pool.n_threads)
+
+    def encode(self, text: str, pair: str | None = None) -> Encoded:
+        """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
+        if pair is not None:
+            raise InputError(f"{self.name} is a recurrent model, which reads one text and no pair.")
+        ids = self.source.read(text)
+        return Encoded(ids, self._types[: len(ids)])
+
+    def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
+        """The beginning of a text that the model reads."""
+        return self.source.truncate(text), pair
 
     def states(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> Float32[np.ndarray, "tokens width"]:
         """The last layer's state after each step, both directions side by side: what an encoder is for.
@@ -103,18 +156,8 @@ class RecurrentModel:
                 f"vectors of {list(vectors.shape)} cannot be read; give 1 to {MAX_TOKENS} rows of {inputs}."
             )
         with self._turns.lock:
-            self._run(vectors)
+            self._run_steps(vectors)
             return self._states[:n].copy()
-
-    def reserve(self, n_tokens: int) -> None:
-        """Make ready for inputs of up to `n_tokens` words: none of them takes longer for being the first."""
-        with self._turns.lock:
-            self._check_open()
-            steps = _LEAST_STEPS
-            while steps < min(2 * n_tokens, 2 * MAX_TOKENS):
-                if steps not in self._stages:
-                    self._reserve(steps)
-                steps *= 2
 
     def close(self) -> None:
         """Let go of all memory; answering afterwards is an error."""
@@ -122,9 +165,29 @@ class RecurrentModel:
             self._closed = True
             self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
 
-    def _run(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
+    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[None]]:
+        return [self._answer(one, latency_s) for one in asked]
+
+    def _answer(self, asked: Asked, latency_s: float | None) -> Reply[None]:
+        vectors = self.source.look_up(asked.encoded.ids)
+        wait_s = time.perf_counter()
+        with self._turns.lock:
+            waited_s = time.perf_counter() - wait_s
+            self._run_steps(vectors)
+            numbers = self._numbers.copy()
+        return Reply(
+            endpoint=self.name,
+            seconds=time.perf_counter() - asked.start_s,
+            details=None,
+            length=len(vectors),
+            waited_s=waited_s,
+            target_s=latency_s,
+            **self.outputs_of(numbers),
+        )
+
+    def _run_steps(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
         self._check_open()
-        steps = max(_LEAST_STEPS, 1 << (len(vectors) - 1).bit_length())
+        steps = _steps(len(vectors))
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[: len(vectors), 0] = vectors
@@ -132,7 +195,24 @@ class RecurrentModel:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InputError("this model is closed; open it again.")
+            raise InputError("this session is closed; open the model again.")
+
+    def _planned(self, length: int) -> RecurrentPlan:
+        times = self._times
+        return RecurrentPlan(
+            self.name,
+            self.spec,
+            self._pool.n_threads,
+            length,
+            operator_calls(self._calls(length)),
+            tuple(sorted(self._forms)),
+            self.weight_bytes,
+            self._arena.n_bytes,
+            None if times is None or times.curve is None else times.curve.at(length),
+        )
+
+    def _calls(self, steps: int) -> tuple[Row, ...]:
+        return described_calls(recurrent_graph(self.spec, self.source.weights, steps), self._target)
 
     def _reserve(self, steps: int) -> None:
         """Make the form of `steps`, and room for it; weights are packed once for all forms.
@@ -150,12 +230,12 @@ class RecurrentModel:
         most = max(self._forms)
         self._vectors = aligned_floats(most, 1, spec.inputs)
         self._states = aligned_floats(most, spec.width)
-        self._answer = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
+        self._numbers = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
         self._arena.resize(max(f.image.arena_bytes for f, _ in self._forms.values()))
         answer = POOLED if spec.labels is None else LOGITS
         at = {name: array.ctypes.data for name, array in self._weights.items()}
         at |= {VECTORS: self._vectors.ctypes.data, STATES: self._states.ctypes.data}
-        at |= {answer: self._answer.ctypes.data, ARENA: self._arena.address}
+        at |= {answer: self._numbers.ctypes.data, ARENA: self._arena.address}
         self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
 
     def _pack(self, form: Form) -> None:
@@ -167,3 +247,8 @@ class RecurrentModel:
                 self._weights[name] = memory
         for name, constant in form.image.constants.items():
             self._weights.setdefault(name, np.ascontiguousarray(constant))
+
+
+def _steps(n_words: int) -> int:
+    """Of the form that so many words run."""
+    return max(_LEAST_STEPS, 1 << (n_words - 1).bit_length())

@@ -26,7 +26,7 @@ _ACCEPTED_AT_ONCE = 16
 LINGER_S = 0.2
 """For TCP handshakes that have begun: they take round trips."""
 _POLL_S = 0.05
-_BIND_TO_INTERFACE = 62
+BIND_TO_INTERFACE = 62
 """SO_BINDTOIFINDEX (Linux 5.1), which Python has no name for."""
 _NO_INTERFACE = 0x7FFFFFFF
 """An index that no interface has: the system counts them from 1."""
@@ -177,7 +177,7 @@ def refuse_connections(sock: socket.socket) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        sock.setsockopt(socket.SOL_SOCKET, _BIND_TO_INTERFACE, _NO_INTERFACE)
+        sock.setsockopt(socket.SOL_SOCKET, BIND_TO_INTERFACE, _NO_INTERFACE)
     except OSError:
         return False
     return True

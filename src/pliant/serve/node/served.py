@@ -25,7 +25,7 @@ from pliant.ir.times.time_curve import TimeCurve
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel.plan_options import Depths, PlanOptions
 from pliant.quantities import parse_bytes
-from pliant.run.graph.recurrent_session import RecurrentModel
+from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.session import Session
 from pliant.run.submodel.session import Session as Elastic
 from pliant.run.submodel.session import SessionOptions
@@ -100,53 +100,6 @@ class TextClassifier(Converted):
         self._elastic.close()
 
 
-@final
-class RecurrentText(Converted):
-    """A recurrent model: `text` BYTES [1], or words by number as `ids` INT64 [1, n].
-
-    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1], any other `vector` FP32 [1, features].
-    """
-
-    platform = "pliant_recurrent"
-    degree: ClassVar[Literal[1, 2]] = 1
-
-    def __init__(self, name: str, model: RecurrentModel, dilation: float = 1.0) -> None:
-        super().__init__(dilation)
-        self.name, self._model, self.identity = name, model, model.source.identity
-        labels = model.spec.labels
-        self.outputs = (
-            (Port("vector", "float32", (1, model.spec.features)),)
-            if labels is None
-            else (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
-        )
-        self.inputs = (Port("text", "bytes", (1,)), Port("ids", "int64", (1, None)))
-        self.max_length = model.spec.max_tokens
-
-    @property
-    def ways(self) -> tuple[frozenset[str], ...]:
-        return tuple(frozenset({port.name}) for port in self.inputs)
-
-    def request(self, feeds: Tensors) -> Request:
-        ids = feeds.get("ids")
-        ids = self._model.source.read(text_of(feeds, self.max_length)) if ids is None else ids[0]
-        return Request(len(ids), tensors={"ids": ids})
-
-    def _answer(self, request: Request) -> Tensors:
-        answer = self._model.answer(request.tensors["ids"])
-        numbers = answer.logits[None]
-        return (
-            {"vector": numbers}
-            if answer.label is None
-            else {"logits": numbers, "label": as_bytes(answer.label)}
-        )
-
-    def sample(self, length: int) -> dict[str, np.ndarray]:
-        return {"ids": np.arange(max(1, length))[None] % self._model.spec.vocab}
-
-    def close(self) -> None:
-        self._model.close()
-
-
 def open_served(
     source: str,
     *,
@@ -163,8 +116,8 @@ def open_served(
     model = resolve(source)
     match model:
         case RecurrentNetwork():
-            recurrent = RecurrentModel(model.source, *shared_pool(threads))
-            return RecurrentText(model.name, recurrent, dilation)
+            made = shared_pool(threads)
+            return RecurrentSession(model.source, *made, name=model.name, dilation=dilation)
         case OnnxGraph():
             return open_graph(model, threads=threads, dilation=dilation)
         case CompiledProgram():

@@ -20,7 +20,7 @@ from pliant.serve.upstream.exchange import Connection, Received
 KEPT_S = 100.0
 """How long a connection may lie unused: less than the node at its other end keeps it (Limits.idle_s)."""
 _LINE_BYTES = 4
-_MOST_KEPT = 128
+MOST_KEPT = 128
 """Connections to all nodes that lie unused: each has a descriptor (server.py spares 256 for such)."""
 _FORGETS = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 """Closed is forgotten. Else the system goes on to send what lies in a socket that was given up, and once the
@@ -152,7 +152,7 @@ class Client:
         oldest_s = time.monotonic() - KEPT_S
         while self._kept:
             first = next(iter(self._kept))
-            if first.is_open and first.idle_since_s >= oldest_s and len(self._kept) <= _MOST_KEPT:
+            if first.is_open and first.idle_since_s >= oldest_s and len(self._kept) <= MOST_KEPT:
                 return
             del self._kept[first]
             first.close()

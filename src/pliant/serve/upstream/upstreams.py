@@ -40,8 +40,8 @@ REQUEST_HEADER = "Pliant-Request"
 CURVE_PATH, TELL_PATH = "/v2/pliant/curve", "/v2/pliant/tell"
 FIRST_GUESS = Link(rtt_s=0.05, bandwidth_Bps=1e7)
 """What is believed of a link that was never used; no request goes there before a ping came back."""
-_SHORTEST_S = 2.0
-_PATIENCE = 10.0
+SHORTEST_S = 2.0
+PATIENCE = 10.0
 _PING_S = 10.0
 _FIRST_PINGS = 3
 _THROTTLE_S = 0.02
@@ -126,7 +126,7 @@ class Upstreams:
         Raises NodeError where there is none, or none within `patience_s`: the request is to be answered
         elsewhere. With a status of BLAMES_INPUT the upstream has `failed` if it is.
         """
-        usual_s = min(self._limits.hop_s, max(_SHORTEST_S, _PATIENCE * expected_s))
+        usual_s = min(self._limits.hop_s, max(SHORTEST_S, PATIENCE * expected_s))
         timeout_s = min(usual_s, patience_s)
         message = RouteMessage(
             *_as_wire(trail.sent()),

@@ -116,7 +116,7 @@ def test_windows_of_constant_weights_are_products(
     ).numpy()
     types = [TensorType("int32", want.shape)]
     for block_bytes in (64, 1 << 20):
-        monkeypatch.setattr(conv_integer, "_BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(conv_integer, "BLOCK_BYTES", block_bytes)
         (got,) = run_node(
             "ConvInteger",
             [x, w, x_zero, w_zero],

@@ -35,7 +35,7 @@ _NAMES = {
     "ConvInteger": ("x", "w", "x_zero", "w_zero"),
     "QLinearConv": ("x", "x_scale", "x_zero", "w", "w_scale", "w_zero", "y_scale", "y_zero", "bias"),
 }
-_BLOCK_BYTES = 512 << 10
+BLOCK_BYTES = 512 << 10
 """Of windows laid out at a time: they are read again soon, from L2."""
 
 
@@ -101,7 +101,7 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
         temporaries[sums] = 4 * here.count * w[0]
         return Lowered((*calls, *product.calls), temporaries=temporaries, packed={**packed, **product.packed})
     per_line = prod(out[1:])
-    block = max(1, _BLOCK_BYTES // (per_line * long * form.a_bytes))
+    block = max(1, BLOCK_BYTES // (per_line * long * form.a_bytes))
     for first_image, n_images, first, n in _blocks(x.shape[0], out[0], block):
         part = windows.sliced(0, first_image, n_images).sliced(1, first, n)
         inner = (*row_major((n_images, n, *out[1:], long))[:-1], *row_major((*view.kernel, w[1])))

@@ -1,13 +1,12 @@
-"""Recurrent models by name, and the one that ships."""
+"""The recurrent model that ships with pliant."""
 
 from pathlib import Path
 
 import pytest
 
 import pliant
-from pliant.api.open_recurrent import open_recurrent
 from pliant.api.resolve import resolve
-from pliant.errors import InputError, ModelError
+from pliant.errors import InputError
 from pliant.models.examples import read_examples
 
 
@@ -20,7 +19,7 @@ def test_the_shipped_model_answers_and_stays_within_its_size(cache: Path) -> Non
     """4 MB is what the issue allows, words included."""
     directory = resolve("imdb-lstm").path
     assert sum(file.stat().st_size for file in directory.iterdir()) <= 4_000_000
-    model = pliant.open_recurrent("imdb-lstm", threads=1, cache=cache)
+    model = pliant.open("imdb-lstm", threads=1, cache=cache)
     assert (model.spec.cell, model.spec.n_layers, model.spec.labels) == ("lstm", 1, ("negative", "positive"))
     assert not model.source.is_random
     assert model("A wonderful film, moving from the first scene to the last.").label == "positive"
@@ -39,7 +38,7 @@ def test_the_card_names_the_file_that_ships() -> None:
 @pytest.mark.slow
 def test_the_cards_accuracy_can_be_measured_again(data: Path, cache: Path) -> None:
     """The first 2,000 reviews of the test set, whole, from the files that ship."""
-    model = pliant.open_recurrent("imdb-lstm", threads=1, cache=cache)
+    model = pliant.open("imdb-lstm", threads=1, cache=cache)
     examples = read_examples(data / "imdb/test.tsv.gz", model.spec.labels or ())[:2000]
     labels = model.spec.labels or ()
     right = sum(model(e.text).label == labels[e.label] for e in examples)
@@ -47,15 +46,7 @@ def test_the_cards_accuracy_can_be_measured_again(data: Path, cache: Path) -> No
     assert right / 2000 == pytest.approx(0.878, abs=0.002)
 
 
-def test_other_models_are_refused_and_the_verbs_that_take_them_named() -> None:
-    """The function is for one kind."""
-    with pytest.raises(
-        ModelError, match=r"text encoder, which pliant\.open_recurrent does not take; use .* run"
-    ):
-        open_recurrent("sst2")
-
-
 def test_no_threads_cannot_run_a_model() -> None:
     """Before anything is read."""
     with pytest.raises(InputError, match="at least 1"):
-        open_recurrent("random:cove-200", threads=0)
+        pliant.open("random:cove-200", threads=0)

@@ -1,0 +1,57 @@
+"""Every kind of session, and whether threads that share one get its answers.
+
+As a program it asks one of them from several threads, without the checks of shapes that pytest installs.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pliant.run.session import Session
+from tests.conformance.array_kinds import ARRAY_KINDS
+from tests.conformance.session_kind import LENGTHS, Kind
+
+KINDS = ARRAY_KINDS
+N = len(LENGTHS)
+
+
+def wrong_answers(kind: Kind, session: Session[Any], n_threads: int) -> list[object]:
+    """What threads that ask `n_answers` times each get that one thread does not; errors too."""
+    expected = kind.answers(session)
+    assert len(set(expected)) == N
+    wrong: list[object] = []
+
+    def work(first: int) -> None:
+        try:
+            numbers = range(first, first + kind.n_answers)
+            wrong.extend(
+                n for n in numbers if kind.answer(session, n % len(LENGTHS)) != expected[n % len(LENGTHS)]
+            )
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            wrong.append(error)
+
+    in_threads([lambda first=first: work(first) for first in range(n_threads)])  # type: ignore[misc]
+    return wrong
+
+
+def in_threads(works: list[Callable[[], None]]) -> None:
+    """Do all at once and wait for them; threads are switched often, so that they meet amid things."""
+    threads = [threading.Thread(target=work) for work in works]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+if __name__ == "__main__":
+    _kind = KINDS[sys.argv[1]]
+    with _kind.open(Path(sys.argv[2])) as _session:
+        _found = wrong_answers(_kind, _session, int(sys.argv[3]))
+        sys.exit(f"{len(_found)} wrong: {_found[:5]}" if _found else 0)
