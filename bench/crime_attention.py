@@ -26,7 +26,8 @@ from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.fit import least_squares, robust
 from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
-from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import WHOLE_S
 from report import ROOT, Report, options
 
 MODEL = "sst2"
@@ -50,24 +51,23 @@ def main() -> None:
     )
     with ExitStack() as stack:
         session = pliant.open(MODEL, latency=WHOLE_S, preload="100MB", threads=1)
-        endpoint = ElasticSession(MODEL, session)
-        stack.callback(endpoint.close)
-        _curve(report, endpoint, rounds)
-        _floors(report, endpoint)
+        stack.enter_context(session)
+        _curve(report, session, rounds)
+        _floors(report, session)
     _trade(report, arguments, n_texts)
     report.finish()
 
 
-def _curve(report: Report, endpoint: ElasticSession, rounds: int) -> None:
+def _curve(report: Report, session: ElasticSession, rounds: int) -> None:
     """The whole model at each length, in another order each round."""
-    store, rng = endpoint.session.store, np.random.default_rng(0)
+    store, rng = session.store, np.random.default_rng(0)
     tokenizer = open_tokenizer(store.path, store.spec)
     texts = {n: " ".join(["good"] * max(0, n - 2)) for n in LENGTHS}
     counts = {n: tokenizer.encode(text).n_tokens for n, text in texts.items()}
     times: dict[int, list[float]] = {count: [] for count in counts.values()}
     for round_ in range(rounds + 2):
         for n in rng.permutation(LENGTHS).tolist():
-            reply = endpoint.run(Request(counts[n], texts[n]))
+            reply = session.answer(Request(counts[n], texts[n]))
             if round_ >= 2:
                 times[counts[n]].append(reply.seconds)
     lengths = np.array(sorted(times), np.float64)
@@ -83,7 +83,7 @@ def _curve(report: Report, endpoint: ElasticSession, rounds: int) -> None:
     sent = fits["quadratic, of the relative error (what nodes fit)"]
     pieces = piecewise(sent, LONGEST)
     off = max(abs(pieces.at(n) / sent(n) - 1.0) for n in range(LONGEST + 1))
-    plan = endpoint.trade
+    plan = session.trade
     plan.bound = AdaptiveBound()
     predicted = [plan.fullest(int(n)).seconds for n in lengths]
     rows = [
@@ -110,11 +110,11 @@ def _curve(report: Report, endpoint: ElasticSession, rounds: int) -> None:
     )
 
 
-def _floors(report: Report, endpoint: ElasticSession) -> None:
+def _floors(report: Report, session: ElasticSession) -> None:
     """Curves by accuracy floor, from plans alone."""
-    best = endpoint.trade.best or 0.0
+    best = session.trade.best or 0.0
     floors = [f for f in (0.0, 0.86, 0.88, 0.9, 0.91) if f < best] + [best]
-    curves = {f: endpoint.curve(f) for f in floors}
+    curves = {f: session.curve(f) for f in floors}
     rows = [
         {"floor": f, "points": len(c.points), **{f"{n} tokens, ms": c.at(n) * 1e3 for n in (8, 24, 64, 128)}}
         for f, c in curves.items()

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.ir.device import DeviceProfile
+from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.run.process_memory import peak_rss_bytes
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import SessionOptions
 from pliant.store.read import open_store
 
 SLOW_IO = 3.0
@@ -59,7 +61,7 @@ def main() -> None:
     with (
         undisturbed(),
         open_store(job.store) as store,
-        Session(store, job.profile, job.options, cache=job.cache, fixed=job.plan) as session,
+        ElasticSession(store, job.profile, job.options, cache=job.cache, fixed=job.plan) as session,
     ):
         while True:
             try:
@@ -89,18 +91,18 @@ def undisturbed() -> Iterator[bool]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _run(session: Session, ask: Ask) -> Reply:
-    io = session.profile.dilation.io
+def _run(session: ElasticSession, ask: Ask) -> Reply[ElasticDetails]:
+    weights, io = session.runner.weights, session.device.dilation.io
     timer = None
     if ask.slow_after_s is not None:
-        timer = threading.Timer(ask.slow_after_s, lambda: setattr(session, "io_slowdown", SLOW_IO * io))
+        timer = threading.Timer(ask.slow_after_s, lambda: setattr(weights, "io_slowdown", SLOW_IO * io))
         timer.start()
     reply = session(ask.text)
     if timer is not None:
         timer.cancel()
         timer.join()
-    session._lanes.drain()  # a cold run begins with an idle disk
-    session.io_slowdown = io
+    session.runner.lanes.drain()  # a cold run begins with an idle disk
+    weights.io_slowdown = io
     return reply
 
 

@@ -7,11 +7,12 @@ import numpy as np
 from pliant.ir.cost import Budget, Disk
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, dilate
 from pliant.ir.program import Compute, Load
+from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.shape import store_shape
 from pliant.profile.line import timing
-from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.details import ElasticDetails
 from sti_rig import Device, Preset, Rig
 from sti_runs import answers_of
 
@@ -76,8 +77,8 @@ def _pilot(rig: Rig, device: Device, n_runs: int) -> DeviceProfile:
         slower = device.profile.dilation.factor(m) / device.profile.dilation.compute
         for reply in (a.reply for a in answers):
             off_lanes.append(_off_lanes(reply))
-            steps = [step for segment in reply.program.segments for step in segment.steps]
-            for span in reply.spans:
+            steps = reply.details.program.steps
+            for span in reply.details.spans:
                 match steps[span.step].work:
                     case Compute(kernel="layer"):
                         (alone if p.is_resident else with_io)[m].append(span.seconds)
@@ -113,10 +114,10 @@ def _pilot_plans(rig: Rig, device: Device) -> dict[str, Plan]:
     return plans
 
 
-def _off_lanes(reply: Reply) -> float:
+def _off_lanes(reply: Reply[ElasticDetails]) -> float:
     """Seconds of a run before its first step and after its last: tokenising and Python."""
-    steps = [step for segment in reply.program.segments for step in segment.steps]
-    ends_s = [s.end_s for s in reply.spans if isinstance(steps[s.step].work, Compute)]
+    ran = reply.details
+    ends_s = [s.end_s for s in ran.spans if isinstance(ran.program.steps[s.step].work, Compute)]
     return max(0.0, reply.seconds - max(ends_s))
 
 

@@ -23,15 +23,16 @@ from pliant.elastic.evaluate.intervals import paired_difference
 from pliant.ir.cost import Budget, cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.ir.program import Compute
+from pliant.ir.reply import Reply
 from pliant.models.examples import read_examples
 from pliant.plan.result import Grid, Plan
 from pliant.plan.submodel.baseline import standard_pipeline
 from pliant.plan.submodel.slowdown import Slowdown
 from pliant.profile.measure_device import measure_device
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.planning import Planner, SessionOptions, planner_of
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import Session
 from pliant.settings import thread_count
 from pliant.store.read import Store
 from report import Report
@@ -50,7 +51,7 @@ FACTORS = tuple(1.12**i for i in range(-3, 22))
 class Runs:
     """Cold answers of one session, and how much of all cores other work took meanwhile."""
 
-    replies: tuple[Reply, ...]
+    replies: tuple[Reply[ElasticDetails], ...]
     others: float
 
     @property
@@ -76,7 +77,7 @@ class Bed:
 
     def run(self, target_s: float, n_busy: int, n: int, fixed: Plan | None = None, learn: int = 0) -> Runs:
         """`n` answers under `target_s` beside busy processes, after `learn` others; opened before those."""
-        with Session(
+        with ElasticSession(
             self.store, self.profile, self.options(target_s), cache=self.cache, fixed=fixed
         ) as session:
             session.warm_up()
@@ -164,7 +165,7 @@ def _cell(
         "in time": f"{100 * ours.in_time:.0f} of 100",
         "while learning": f"{sum(r.met for r in learning)} of {len(learning)}",
         "p95 ms": 1e3 * float(np.quantile([r.seconds for r in counted], 0.95)),
-        "said within reach": f"{100 * np.mean([r.within_reach for r in counted]):.0f} %",
+        "said within reach": f"{100 * np.mean([r.details.within_reach for r in counted]):.0f} %",
         "ran": _sizes(counted),
         "accuracy": 100 * float(right.mean()),
         "best fixed": "infeasible" if best is None else _sizes(best.replies),
@@ -189,12 +190,12 @@ def _best_fixed(bed: Bed, target_s: float, n_busy: int) -> Runs | None:
     return best
 
 
-def _right(rig: Rig, replies: Sequence[Reply], some: Sequence[Labelled]) -> np.ndarray:
+def _right(rig: Rig, replies: Sequence[Reply[ElasticDetails]], some: Sequence[Labelled]) -> np.ndarray:
     """Which examples are answered right: the i-th with the submodel and the bits of the i-th answer."""
     ran: dict[tuple[tuple[int, ...], int, Grid], list[int]] = {}
     for i in range(len(some)):
         reply = replies[i % len(replies)]
-        ran.setdefault((_layers(reply), reply.submodel[1], reply.bits), []).append(i)
+        ran.setdefault((_layers(reply), reply.details.submodel[1], reply.details.bits), []).append(i)
     found = np.zeros(len(some), bool)
     engine = rig.engines["lloyd"]
     for (layers, width, bits), at in ran.items():
@@ -227,16 +228,16 @@ def busy(n: int) -> Iterator[None]:
             process.wait()
 
 
-def _layers(reply: Reply) -> tuple[int, ...]:
-    works = [step.work for step in reply.program.steps]
+def _layers(reply: Reply[ElasticDetails]) -> tuple[int, ...]:
+    works = [step.work for step in reply.details.program.steps]
     return tuple(w.layer for w in works if isinstance(w, Compute) and w.layer is not None)
 
 
-def _sizes(replies: Sequence[Reply]) -> str:
+def _sizes(replies: Sequence[Reply[ElasticDetails]]) -> str:
     """The commonest submodel, its share, and the mean bits of all answers."""
-    sizes = [r.submodel for r in replies]
+    sizes = [r.details.submodel for r in replies]
     most = max(set(sizes), key=sizes.count)
-    bits = np.mean([np.mean(r.bits) for r in replies])
+    bits = np.mean([np.mean(r.details.bits) for r in replies])
     return f"{most[0]}x{most[1]} ({100 * sizes.count(most) / len(sizes):.0f} %), {bits:.1f} bits"
 
 

@@ -13,9 +13,10 @@ from types import TracebackType
 import numpy as np
 
 from pliant.ir.program import Compute, Load
+from pliant.ir.reply import Reply
 from pliant.plan.result import Grid, Plan
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import SessionOptions
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.planning import SessionOptions
 from sti_cell import Answer, Ask, Job
 from sti_rig import Device, Rig
 
@@ -143,27 +144,28 @@ def _what_runs(p: Plan) -> tuple[object, ...]:
 
 def _summed_up(plan: Plan, answers: Sequence[Answer]) -> Runs:
     replies = [a.reply for a in answers]
+    ran = [r.details for r in replies]
     waits = np.array([_waits(r) for r in replies])
     return Runs(
         target_s=plan.budget.latency_s,
         seconds=np.array([r.seconds for r in replies]),
-        predicted_s=float(np.median([r.predicted_s for r in replies])),
+        predicted_s=float(np.median([r.predicted_s for r in ran])),
         first_wait=float(np.median(waits[:, 0])),
         later_wait=float(np.median(waits[:, 1])),
         io_per_compute=float(np.median(waits[:, 2])),
-        grids=tuple(r.bits for r in replies),
-        is_as_planned=float(np.mean([r.bits == r.planned_bits for r in replies])),
-        read_bytes=int(np.median([r.read_bytes for r in replies])),
-        weight_bytes=max(r.resident_weight_bytes for r in replies),
+        grids=tuple(r.bits for r in ran),
+        is_as_planned=float(np.mean([r.bits == r.planned_bits for r in ran])),
+        read_bytes=int(np.median([r.read_bytes for r in ran])),
+        weight_bytes=max(r.resident_weight_bytes for r in ran),
         peak_bytes=max(a.peak_bytes for a in answers),
     )
 
 
-def _waits(reply: Reply) -> tuple[float, float, float]:
+def _waits(reply: Reply[ElasticDetails]) -> tuple[float, float, float]:
     """Shares of the run that compute waited before its first layer, and after; IO per compute second."""
-    steps = [step for segment in reply.program.segments for step in segment.steps]
-    cpu = [s for s in reply.spans if isinstance(steps[s.step].work, Compute)]
-    io_s = sum(s.seconds for s in reply.spans if isinstance(steps[s.step].work, Load))
+    steps, spans = reply.details.program.steps, reply.details.spans
+    cpu = [s for s in spans if isinstance(steps[s.step].work, Compute)]
+    io_s = sum(s.seconds for s in spans if isinstance(steps[s.step].work, Load))
     gaps = [max(0.0, b.start_s - a.end_s) for a, b in pairwise(cpu)]
     compute_s = sum(s.seconds for s in cpu[1:-1])
     return gaps[0] / reply.seconds, sum(gaps[1:]) / reply.seconds, io_s / max(compute_s, 1e-9)

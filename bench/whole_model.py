@@ -78,7 +78,7 @@ def overhead(report: Report, n_threads: int, rounds: int) -> None:
         tempfile.TemporaryDirectory(prefix="pliant-bench-") as folder,
         pliant.open("sst2", latency="5s", preload="100MB", threads=n_threads, cache=Path(folder)) as model,
     ):
-        pool, inside = model.engine.pool, [0.0]
+        pool, inside = model.runner.engine.pool, [0.0]
         walk = pool._walk
 
         def timed(*args: object) -> None:
@@ -93,7 +93,7 @@ def overhead(report: Report, n_threads: int, rounds: int) -> None:
             reply = model(text)
             totals.append(reply.seconds)
             costs.append(reply.seconds - inside[0])
-            n_steps = len(reply.spans)
+            n_steps = len(reply.details.spans)
     cost, total = median(costs), median(totals)
     share = cost / n_steps / total
     row = {"run ms": total * 1e3, "outside kernels ms": cost * 1e3, "steps": n_steps, "a step": share}

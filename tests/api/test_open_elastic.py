@@ -134,14 +134,14 @@ def test_profiles_may_be_given(model: Path, cache: Path, tmp_path: Path) -> None
     with api.packed_store(resolve(model), cache) as store:
         profile = api.profile_of(store, cache, 2)
     with pliant.open(model, latency="5s", threads=2, profile=profile, cache=tmp_path) as session:
-        assert session.profile == profile
+        assert session.device == profile
     assert not (tmp_path / "profiles").exists()
 
 
 def test_what_plan_of_says_is_what_a_session_does(model: Path, cache: Path) -> None:
     """`pliant plan` opens no session; its plan must be the one that runs."""
     with pliant.open(model, latency="5s", preload="4KB", cache=cache) as session:
-        planned = api.plan_of(session.store, session.profile, session.options)
+        planned = api.plan_of(session.store, session.device, session.options)
         assert (planned.bits, planned.held, planned.latency_s) == (
             session.plan.bits,
             session.plan.held,

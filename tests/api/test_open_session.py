@@ -59,8 +59,8 @@ def test_without_a_latency_a_text_encoder_answers_with_all_it_has(
     with pliant.open(tiny_model("bert", widths=(2, 4)), threads=1, cache=cache) as session:
         reply = session("a good film")
         assert reply.met
-        assert reply.submodel == (2, 4)
-        assert {bits for row in reply.bits for bits in row} == {32}
+        assert reply.details.submodel == (2, 4)
+        assert {bits for row in reply.details.bits for bits in row} == {32}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from pliant.cluster.net.key import new_key
 from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Request
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
+from pliant.run.submodel.planning import WHOLE_S
 from tests.recurrent_models import write_recurrent
 from tests.run.conftest import paper_profile
 from tests.tiny import tiny_spec, write_model
@@ -107,9 +107,8 @@ def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     session = pliant.open(
         model, latency=WHOLE_S, preload=10**9, length=8, threads=2, profile=profile, adapt=False, cache=folder
     )
-    endpoint = ElasticSession("tiny", session)
     requests = [Request(len(text.split()) + 2, text) for text in TEXTS]
-    return Shared(lambda i: endpoint.answer(requests[i]).outputs["logits"].tobytes(), endpoint.close)
+    return Shared(lambda i: session.answer(requests[i]).outputs["logits"].tobytes(), session.close)
 
 
 def _recurrent(model: Path, profile: DeviceProfile, folder: Path) -> Shared:

@@ -2,17 +2,14 @@
 
 Protects what may be changed inside a module without a test of it failing. ruff's rule SLF001 holds attributes
 (`x._name`); this one holds imports and the texts that monkeypatch takes, which no linter sees. Where a test
-needs a seam, the module gets one: a parameter, a property, a constant. KNOWN only shrinks.
+needs a seam, the module gets one: a parameter, a property, a constant.
 """
 
 import ast
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-KNOWN = {"tests/run/submodel/test_session.py": 2}
-"""Of sessions: what binds a length's plans, and the tokenizer."""
 _PATCHES = {"setattr", "delattr", "patch", "getattr"}
 
 
@@ -34,11 +31,10 @@ def _is_private(name: str) -> bool:
 
 
 def test_no_private_name_is_imported_or_patched() -> None:
-    """What is found beyond KNOWN needs a seam."""
+    """What is found needs a seam."""
     paths = [path for room in ("tests", "bench") for path in sorted((ROOT / room).rglob("*.py"))]
-    found = {path: list(private_names(path.read_text(encoding="utf-8"))) for path in paths}
-    counted = Counter({str(path.relative_to(ROOT)): len(names) for path, names in found.items() if names})
-    assert not counted - Counter(KNOWN), {str(path): names for path, names in found.items() if names}
+    found = {str(path): list(private_names(path.read_text(encoding="utf-8"))) for path in paths}
+    assert not any(found.values()), {path: names for path, names in found.items() if names}
 
 
 def test_private_names_are_found() -> None:

@@ -21,6 +21,7 @@ from pliant.errors import PliantError
 from pliant.ir.cost import Span
 from pliant.ir.device import DeviceProfile, Dilation
 from pliant.ir.partition import Partition, Share
+from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.graph.graph_session import GraphSession
@@ -28,8 +29,9 @@ from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.graph.step_profile import Profile
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import SessionOptions
 from tests.guards.forms import shown_signature, shown_type
 
 # `pliant.compile` and `pliant.load` are functions under the name of a module, for a little longer.
@@ -41,9 +43,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "open": pliant.open,
 }
 CLASSES = (
-    pliant.Cluster, ClusterPlan, ClusterReply, DeviceProfile, Dilation, Fault, GraphSession, MemberStatus,
-    MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile, RecurrentSession, Reply,
-    Session, SessionOptions, Share, Span, Switch, Verdict,
+    pliant.Cluster, ClusterPlan, ClusterReply, DeviceProfile, Dilation, ElasticDetails, ElasticSession, Fault,
+    GraphSession, MemberStatus, MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile,
+    RecurrentSession, Reply, SessionOptions, Share, Span, Switch, Verdict,
 )  # fmt: skip
 """What these functions take and return."""
 BUILT = (pliant.Cluster, MemoryBudget)

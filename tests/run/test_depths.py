@@ -8,8 +8,8 @@ import pytest
 from pliant.errors import BudgetError
 from pliant.ir.device import DeviceProfile
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.submodel.session import Session, SessionOptions
-from pliant.serve.node.elastic_endpoint import WHOLE_S, ElasticSession
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import WHOLE_S, SessionOptions
 from pliant.store.read import open_store
 
 ORDINARY = {"n_layers": 4, "widths": (4,)}
@@ -24,12 +24,12 @@ def test_a_longer_text_than_was_planned_for_is_answered_by_the_whole_model(
     options = SessionOptions(0.02, length=8, n_threads=1)
     with (
         open_store(tiny_store(**ORDINARY)) as store,
-        Session(store, profile, options, cache=kernel_cache) as session,
+        ElasticSession(store, profile, options, cache=kernel_cache) as session,
     ):
         for text in (SHORT, LONG):
             for latency in (0.02, 0.001):
                 reply = session(text, latency=latency)
-                assert (reply.submodel, reply.cut) == ((4, 4), "none")
+                assert (reply.details.submodel, reply.cut) == ((4, 4), "none")
         with pytest.raises(BudgetError, match="--depths any"):
             session.retarget(latency="1ms")
 
@@ -45,10 +45,10 @@ def test_best_effort_keeps_every_layer_unless_any_depth_is_asked_for(
         )
         with (
             open_store(tiny_store(**ORDINARY)) as store,
-            Session(store, slow_profile(widths=(4,)), options, cache=kernel_cache) as session,
+            ElasticSession(store, slow_profile(widths=(4,)), options, cache=kernel_cache) as session,
         ):
             reply = session(SHORT)
-            ran[depths] = (reply.submodel, reply.cut)
+            ran[depths] = (reply.details.submodel, reply.cut)
     assert ran == {"trained": ((4, 4), "none"), "any": ((1, 4), "untrained")}
 
 
@@ -63,11 +63,10 @@ def test_a_node_trades_layers_of_an_ordinary_model_only_when_told_to(
     options = SessionOptions(WHOLE_S, length=8, n_threads=1, plan=PlanOptions(depths=depths))  # type: ignore[arg-type]
     with (
         open_store(tiny_store(**ORDINARY)) as store,
-        Session(store, slow_profile(widths=(4,)), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(widths=(4,)), options, cache=kernel_cache) as session,
     ):
-        endpoint = ElasticSession("tiny", session)
         plans = [session.plan_at(n, t) for n in (8, 24) for t in (1e-6, 0.006, 0.01, WHOLE_S)]
         is_any = depths == "any"
         assert any(p.n < 4 for p in plans) == is_any
         assert ({p.cut for p in plans} == {"none", "untrained"}) == is_any
-        assert endpoint.trade.best is None
+        assert session.best is None

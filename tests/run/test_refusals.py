@@ -47,7 +47,7 @@ opened = dict(
 elastic, recurrent, cluster, graph = opened.values()
 table = np.zeros((5, 2), np.float32)
 ids = {
-    "elastic": lambda i: elastic.engine.embed(np.int32([1, i]), np.int32([0, 0])),
+    "elastic": lambda i: elastic.run({"ids": [[1, i]]}),
     "recurrent": lambda i: recurrent.run({"ids": np.int32([[1, i]])}),
     "cluster": lambda i: cluster.run(str(model), {"ids": np.int32([1, i])}, is_alone=True),
     "graph": lambda i: graph.run({"table": table, "ids": np.array([1, i])}),
@@ -56,7 +56,6 @@ for kind, feed in ids.items():
     refused(f"{kind}, ids too large", lambda: feed(30000))
     refused(f"{kind}, ids too small", lambda: feed(-7))
 texts = ["a good film", "a bad film"]
-refused("elastic, texts", lambda: elastic(texts))
 refused("cluster, texts", lambda: cluster.run(str(model), texts))
 refused("elastic, text of no kind", lambda: elastic(7))
 refused("retarget", lambda: elastic.retarget())
@@ -68,7 +67,9 @@ for session in opened.values():
     session.close()
 calls = {
     "elastic": (
-        lambda: elastic("a film"), lambda: elastic.retarget(latency="1s"), lambda: elastic.warm_up(),
+        lambda: elastic("a film"), lambda: elastic(texts), lambda: elastic.run({"ids": [[1]]}),
+        lambda: elastic.curve(), lambda: elastic.explain(8), lambda: elastic.retarget(latency="1s"),
+        lambda: elastic.warm_up(),
         lambda: elastic.plan_at(8, "1s"), lambda: elastic.forecast(8, "1s"),
         lambda: elastic.engagement("1MB").__enter__(),
     ),
@@ -125,11 +126,9 @@ def test_an_id_that_the_model_has_not_is_named_with_its_limit(said: dict[str, st
 
 def test_several_texts_at_once_are_refused_with_the_next_move(said: dict[str, str]) -> None:
     """A list was an AttributeError from inside the tokenizer."""
-    for kind in ("elastic", "cluster"):
-        assert said[f"{kind}, texts"].startswith(
-            "InputError: the text is a list of 2, but a call answers one"
-        )
-        assert "for text in texts" in said[f"{kind}, texts"]
+    refused = said["cluster, texts"]
+    assert refused.startswith("InputError: the text is a list of 2, but a call answers one")
+    assert "for text in texts" in refused
     assert said["elastic, text of no kind"] == "InputError: the text is of type int; give a str."
 
 
@@ -142,7 +141,7 @@ def test_a_retarget_to_nothing_is_refused(said: dict[str, str]) -> None:
 def test_a_closed_session_says_that_it_is_closed(said: dict[str, str]) -> None:
     """It spoke of lanes, sockets or nothing at all, depending on its kind and the call."""
     closed = {call: message for call, message in said.items() if "closed" in call}
-    assert len(closed) == 18
+    assert len(closed) == 22
     for call, message in closed.items():
         assert message.startswith("InputError: this "), call
         assert "is closed; " in message, call

@@ -18,8 +18,8 @@ from pliant.plan.submodel.accuracy import ExpectedAccuracy
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER
 from pliant.plan.submodel.shape import StoreShape
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import Planner, SessionOptions
-from pliant.run.submodel.session import Session
 from pliant.store.read import open_store
 from tests.plan.problems import random_problem
 from tests.plan.test_monotone import assert_never_worse, random_grid
@@ -158,28 +158,28 @@ def test_a_model_that_fits_the_buffer_is_never_read_again(
     options = SessionOptions(latency_s, 10**9, length=8, best_effort=True)
     with (
         open_store(path) as store,
-        Session(store, paper_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, paper_profile(), options, cache=kernel_cache) as session,
     ):
         for text in TEXTS:
             for latency in (None, 0.003, 0.01, 10.0):
                 reply = session(text, latency=latency)
-                assert reply.read_bytes == 0
-                assert {bits for row in reply.bits for bits in row} == {FULL_BITS}
-                assert reply.resident_weight_bytes <= 10**9
-        assert session.plan.memory.preload_bytes == session._preload.n_bytes
-        assert session(TEXTS[1], latency=10.0).submodel == (4, 4)
+                assert reply.details.read_bytes == 0
+                assert {bits for row in reply.details.bits for bits in row} == {FULL_BITS}
+                assert reply.details.resident_weight_bytes <= 10**9
+        assert session.plan.memory.preload_bytes == session.runner.weights.preload_bytes
+        assert session(TEXTS[1], latency=10.0).details.submodel == (4, 4)
 
 
 @pytest.mark.parametrize("preload", [0, 3000, 20_000, 60_000])
 def test_the_buffer_never_holds_more_than_was_granted(
     preload: int, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
-    """And answers stay those of the bits that the reply names: see test_session.py."""
+    """And answers stay those of the bits that the reply names: see submodel/test_elastic_session.py."""
     options = SessionOptions(0.02, preload, length=8)
     with (
         open_store(tiny_store(n_layers=4, widths=(2, 4))) as store,
-        Session(store, paper_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, paper_profile(), options, cache=kernel_cache) as session,
     ):
-        assert session._preload.n_bytes == session.plan.memory.preload_bytes <= preload
+        assert session.runner.weights.preload_bytes == session.plan.memory.preload_bytes <= preload
         for text in TEXTS:
             assert session(text).label is not None

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pliant.ir.device import DeviceProfile
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions
-from pliant.run.submodel.session import Session
 from pliant.store.read import open_store
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
@@ -28,7 +28,7 @@ def test_the_working_buffer_is_what_was_planned_and_within_its_bound(
     )
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
         session("a good film")
         planned = session.plan.memory

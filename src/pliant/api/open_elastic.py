@@ -27,9 +27,9 @@ from pliant.profile.machine import cpu_model
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
 from pliant.profile.profile_cache import load_profile, profile_path, save_profile, why_unread
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.planning import planner_of
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.settings import cache_folder
 from pliant.store.build import Progress, build
 from pliant.store.coding.quantize import Quantizer
@@ -46,9 +46,6 @@ Importance = tuple[tuple[float, ...], ...]
 IMPORTANCE = "importance.json"
 ACCURACY = "accuracy.json"  # what submodels were measured to answer, likewise
 
-WHOLE_S = 3600.0
-"""A target under which the most accurate plan runs, on any device that could be meant."""
-
 
 def open_elastic(
     model: ElasticModel,
@@ -61,7 +58,7 @@ def open_elastic(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> Session:
+) -> ElasticSession:
     """A session of `options` on `model`, warm: what `pliant.open` says of the arguments holds here."""
     cache = cache_folder(cache)
     store = packed_store(model, cache, on_progress, quantizer)
@@ -70,7 +67,16 @@ def open_elastic(
             profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
         device = dilate(profile, dilation)
         fixed = None if baseline is None else plan_of(store, device, options, baseline)
-        session = Session(store, device, options, cache=cache, memory=memory, fixed=fixed)
+        session = ElasticSession(
+            store,
+            device,
+            options,
+            name=model.name,
+            identity=model.identity,
+            cache=cache,
+            memory=memory,
+            fixed=fixed,
+        )
         try:
             session.warm_up()
         except BaseException:

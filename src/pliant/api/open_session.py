@@ -18,7 +18,7 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
-from pliant.api.open_elastic import WHOLE_S, Baseline, Compute, OnProgress, open_elastic
+from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation
@@ -27,8 +27,8 @@ from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.planning import MARGIN
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
@@ -57,7 +57,7 @@ def open(
     quantizer: Quantizer | None = ...,
     cache: Path | None = ...,
     on_progress: OnProgress = ...,
-) -> Session: ...
+) -> ElasticSession: ...
 @overload
 def open(
     source: Source,
@@ -82,7 +82,7 @@ def open(
     quantizer: Quantizer | None = ...,
     cache: Path | None = ...,
     on_progress: OnProgress = ...,
-) -> Session | ArraySession | RecurrentSession: ...
+) -> ElasticSession | ArraySession | RecurrentSession: ...
 def open(
     source: Source,
     *,
@@ -106,16 +106,16 @@ def open(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> Session | ArraySession | RecurrentSession:
+) -> ElasticSession | ArraySession | RecurrentSession:
     """A session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model
     directory, a hub id, a store, a recurrent model's directory or "random:CONFIG[:SEED]", what
-    `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give a
-    `Session`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones answer
-    arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without `threads` and
-    `cache`, settings.py decides. All other options are for text encoders; InputError names one that was given
-    for another kind of model.
+    `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
+    `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
+    answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
+    `threads` and `cache`, settings.py decides. All other options are for text encoders; InputError names one
+    that was given for another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are

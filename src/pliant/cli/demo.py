@@ -50,8 +50,8 @@ def demo(args: DemoArguments) -> None:
     for sentence, reply in zip(SENTENCES, replies, strict=True):
         show_reply(reply, sentence)
     typer.echo("")
-    show_steps(replies[-1])
-    held = max(reply.resident_weight_bytes for reply in replies)
+    show_steps(replies[-1].details)
+    held = max(reply.details.resident_weight_bytes for reply in replies)
     typer.echo(
         f"weights in memory: {format_bytes(held)}; all layers at full fidelity would be {format_bytes(whole)}"
     )

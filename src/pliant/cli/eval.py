@@ -16,11 +16,12 @@ from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable
 from pliant.cli.shared.verb_options import Json, SessionArguments, System
 from pliant.elastic.evaluate.intervals import accuracy
 from pliant.errors import InputError
+from pliant.ir.reply import Reply
 from pliant.models.examples import Example, read_examples
 from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.submodel.reply import Reply
+from pliant.run.submodel.details import ElasticDetails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,16 +77,19 @@ def _evaluate_elastic(model: ElasticModel, args: EvalArguments) -> dict[str, Any
     }
 
 
-def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[str, ...]) -> dict[str, Any]:
+def _values(
+    examples: tuple[Example, ...], replies: list[Reply[ElasticDetails]], labels: tuple[str, ...]
+) -> dict[str, Any]:
     """The report for machines (design.md, "Interfaces")."""
     right = np.array([labels[e.label] == r.label for e, r in zip(examples, replies, strict=True)])
     seconds = np.array([r.seconds for r in replies])
     share = accuracy(right)
-    ran = Counter((r.submodel, r.cut) for r in replies)
+    details = [r.details for r in replies]
+    ran = Counter((r.details.submodel, r.cut) for r in replies)
     return {
         "accuracy": share.value,
         "accuracy_interval": [share.low, share.high],
-        "expected_accuracy": _mean([r.expected_accuracy for r in replies]),
+        "expected_accuracy": _mean([r.accuracy for r in replies]),
         "n": len(replies),
         "seconds": {
             "median": float(np.median(seconds)),
@@ -93,11 +97,11 @@ def _values(examples: tuple[Example, ...], replies: list[Reply], labels: tuple[s
         },
         "target_s": replies[0].target_s,
         "met_fraction": float(np.mean([r.met for r in replies])),
-        "within_reach_fraction": float(np.mean([r.within_reach for r in replies])),
-        "resident_weight_bytes": max(r.resident_weight_bytes for r in replies),
-        "arena_bytes": max(r.arena_bytes for r in replies),
-        "peak_rss_bytes": max(r.peak_rss_bytes for r in replies),
-        "reduced_fraction": float(np.mean([r.bits != r.planned_bits for r in replies])),
+        "within_reach_fraction": float(np.mean([d.within_reach for d in details])),
+        "resident_weight_bytes": max(d.resident_weight_bytes for d in details),
+        "arena_bytes": max(d.arena_bytes for d in details),
+        "peak_rss_bytes": max(d.peak_rss_bytes for d in details),
+        "reduced_fraction": float(np.mean([d.bits != d.planned_bits for d in details])),
         "submodels_run": [
             {"submodel": list(nm), "cut": cut, "n": count} for (nm, cut), count in ran.most_common()
         ],

@@ -67,7 +67,8 @@ def _run_elastic(model: ElasticModel, args: RunArguments, texts: Sequence[Text])
             else:
                 show_reply(reply, line.text, is_truncated=line.is_truncated)
                 if args.timeline:
-                    show_steps(reply)
+                    show_steps(reply.details)
     if args.trace is not None:
         with kept(args.trace) as path:
-            write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
+            ran = reply.details
+            write_trace(path, ran.program, predicted=ran.predicted_spans, measured=ran.spans)

@@ -102,9 +102,7 @@ class Tokenizer:
                 f"the text is {len(ids)} tokens long, special tokens included, but the model reads at most "
                 f"{self.spec.max_tokens}; shorten or split it."
             )
-        if self.spec.family == "roberta" and self.spec.position_offset - 1 in ids:
-            # RoBERTa gives padding no position of its own, so the tokens behind it would shift.
-            raise InputError("the text contains the model's padding token; leave it out.")
+        refuse_padding(ids, self.spec)
         if int(ids.max()) >= self.spec.vocab:
             token = encoding.tokens[int(ids.argmax())]
             raise ModelError(
@@ -152,6 +150,12 @@ def require_content(text: object, what: str) -> None:
         raise InputError(f"{what} is of type {type(text).__name__}; give a str.")
     if not text.strip():
         raise InputError(f"{what} is empty; give at least one word.")
+
+
+def refuse_padding(ids: np.ndarray, spec: Limits) -> None:
+    """Raise InputError for RoBERTa's padding token, which has no position: tokens behind it would shift."""
+    if spec.family == "roberta" and spec.position_offset - 1 in ids:
+        raise InputError("the text contains the model's padding token; leave it out.")
 
 
 def _shortened(lengths: list[int], excess: int) -> list[int]:

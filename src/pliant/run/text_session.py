@@ -137,7 +137,7 @@ class TextSession(Session[D]):
         }
 
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        reply = self._answers((self._asked_ids(self._encoded(feeds)),), None)[0]
+        reply = self._answers((self._asked_fed(feeds),), None)[0]
         for name, array in (out or {}).items():
             array[...] = reply.outputs[name]
         return dict(reply.outputs) | dict(out or {})
@@ -148,6 +148,11 @@ class TextSession(Session[D]):
     def _asked(self, text: str, pair: str | None) -> Asked:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self.encode(text, pair)
+        return Asked(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
+
+    def _asked_fed(self, feeds: GivenFeeds) -> Asked:
+        start_s, cpu_s = time.perf_counter(), time.thread_time()
+        encoded = self._encoded(feeds)
         return Asked(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
     def _asked_ids(self, encoded: Encoded) -> Asked:

@@ -8,8 +8,8 @@ import pytest
 
 from pliant.ir.device import DeviceProfile
 from pliant.plan.submodel.plan_options import PlanOptions
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions, planner_of
-from pliant.run.submodel.session import Session
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, read_manifest
 from pliant.store.read import open_store
 
@@ -69,7 +69,7 @@ def test_a_retargeted_session_and_an_engagement_go_on_choosing_by_accuracy(
     options = SessionOptions(1.0, length=8, n_threads=1)
     with (
         open_store(measured) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
         assert (session.plan.n, session.plan.width) == (4, 2)  # expected to be more accurate than 4x4
         session.retarget(latency=0.0115)

@@ -14,8 +14,8 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.submodel.planning import MARGIN
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import MARGIN, SessionOptions
 from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store
@@ -160,7 +160,9 @@ class SessionArguments:
             choose=self.choose or OURS.choose, depths=self.depths or OURS.depths, io_reserve=self.io_reserve
         )
 
-    def open(self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None) -> Session:
+    def open(
+        self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
+    ) -> ElasticSession:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""
         return api.open_elastic(
             model,

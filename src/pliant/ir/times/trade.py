@@ -70,7 +70,9 @@ class Trade:
     measured at another hour: `bound` corrects them by the answers given here.
     """
 
-    def __init__(self, levels: Iterable[Level], name: str = "this endpoint") -> None:
+    def __init__(
+        self, levels: Iterable[Level], name: str = "this endpoint", bound: AdaptiveBound | None = None
+    ) -> None:
         by_range: dict[tuple[int, int], list[Level]] = {}
         for level in levels:
             by_range.setdefault((level.first, level.last), []).append(level)
@@ -80,7 +82,7 @@ class Trade:
         self._levels = [worthwhile(by_range[r]) for r in self._ranges]
         self._ends = [last for _, last in self._ranges]
         self._name = name
-        self.bound = AdaptiveBound()
+        self.bound = bound or AdaptiveBound()
 
     @property
     def best(self) -> float | None:

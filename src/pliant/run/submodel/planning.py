@@ -6,8 +6,9 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import Budget, cost_table
-from pliant.ir.device import DeviceProfile
+from pliant.ir.cost import Budget, Span, cost_table, latency, simulate
+from pliant.ir.device import DeviceProfile, Percentile
+from pliant.ir.program import Program
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.result import Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
@@ -26,6 +27,8 @@ _WIDER = 1.0
 _LEAST_S = 1e-6
 """A target that only the smallest submodel is ever planned for."""
 
+WHOLE_S = 3600.0
+"""A target under which the most accurate plan runs, on any device that could be meant."""
 
 MARGIN = 0.05
 """The part of a target that is kept, by default, for what is on no lane."""
@@ -159,6 +162,14 @@ class Planner:
         """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
         hurried = replace(options, latency_s=_LEAST_S, best_effort=True)
         return self.plan(hurried, n_tokens, held=held).latency_p95_s
+
+    def forecast(
+        self, program: Program, n_tokens: int, percentile: Percentile = "median"
+    ) -> tuple[float, tuple[Span, ...]]:
+        """Seconds from text to answer of `program` over `n_tokens`, and its steps' spans, by the profile."""
+        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
+        spans = simulate(program, costs, {"tokens": n_tokens})
+        return costs.tokenise_s + latency(spans), spans
 
     def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""

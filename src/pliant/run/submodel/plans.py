@@ -76,8 +76,13 @@ class Plans(Generic[P]):
         self._least_s.clear()
         return before
 
-    def get(self, length: int, latency_s: float) -> P:
-        """The plan for inputs of a profiled `length`: the one wanted now, or one that may stand in for it."""
+    def get(self, length: int, latency_s: float, *, as_profiled: bool = False) -> P:
+        """The plan for inputs of a profiled `length`: the one wanted now, or one that may stand in for it.
+
+        With `as_profiled` it is the one for the device as it was profiled.
+        """
+        if as_profiled:
+            return self._made.get(PlanKey(length, latency_s)) or self._plan(PlanKey(length, latency_s))
         key = self._key(length, latency_s)
         return standby(self._made, key) or self._plan(key)
 

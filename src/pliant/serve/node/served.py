@@ -1,6 +1,6 @@
 """The models a node can answer with by itself, opened by what a user calls them."""
 
-from typing import ClassVar, Literal, NoReturn, final
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -15,22 +15,17 @@ from pliant.api.model import (
     StoreModel,
     refused,
 )
-from pliant.api.open_elastic import WHOLE_S, open_elastic
+from pliant.api.open_elastic import open_elastic
 from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
-from pliant.ir.endpoint import Estimate, Request
-from pliant.ir.port import Port
+from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
-from pliant.ir.times.time_curve import TimeCurve
-from pliant.models.tokenizer import open_tokenizer
 from pliant.plan.submodel.plan_options import Depths, PlanOptions
 from pliant.quantities import parse_bytes
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.session import Session
-from pliant.run.submodel.session import Session as Elastic
-from pliant.run.submodel.session import SessionOptions
-from pliant.run.text_feeds import Tensors, as_bytes, text_of
-from pliant.serve.node.elastic_endpoint import ElasticSession
+from pliant.run.submodel.planning import WHOLE_S, SessionOptions
+from pliant.run.text_feeds import Tensors
 from pliant.settings import thread_count
 
 
@@ -59,47 +54,6 @@ class Converted(Session[None]):
         raise NotImplementedError
 
 
-@final
-class TextClassifier(Converted):
-    """A session that answers text: `text` BYTES [1] -> `logits` FP32 [1, labels], `label` BYTES [1]."""
-
-    platform = "pliant_session"
-    degree: ClassVar[Literal[1, 2]] = 2
-
-    def __init__(self, name: str, identity: str, session: Elastic) -> None:
-        super().__init__()
-        self.name, self.identity = name, identity
-        self._elastic = ElasticSession(name, session)
-        labels = session.store.spec.head.labels or ()
-        self._tokenizer = open_tokenizer(session.store.path, session.store.spec)
-        self.max_length = session.store.spec.max_tokens
-        self.inputs = (Port("text", "bytes", (1,)),)
-        self.outputs = (Port("logits", "float32", (1, len(labels))), Port("label", "bytes", (1,)))
-
-    @property
-    def best(self) -> float | None:
-        return self._elastic.best
-
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
-        return self._elastic.curve(accuracy_floor)
-
-    def estimate(self, request: Request) -> Estimate:
-        return self._elastic.estimate(request)
-
-    def answer(self, request: Request) -> Reply[None]:
-        return self._elastic.answer(request)
-
-    def request(self, feeds: Tensors) -> Request:
-        text = text_of(feeds, self.max_length)
-        return Request(self._tokenizer.encode(text).n_tokens, text)
-
-    def sample(self, length: int) -> dict[str, np.ndarray]:
-        return {"text": as_bytes(" ".join(["good"] * max(1, length - 2)))}
-
-    def close(self) -> None:
-        self._elastic.close()
-
-
 def open_served(
     source: str,
     *,
@@ -107,7 +61,7 @@ def open_served(
     threads: int | None,
     dilation: float = 1.0,
     depths: Depths = "trained",
-) -> Session[None]:
+) -> Session[Any]:
     """The model that `source` names, whatever its kind; one that only a cluster runs is refused.
 
     `preload` and `depths` are a session's; `dilation` emulates a device that is so many times slower.
@@ -130,7 +84,6 @@ def open_served(
                 plan=PlanOptions(depths=depths),
                 adapts=False,  # the endpoint picks targets by what it observed itself
             )
-            session = open_elastic(model, options, dilation=Dilation(dilation))
-            return TextClassifier(model.name, model.identity, session)
+            return open_elastic(model, options, dilation=Dilation(dilation))
         case EncoderModel():
             raise refused(model, "pliant node without --cluster")

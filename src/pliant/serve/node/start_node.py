@@ -85,7 +85,7 @@ async def serve(options: NodeOptions, served: Session[Any], on_start: OnStart) -
     """Serve until SIGTERM, SIGINT or `stop`. `served` is closed at the end. Raises NodeError."""
     try:
         tokens = Tokens(options.tokens, options.peer_tokens)
-        _check_floor(options, served)
+        _ask_for_curve(options.terms.accuracy_floor or 0.0, served)
         check_exposure(options.listen, tokens, options.is_insecure)
         tls = options.tls.server()
         sock = bind(options.listen)
@@ -127,11 +127,11 @@ async def serve(options: NodeOptions, served: Session[Any], on_start: OnStart) -
         await server.serve([sock])
 
 
-def _check_floor(options: NodeOptions, served: Session[Any]) -> None:
-    """Raise NodeError for a floor of the node's own for which it would refuse every request."""
-    floor = options.terms.accuracy_floor
-    if not floor:
-        return
+def _ask_for_curve(floor: float, served: Session[Any]) -> None:
+    """Have the session make the plans that its curves follow from, which no request should wait for.
+
+    Raises NodeError for a floor of the node's own for which it would refuse every request.
+    """
     try:
         served.curve(floor)
     except BudgetError as error:

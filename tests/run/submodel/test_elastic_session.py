@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,14 +13,16 @@ import pytest
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
 from pliant.ir.cost import DeviceProfile, Disk
 from pliant.ir.device import Dilation, dilate
+from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import Plan
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import Session
+from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.read import open_store
 
 TEXT = "the story was not good"
@@ -29,13 +30,16 @@ ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must not change the plan
 
 
-def _expected(path: Path, reply: Reply, layers: tuple[int, ...], cache: Path) -> tuple[float, ...]:
+def _expected(
+    path: Path, reply: Reply[ElasticDetails], layers: tuple[int, ...], cache: Path
+) -> tuple[float, ...]:
     """The same submodel at the bits the reply names, all of it in memory: no pipeline involved."""
+    _, width = reply.details.submodel
     with open_store(path) as store, Engine(store, cache=cache) as engine:
         bits = np.zeros((store.spec.n_layers, store.spec.n_heads), int)
-        bits[list(layers), : reply.submodel[1]] = reply.bits
+        bits[list(layers), :width] = reply.details.bits
         engine.hold(bits)
-        logits = engine.answer(open_tokenizer(path, store.spec).encode(TEXT), layers, reply.submodel[1])
+        logits = engine.answer(open_tokenizer(path, store.spec).encode(TEXT), layers, width)
     shares = np.exp(logits.astype(np.float64))
     return tuple((shares / shares.sum()).tolist())
 
@@ -52,7 +56,10 @@ def test_a_streamed_answer_equals_the_resident_one(
     """Whatever was streamed, preloaded or skipped, the logits are those of the bits the reply names."""
     path = tiny_store(**ELASTIC)
     options = SessionOptions(latency_s, preload, length=8)
-    with open_store(path) as store, Session(store, slow_profile(), options, cache=kernel_cache) as session:
+    with (
+        open_store(path) as store,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
         for _ in range(3):
             reply = session(TEXT)
             assert reply.scores is not None
@@ -68,12 +75,12 @@ def test_without_anytime_every_run_has_the_planned_bits(
     options = SessionOptions(0.02, 1000, length=8, is_anytime=False)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
-        session.io_slowdown = 20.0
+        session.runner.weights.io_slowdown = 20.0
         for _ in range(3):
             reply = session(TEXT)
-            assert reply.bits == reply.planned_bits == session.plan.bits
+            assert reply.details.bits == reply.details.planned_bits == session.plan.bits
 
 
 def test_late_refinements_are_done_without(
@@ -84,14 +91,14 @@ def test_late_refinements_are_done_without(
     options = SessionOptions(0.012, 0, length=8)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, profile, options, cache=kernel_cache) as session,
+        ElasticSession(store, profile, options, cache=kernel_cache) as session,
     ):
-        session.io_slowdown = 500.0
+        session.runner.weights.io_slowdown = 500.0
         replies = [session(TEXT) for _ in range(3)]
-    for reply in replies:
-        assert all(2 <= b <= p for row, plan in zip(reply.bits, reply.planned_bits, strict=True)
+    for ran in (reply.details for reply in replies):
+        assert all(2 <= b <= p for row, plan in zip(ran.bits, ran.planned_bits, strict=True)
                    for b, p in zip(row, plan, strict=True))  # fmt: skip
-    assert any(reply.bits != reply.planned_bits for reply in replies)
+    assert any(reply.details.bits != reply.details.planned_bits for reply in replies)
 
 
 def test_a_preload_buffer_for_everything_reads_nothing(
@@ -101,13 +108,13 @@ def test_a_preload_buffer_for_everything_reads_nothing(
     options = SessionOptions(10.0, 10**9, length=8)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
         reply = session(TEXT)
         assert session.plan.is_resident
-        assert reply.read_bytes == 0
-        assert reply.submodel == (4, 4)
-        assert set(reply.bits[0]) == {32}
+        assert reply.details.read_bytes == 0
+        assert reply.details.submodel == (4, 4)
+        assert set(reply.details.bits[0]) == {32}
 
 
 def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
@@ -116,11 +123,11 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
     """The app may update T and |S| at any time (STI 3.2)."""
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
     ):
-        assert session(TEXT).submodel == (4, 4)
+        assert session(TEXT).details.submodel == (4, 4)
         session.retarget(latency="9ms", preload="2KB")
-        assert session(TEXT).submodel != (4, 4)
+        assert session(TEXT).details.submodel != (4, 4)
         before = session.plan
         with pytest.raises(BudgetError):
             session.retarget(latency=1e-4)
@@ -135,13 +142,13 @@ def test_an_engagement_reads_less_and_ends_as_it_began(
     profile = slow_profile(disk=Disk(1e-4, 4e6))
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, profile, SessionOptions(0.02, 1500, length=8), cache=kernel_cache) as session,
+        ElasticSession(store, profile, SessionOptions(0.02, 1500, length=8), cache=kernel_cache) as session,
     ):
         before = session.plan
         with session.engagement(60_000) as engaged:
             replies = [engaged(TEXT) for _ in range(5)]
             assert session.weight_bytes > before.memory.weight_bytes - 60_000
-        fidelity = [sum(map(sum, r.planned_bits)) for r in replies]
+        fidelity = [sum(map(sum, r.details.planned_bits)) for r in replies]
         assert fidelity[-1] > fidelity[0]
         assert session.plan == before
 
@@ -155,10 +162,10 @@ def test_longer_inputs_than_planned_for_are_answered(
     text = " ".join(["good", "film"] * 11)
     with (
         open_store(path) as store,
-        Session(store, profile, SessionOptions(0.02, length=8), cache=kernel_cache) as session,
+        ElasticSession(store, profile, SessionOptions(0.02, length=8), cache=kernel_cache) as session,
     ):
         reply = session(text)
-        assert reply.n_tokens == 24
+        assert reply.length == 24
         assert reply.scores is not None
         assert sum(reply.scores) == pytest.approx(1)
         with pytest.raises(InputError, match="24"):
@@ -177,7 +184,7 @@ def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
     with (
         open_store(path) as store,
-        Session(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
     ):
         entry = store.manifest.layers[1]
         part = next(p for p in entry.parts if p.part == 6)
@@ -202,9 +209,11 @@ def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
     with (
         open_store(path) as store,
-        Session(store, slow_profile(), SessionOptions(0.02, 3000, length=8), cache=kernel_cache) as session,
+        ElasticSession(
+            store, slow_profile(), SessionOptions(0.02, 3000, length=8), cache=kernel_cache
+        ) as session,
     ):
-        held = session._preload.runs
+        held = session.runner.weights.preload_runs
         before = session(TEXT)
         for entry in store.manifest.layers:
             part = next(p for p in entry.parts if p.part == 6)
@@ -213,8 +222,8 @@ def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
                 file.write(b"\xa5" * 64)
         with pytest.raises(StoreError, match="full"):
             session.retarget(latency=10.0, preload=10**9)
-        assert session._preload.runs == held
-        assert (session.plan.n, session.plan.width) == before.submodel
+        assert session.runner.weights.preload_runs == held
+        assert (session.plan.n, session.plan.width) == before.details.submodel
 
 
 def test_sessions_share_one_memory_budget(
@@ -223,10 +232,10 @@ def test_sessions_share_one_memory_budget(
     """Several models in one process, each with its own target and buffer, under one total."""
     options = SessionOptions(0.02, 2000, length=8)
     with open_store(tiny_store(**ELASTIC)) as store, MemoryBudget(400_000) as memory:
-        with Session(store, slow_profile(), options, cache=kernel_cache, memory=memory) as first:
+        with ElasticSession(store, slow_profile(), options, cache=kernel_cache, memory=memory) as first:
             assert memory.free_bytes < 400_000
             with pytest.raises(BudgetError, match="free"):
-                Session(
+                ElasticSession(
                     store, slow_profile(), replace(options, latency_s=10.0, preload_bytes=10**6),
                     cache=kernel_cache, memory=memory,
                 )  # fmt: skip
@@ -240,11 +249,13 @@ def test_under_memory_pressure_the_buffer_keeps_what_comes_first_in_its_order(
     """An app that holds on to memory is the first to be killed (STI 2.2)."""
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), SessionOptions(0.02, 16_000, length=8), cache=kernel_cache) as session,
+        ElasticSession(
+            store, slow_profile(), SessionOptions(0.02, 16_000, length=8), cache=kernel_cache
+        ) as session,
     ):
-        before = session._held()
+        before = session.runner.weights.planes()
         session.give_way()
-        after = session._held()
+        after = session.runner.weights.planes()
         assert session.options.preload_bytes == 8000
         assert session.plan.memory.preload_bytes <= 8000
         assert before.sum() > after.sum() > 0
@@ -265,12 +276,12 @@ def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
     options = SessionOptions(10.0, 0, length=8)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
         before = session(TEXT)
-        session.io_slowdown = 2.0
+        session.runner.weights.io_slowdown = 2.0
         session.warm_up()
-        assert session.io_slowdown == 2.0
+        assert session.runner.weights.io_slowdown == 2.0
         assert session(TEXT).scores == before.scores
 
 
@@ -282,17 +293,17 @@ def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
 ) -> None:
     """The first short text after a new target has that target too; planning inside it would miss it."""
     planned: list[int] = []
-    bind = Session._bind
+    bind = WeightMemory.bind
 
-    def counted(session: Session, plan: Plan) -> Pipeline:
+    def counted(weights: WeightMemory, plan: Plan) -> Pipeline:
         planned.append(plan.width)
-        return bind(session, plan)
+        return bind(weights, plan)
 
-    monkeypatch.setattr(Session, "_bind", counted)
+    monkeypatch.setattr(WeightMemory, "bind", counted)
     options = SessionOptions(10.0, 0, length=24)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
-        Session(store, slow_profile(), options, cache=kernel_cache) as session,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
     ):
         assert len(planned) == 1  # what was never warm is not warmed up
         session.retarget(latency=5.0)
@@ -317,14 +328,18 @@ def test_one_answer_may_have_a_target_of_its_own(
     """Its submodel is the one that was forecast; the session's own target and buffer stay as they were."""
     path = tiny_store(**ELASTIC)
     options = SessionOptions(10.0, 10**9, length=8, n_threads=1)
-    with open_store(path) as store, Session(store, slow_profile(), options, cache=kernel_cache) as session:
+    with (
+        open_store(path) as store,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
         weights = session.weight_bytes
         plan = session.plan_at(8, "6ms")
         small, whole, again = session(TEXT, latency="6ms"), session(TEXT), session(TEXT, latency=0.006)
-        assert small.submodel == again.submodel == (plan.n, plan.width) != whole.submodel == (4, 4)
+        ran = [reply.details.submodel for reply in (small, again, whole)]
+        assert ran[0] == ran[1] == (plan.n, plan.width) != ran[2] == (4, 4)
         assert (small.target_s, whole.target_s) == (0.006, 10.0)
         assert small.scores == pytest.approx(_expected(path, small, plan.layers, kernel_cache), abs=1e-6)
-        assert small.predicted_s == session.forecast(small.n_tokens, 0.006)
+        assert small.details.predicted_s == session.forecast(small.length, 0.006)
         assert session.forecast(8, 0.006) <= 0.006 < session.forecast(8, 10.0)
         assert session.weight_bytes == weights
 
@@ -338,10 +353,10 @@ def test_an_emulated_device_tokenises_slowly_too(
     """An answer's time is from text to answer: on a slower device all of it takes longer."""
     path, worked_s, slept = tiny_store(**ELASTIC), 0.002, []
     device = dilate(slow_profile(), Dilation(50.0))
-    with open_store(path) as store, Session(
+    with open_store(path) as store, ElasticSession(
         store, device, SessionOptions(60.0, length=8, n_threads=1), cache=kernel_cache
     ) as session:  # fmt: skip
-        encode = session._tokenizer.encode
+        encode = session.encode
 
         def slowly(text: str, pair: str | None = None) -> Encoded:
             end_s = time.thread_time() + worked_s
@@ -349,7 +364,66 @@ def test_an_emulated_device_tokenises_slowly_too(
                 pass
             return encode(text, pair)
 
-        monkeypatch.setattr(session, "_tokenizer", SimpleNamespace(encode=slowly))
-        monkeypatch.setattr(session._lanes, "sleep", slept.append)
+        monkeypatch.setattr(session, "encode", slowly)
+        monkeypatch.setattr(session.runner.lanes, "sleep", slept.append)
         session(TEXT)
     assert slept[0] >= 49 * worked_s
+
+
+def test_texts_of_a_list_are_answered_in_order_as_each_alone(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """One that cannot be read is named before any is answered; the others' time is no time of the device."""
+    texts = ["good", TEXT, "a bad plot and a good actor but no film"]
+    options = SessionOptions(10.0, 10**9, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        replies, alone = session(texts), [session(text) for text in texts]
+        for reply, one in zip(replies, alone, strict=True):
+            assert reply.scores == pytest.approx(one.scores, abs=1e-6)
+            assert (reply.label, reply.length) == (one.label, one.length)
+        assert session([]) == []
+        assert session([("good", "bad film")])[0].length == session("good", "bad film").length
+        with pytest.raises(InputError, match="text 1 of the list: the text is empty"):
+            session(["good", " "])
+        with pytest.raises(InputError, match="pair"):
+            session(texts, "bad")
+
+
+def test_a_profile_shows_every_step_beside_its_prediction(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """As `pliant run --timeline` does; the fastest of the answers counts."""
+    options = SessionOptions(10.0, length=8)
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
+    ):
+        found = session.profile(TEXT, runs=3)
+        assert len(found.spans) == len(found.predicted) == len(found.program.steps)
+        assert found.predicted_s == session.forecast(7, 10.0)
+        assert 0 < found.min_s <= found.median_s
+        page = str(found)
+        assert "layer 3" in page
+        assert "fastest of 3 runs" in page
+        names = {event["name"] for event in found.chrome_trace()["traceEvents"] if event["ph"] == "X"}
+        assert {"embed", "layer 0", "head"} <= names
+        with pytest.raises(InputError, match="at least 1"):
+            session.profile(TEXT, runs=0)
+        assert len(session.profile({"ids": [[1, 2, 3]]}, 1).spans) == len(found.spans)
+
+
+def test_what_would_run_is_explained_for_any_length(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+) -> None:
+    """A longer input has a plan of its own under the same target."""
+    with (
+        open_store(tiny_store(**ELASTIC)) as store,
+        ElasticSession(store, slow_profile(), SessionOptions(0.02, length=8), cache=kernel_cache) as session,
+    ):
+        for n, text in ((8, "the story was not good film"), (24, " ".join(["good", "film"] * 11))):
+            plan = session.explain(n)
+            assert (plan.n, plan.width) == session(text).details.submodel
+            assert "why:" in str(plan)

@@ -9,10 +9,12 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.cost import DeviceProfile
+from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
-from pliant.run.submodel.reply import Reply
-from pliant.run.submodel.session import Session, SessionOptions
+from pliant.run.submodel.planning import SessionOptions
 from pliant.store.read import Store, open_store
 
 TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film")
@@ -28,9 +30,9 @@ def store(tiny_store: Callable[..., Path]) -> Iterator[Store]:
 @pytest.fixture
 def session(
     store: Store, slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> Iterator[Session]:
+) -> Iterator[ElasticSession]:
     options = SessionOptions(0.02, 3000, length=8)
-    with Session(store, slow_profile(), options, cache=kernel_cache) as opened:
+    with ElasticSession(store, slow_profile(), options, cache=kernel_cache) as opened:
         yield opened
 
 
@@ -41,14 +43,15 @@ class Reference:
         self._store, self._engine = store, Engine(store, cache=cache)
         self._tokenizer: Tokenizer = open_tokenizer(store.path, store.spec)
 
-    def scores(self, text: str, reply: Reply) -> np.ndarray:
+    def scores(self, text: str, reply: Reply[ElasticDetails]) -> np.ndarray:
+        ran, (_, width) = reply.details, reply.details.submodel
         layers = tuple(
-            step.work.layer for step in reply.program.steps if getattr(step.work, "kernel", "") == "layer"
+            step.work.layer for step in ran.program.steps if getattr(step.work, "kernel", "") == "layer"
         )
         bits = np.zeros((self._store.spec.n_layers, self._store.spec.n_heads), int)
-        bits[list(layers), : reply.submodel[1]] = reply.bits
+        bits[list(layers), :width] = ran.bits
         self._engine.hold(bits)
-        logits = self._engine.answer(self._tokenizer.encode(text), layers, reply.submodel[1])
+        logits = self._engine.answer(self._tokenizer.encode(text), layers, width)
         shares = np.exp(logits.astype(np.float64))
         return np.asarray(shares / shares.sum())
 
@@ -63,21 +66,21 @@ def reference(store: Store, kernel_cache: Path) -> Iterator[Reference]:
     made.close()
 
 
-def _retarget(session: Session, n: int) -> None:
+def _retarget(session: ElasticSession, n: int) -> None:
     session.retarget(latency=(0.006, 0.02, 10.0)[n % 3], preload=(0, 3000, 10**9)[n // 3 % 3])
 
 
-def _give_way(session: Session, n: int) -> None:
+def _give_way(session: ElasticSession, n: int) -> None:
     session.give_way()
     session.retarget(preload=4000)
 
 
-def _engage(session: Session, n: int) -> None:
+def _engage(session: ElasticSession, n: int) -> None:
     with session.engagement(60_000):
         session(TEXTS[n % len(TEXTS)])
 
 
-def _look(session: Session, n: int) -> None:
+def _look(session: ElasticSession, n: int) -> None:
     session.plan_at(8, 0.003 + 0.001 * (n % 5))
     session.forecast(24, 0.01)
     assert session.plan.n >= 1
@@ -87,10 +90,10 @@ def _look(session: Session, n: int) -> None:
 
 @pytest.mark.parametrize("change", [_retarget, _give_way, _engage, _look])
 def test_a_session_may_be_changed_while_other_threads_ask_it(
-    change: Callable[[Session, int], None], session: Session, reference: Reference
+    change: Callable[[ElasticSession, int], None], session: ElasticSession, reference: Reference
 ) -> None:
     """A change moves the weights that kernels point at: between answers, never amid one."""
-    replies: list[tuple[str, Reply]] = []
+    replies: list[tuple[str, Reply[ElasticDetails]]] = []
     errors: list[BaseException] = []
     ended = threading.Event()
 
@@ -128,9 +131,9 @@ def test_a_session_may_be_changed_while_other_threads_ask_it(
         np.testing.assert_allclose(reply.scores, reference.scores(text, reply), atol=1e-6)
 
 
-def test_what_is_waited_for_another_thread_is_told_apart(session: Session) -> None:
+def test_what_is_waited_for_another_thread_is_told_apart(session: ElasticSession) -> None:
     """A caller waits for it, so it counts; but it says nothing of how fast the model is."""
-    replies: list[Reply] = []
+    replies: list[Reply[ElasticDetails]] = []
     with session._turns.lock:
         asking = threading.Thread(target=lambda: replies.append(session(TEXTS[0])))
         asking.start()
@@ -140,7 +143,7 @@ def test_what_is_waited_for_another_thread_is_told_apart(session: Session) -> No
     assert 0 < replies[0].waited_s < replies[0].seconds
 
 
-def test_an_engagement_inside_another_is_refused(session: Session) -> None:
+def test_an_engagement_inside_another_is_refused(session: ElasticSession) -> None:
     """The inner one's end would let go of what the outer one keeps."""
     with session.engagement(60_000):
         with pytest.raises(InputError, match="engaged already"), session.engagement(1000):
@@ -150,7 +153,7 @@ def test_an_engagement_inside_another_is_refused(session: Session) -> None:
         assert session(TEXTS[0]).label is not None
 
 
-def test_a_closed_session_says_so(session: Session) -> None:
+def test_a_closed_session_says_so(session: ElasticSession) -> None:
     """Whatever is asked of it; closing twice is fine, and so is closing inside an engagement."""
     with session.engagement(1000):
         session.close()

@@ -1,0 +1,304 @@
+"""A text encoder opened under a latency target and a preload buffer: its depth, width and bits follow both.
+
+A session has one store and one device profile; `api` finds, packs and profiles models.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from pliant.errors import InputError
+from pliant.ir.device import DeviceProfile, Percentile
+from pliant.ir.endpoint import Estimate, Request
+from pliant.ir.reply import Reply
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.times.trade import Trade
+from pliant.kernels.runtime.turns import Turns
+from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
+from pliant.plan.result import Plan
+from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.graph.feeds import GivenFeeds
+from pliant.run.pressure import PressureWatch
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.levels import levels
+from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
+from pliant.run.text_session import Asked, TextSession
+from pliant.store.read import Store
+
+if TYPE_CHECKING:
+    from pliant.run.submodel.program_profile import ProgramProfile
+
+
+@final
+class ElasticSession(TextSession[ElasticDetails]):
+    """Answers text, or token ids, within a latency target. Closing it leaves the store open.
+
+    Inputs of another length than `options.length` run with a plan of their own bucket over the same
+    preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
+
+    A call is answered under the session's target or its own, by plans that follow what the latest answers
+    took unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound keeps
+    its deadline and its floor (`trade`), over the same buffer: open a session that only requests are sent to
+    for the best answer (a target of `WHOLE_S`).
+    """
+
+    platform = "pliant_session"
+
+    def __init__(
+        self,
+        store: Store,
+        device: DeviceProfile,
+        options: SessionOptions,
+        *,
+        name: str | None = None,
+        identity: str | None = None,
+        cache: Path | None = None,
+        memory: MemoryBudget | None = None,
+        fixed: Plan | None = None,
+    ) -> None:
+        spec = store.spec
+        super().__init__(
+            name or store.path.name,
+            identity or store.identity,
+            labels=spec.head.labels,
+            features=spec.hidden,
+            max_length=spec.max_tokens,
+            vocab=spec.vocab,
+        )
+        self.store, self.device = store, device
+        self._tokenizer = open_tokenizer(store.path, spec)
+        self._trade: Trade | None = None
+        self._pace = AdaptiveBound()
+        self._turns, self._process, self._closed = Turns(), os.getpid(), False
+        self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
+        self._watch_pressure()
+
+    @property
+    def options(self) -> SessionOptions:
+        """What it was opened and last retargeted with."""
+        return self.runner.options
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights in memory: preload buffer and working buffer."""
+        return self.runner.weights.n_bytes
+
+    @property
+    def plan(self) -> Plan:
+        """The plan for inputs of `options.length` tokens."""
+        with self._turns.lock:
+            return self.runner.plan(self.options.length, self.options.latency_s)
+
+    def explain(self, length: int) -> Plan:
+        """What would run for an input of `length` tokens under the session's target, and why; it prints."""
+        return self.plan_at(length, self.options.latency_s)
+
+    def plan_at(self, n_tokens: int, latency: str | float) -> Plan:
+        """The plan by which inputs of `n_tokens` are answered under another target, over the same buffer.
+
+        It is ready to run from then on. A target that nothing meets gives the smallest submodel.
+        """
+        target_s = parse_seconds(latency)
+        with self._turns.lock:
+            self._check_open()
+            return self.runner.plan(n_tokens, target_s)
+
+    def forecast(self, n_tokens: int, latency: str | float, percentile: Percentile = "median") -> float:
+        """Seconds from text to answer of `plan_at(n_tokens, latency)`, by the profile."""
+        target_s = parse_seconds(latency)
+        with self._turns.lock:
+            self._check_open()
+            program = self.runner.pipeline(n_tokens, target_s).program
+            return self.runner.planner.forecast(program, n_tokens, percentile)[0]
+
+    def encode(self, text: str, pair: str | None = None) -> Encoded:
+        return self._tokenizer.encode(text, pair)
+
+    def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
+        return self._tokenizer.truncate(text, pair)
+
+    def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "ProgramProfile":
+        """Where the time of an answer to a text, or to feeds, goes: step by step, beside what was predicted.
+
+        Over `runs` answers after one that is not counted.
+        """
+        from pliant.run.submodel.program_profile import profile_of  # draws tables, which no answer needs
+
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        given = {"text": feeds} if isinstance(feeds, str) else feeds
+        replies = [self._answer(self._asked_fed(given), None) for _ in range(runs + 1)]
+        return profile_of(replies[1:], self.options.n_threads)
+
+    # As an endpoint
+
+    @property
+    def trade(self) -> Trade:
+        """Accuracy against time: all plans for requests, made when they are first asked for."""
+        found = self._trade
+        if found is None:
+            with self._turns.lock:
+                self._check_open()
+                found = self._trade = self._trade or Trade(levels(self.runner), self.name, self._pace)
+        return found
+
+    @property
+    def best(self) -> float | None:
+        """The accuracy of the whole model; None where it was never measured."""
+        return self.trade.best
+
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        """Seconds by number of tokens of answers at least that accurate. Raises BudgetError."""
+        return self.trade.curve(accuracy_floor)
+
+    def estimate(self, request: Request) -> Estimate:
+        """What `answer` would take now; safe beside it on another thread. Raises BudgetError for a floor out
+        of reach. The first one takes as long as planning does."""
+        pick = self.trade.pick(request.length, request.accuracy_floor, request.deadline_s)
+        return Estimate(pick.seconds, pick.level.accuracy)
+
+    def answer(self, request: Request) -> Reply[ElasticDetails]:
+        """The reply of the submodel that fits what is left of the deadline.
+
+        Raises BudgetError for a floor out of reach, InputError, and LaneError from StoreError on damage.
+        """
+        n, trade = request.length, self.trade
+        pick = trade.pick(n, request.accuracy_floor, request.deadline_s)
+        assert isinstance(pick.level.key, float)
+        reply = self._answer(self._asked_by(request), pick.level.key, as_profiled=True)
+        with self._timing:
+            # Waiting for other threads says nothing of the device.
+            trade.took(pick.level, n, reply.seconds - reply.waited_s)
+        expected_s = pick.level.at(n)
+        whole_s = trade.fullest(n).level.at(n) / expected_s * reply.seconds if expected_s else None
+        return replace(
+            reply,
+            target_s=request.deadline_s,
+            whole_s=whole_s,
+            details=replace(reply.details, within_reach=pick.is_met),
+        )
+
+    # What changes it
+
+    def warm_up(self) -> None:
+        """Plan for every bucket up to `options.length` and run each once, undilated, on a text of its length:
+        what only a first run pays (planning, kernel tables, fresh pages) is then paid before any request.
+        A session that is warm stays so when it is retargeted. Raises what a request would."""
+        short = self.encode("a")
+        with self._turns.lock:
+            self._check_open()
+            self.runner.warm_up(short)
+
+    def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
+        """Change target or buffer, replan, and warm up if the session was warm before.
+
+        Raises BudgetError, changing nothing, when that cannot be, and InputError when neither is given.
+        """
+        if latency is None and preload is None:
+            raise InputError("there is nothing to change: give latency, such as '10ms', or preload, or both.")
+        latency_s = None if latency is None else parse_seconds(latency)
+        preload_bytes = None if preload is None else parse_bytes(preload)
+        with self._turns.lock:
+            self._check_open()
+            self.runner.retarget(latency_s, preload_bytes)
+            self._trade = self._trade if preload is None else None
+            self.runner.warm_again(self.encode("a"))
+
+    def give_way(self) -> None:
+        """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        with self._turns.lock:
+            self._check_open()
+            self._is_pressed.clear()
+            self.runner.give_way()
+
+    @contextmanager
+    def engagement(self, preload: str | int) -> Iterator["ElasticSession"]:
+        """A few executions back to back (STI 3.3): what one has read stays, up to `preload`, bottom
+        layers first, and the IO freed thereby loads higher fidelity in the next. Ends as it began.
+
+        Answers that other threads ask for meanwhile belong to it. Raises InputError inside another one.
+        """
+        keep_bytes = parse_bytes(preload)
+        with self._turns.lock:
+            self._check_open()
+            self.runner.engage(keep_bytes)
+        try:
+            yield self
+        finally:
+            with self._turns.lock:
+                if not self._closed:
+                    self._check_open()
+                    self.runner.disengage()
+                    self.runner.warm_again(self.encode("a"))
+
+    def close(self) -> None:
+        """Stop all threads and give the memory back; safe to call twice."""
+        with self._turns.lock:
+            self._closed = True
+            if self._pressure is not None:
+                self._pressure.close()
+            self.runner.close()
+
+    def _encoded(self, feeds: GivenFeeds) -> Encoded:
+        encoded = super()._encoded(feeds)
+        refuse_padding(encoded.ids, self.store.spec)
+        return encoded
+
+    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
+        return [self._answer(one, latency_s) for one in asked]
+
+    def _answer(
+        self, asked: Asked, latency_s: float | None, *, as_profiled: bool = False
+    ) -> Reply[ElasticDetails]:
+        with self._turns.lock:
+            waited_s = time.perf_counter() - asked.ready_s
+            self._check_open()
+            if self._is_pressed.is_set():
+                self._is_pressed.clear()
+                self.runner.give_way()
+            target_s = self.options.latency_s if latency_s is None else latency_s
+            answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s, as_profiled=as_profiled)
+            if not as_profiled:
+                seconds = time.perf_counter() - asked.start_s
+                self.runner.observe(answered, target_s, seconds, waited_s)
+            seconds = time.perf_counter() - asked.start_s
+            reply = self._replied(answered, (seconds, waited_s, target_s))
+            self.runner.count_kept()
+            return reply
+
+    def _replied(self, answered: Answered, times_s: tuple[float, float, float]) -> Reply[ElasticDetails]:
+        seconds, waited_s, target_s = times_s
+        accuracy = self.runner.expected(answered)
+        return Reply(
+            endpoint=self.name,
+            seconds=seconds,
+            details=self.runner.details(answered, target_s, accuracy),
+            length=answered.n_tokens,
+            waited_s=waited_s,
+            target_s=target_s,
+            accuracy=accuracy,
+            cut=answered.pipeline.plan.cut,
+            **self.outputs_of(answered.numbers),
+        )
+
+    def _check_open(self) -> None:
+        """Raise InputError once closed. In a forked child, start a memory watch of its own."""
+        if self._closed:
+            raise InputError("this session is closed; open the model again.")
+        if self._process != os.getpid():
+            if self._pressure is not None:
+                self._pressure.close()
+            self._watch_pressure()
+            self._process = os.getpid()
+
+    def _watch_pressure(self) -> None:
+        self._is_pressed = threading.Event()
+        self._pressure = PressureWatch(self._is_pressed.set) if self.options.yields else None

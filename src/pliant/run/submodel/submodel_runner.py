@@ -1,0 +1,252 @@
+"""Run submodels of one store under targets that change: plans, weights, kernels and threads."""
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from pliant.errors import BudgetError, InputError, StoreError
+from pliant.ir.cost import DeviceProfile
+from pliant.ir.program import Run
+from pliant.models.tokenizer import Encoded
+from pliant.plan.result import Plan
+from pliant.run.lanes import Lanes
+from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.engine import Engine, runs_of
+from pliant.run.submodel.pipeline import Outcome, Pipeline
+from pliant.run.submodel.planning import SessionOptions, planner_of
+from pliant.run.submodel.plans import PlanKey, Plans
+from pliant.run.submodel.weight_memory import WeightMemory
+from pliant.store.read import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One run: the model's numbers, float32 [labels] or [features], and the pipeline that gave them."""
+
+    numbers: np.ndarray
+    pipeline: Pipeline
+    outcome: Outcome
+    n_tokens: int
+
+
+@final
+class SubmodelRunner:
+    """What a session runs its answers with; one caller at a time.
+
+    Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
+    target. `shared` is a budget that other sessions take from as well.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        device: DeviceProfile,
+        options: SessionOptions,
+        *,
+        cache: Path | None = None,
+        shared: MemoryBudget | None = None,
+        fixed: Plan | None = None,
+    ) -> None:
+        self.store, self.device, self.options = store, device, options
+        self.planner = planner_of(store.manifest, device)
+        self._shared, self._fixed = shared, fixed
+        self._is_warm = False
+        self.engine = Engine(
+            store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
+        )
+        # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
+        self.lanes = Lanes(("io",), effort=time.thread_time if options.n_threads == 1 else None)
+        self.weights = WeightMemory(store, self.engine, self.lanes, device.dilation.io)
+        self._plans: Plans[Pipeline] = Plans(
+            device,
+            self._make,
+            lambda length: self.planner.least_s(self.options, length, self.weights.planes()),
+            margin=options.margin,
+            adapts=options.adapts and fixed is None,
+        )
+        try:
+            self._replan()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop all threads and give the memory back; safe to call twice. The store stays open."""
+        self.lanes.close()
+        self.engine.close()
+        if self._shared is not None:
+            self._shared.release(self)
+
+    def plan(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> Plan:
+        """The plan for inputs of `n_tokens` under a target, over what is in memory; ready to run.
+
+        With `as_profiled` it is for the device as it was profiled, whatever the latest answers took. A target
+        that nothing meets gives the smallest submodel.
+        """
+        length = self.planner.bucket(n_tokens)
+        pipeline = self._plans.get(length, target_s, as_profiled=as_profiled)
+        return pipeline.plan if as_profiled else self._plans.explained(pipeline, length, target_s)
+
+    def pipeline(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> Pipeline:
+        """What runs `plan(n_tokens, target_s)`."""
+        return self._plans.get(self.planner.bucket(n_tokens), target_s, as_profiled=as_profiled)
+
+    def answer(
+        self, encoded: Encoded, target_s: float, *, cpu_s: float = 0.0, as_profiled: bool = False
+    ) -> Answered:
+        """Run the plan for an input. An emulated device takes longer for the `cpu_s` that tokenising took.
+
+        Raises LaneError, chained to StoreError, on damage.
+        """
+        lanes, dilation = self.lanes, self.device.dilation
+        since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
+        self.engine.reserve(encoded.n_tokens)
+        pipeline = self.pipeline(encoded.n_tokens, target_s, as_profiled=as_profiled)
+        lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
+        answered = self._run(encoded, pipeline)
+        lanes.rest_host(since_s, dilation.compute)
+        return answered
+
+    def observe(self, answered: Answered, target_s: float, seconds: float, waited_s: float) -> None:
+        """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
+        if self.weights.keep_bytes is None:
+            self._plans.observe(
+                answered.pipeline,
+                answered.outcome.spans,
+                answered.n_tokens,
+                self.planner.bucket(answered.n_tokens),
+                target_s,
+                seconds,
+                waited_s,
+            )
+
+    def expected(self, answered: Answered) -> float | None:
+        """The accuracy of the submodel at the bits that ran; None where it was never measured."""
+        errors = self.options.plan.errors
+        return self.planner.expected(answered.pipeline.plan, answered.outcome.bits, errors)
+
+    def details(self, answered: Answered, target_s: float, accuracy: float | None) -> ElasticDetails:
+        """What a reply of expected `accuracy` says of its run."""
+        pipeline, outcome, n = answered.pipeline, answered.outcome, answered.n_tokens
+        predicted_s, predicted = self.planner.forecast(pipeline.program, n)
+        return ElasticDetails(
+            submodel=(pipeline.plan.n, pipeline.plan.width),
+            accuracy_interval=self.planner.interval(accuracy),
+            bits=outcome.bits,
+            planned_bits=pipeline.plan.bits,
+            predicted_s=predicted_s,
+            resident_weight_bytes=self.weights.n_bytes,
+            arena_bytes=self.engine.arena_bytes,
+            peak_rss_bytes=peak_rss_bytes(),
+            read_bytes=outcome.read_bytes,
+            spans=outcome.spans,
+            predicted_spans=predicted,
+            program=pipeline.program,
+            within_reach=self._plans.is_within_reach(pipeline, self.planner.bucket(n), target_s),
+        )
+
+    def warm_up(self, short: Encoded) -> None:
+        """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
+        self._is_warm = True
+        io_slowdown, self.weights.io_slowdown = self.weights.io_slowdown, 1.0
+        self.lanes.dilation = {}
+        target_s, longest = self.options.latency_s, self.planner.bucket(self.options.length)
+        try:
+            for bucket in (n for n in self.device.lengths if n <= longest):
+                n = min(bucket, self.options.length, self.store.spec.max_tokens)
+                self.engine.reserve(n)
+                text = Encoded(np.resize(short.ids, n), np.resize(short.types, n))
+                self._run(text, self.pipeline(n, target_s))
+        finally:
+            self.lanes.drain()
+            self.weights.io_slowdown = io_slowdown
+        self._plans.plan_ahead(longest, target_s)
+
+    def warm_again(self, short: Encoded) -> None:
+        """`warm_up` where that was done before, as other plans have taken the place of those it made."""
+        # An engagement plans anew after every run: warming up would read and keep what no request asked for.
+        if self._is_warm and self.weights.keep_bytes is None:
+            self.warm_up(short)
+
+    def retarget(self, latency_s: float | None = None, preload_bytes: int | None = None) -> None:
+        """Change target or preload buffer, and plan anew. Raises BudgetError, changing nothing."""
+        before = self.options
+        self.options = replace(
+            before,
+            latency_s=before.latency_s if latency_s is None else latency_s,
+            preload_bytes=before.preload_bytes if preload_bytes is None else preload_bytes,
+        )
+        try:
+            self._replan()
+        except BaseException:
+            self.options = before
+            raise
+
+    def give_way(self) -> None:
+        """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        try:
+            # Not warmed up: this may stand before a request, and memory is short.
+            self.retarget(preload_bytes=(self.options.preload_bytes or 0) // 2)
+        except BudgetError:
+            return
+
+    def engage(self, keep_bytes: int) -> None:
+        """Keep what runs read, up to `keep_bytes`. Raises InputError where that is done already."""
+        if self.weights.keep_bytes is not None:
+            raise InputError("this session is engaged already; leave that engagement before the next.")
+        if self._shared is not None:
+            plan = self.pipeline(self.options.length, self.options.latency_s).plan
+            self._shared.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
+        self.weights.keep_bytes = keep_bytes
+        self._plans.clear()
+
+    def count_kept(self) -> None:
+        """After a run of an engagement, plan the next one with what was kept."""
+        if self.weights.keep_bytes is not None:
+            self.lanes.drain()
+            self._plans.clear()
+
+    def disengage(self) -> None:
+        """Let go of what was kept."""
+        self.weights.keep_bytes = None
+        self._replan()
+
+    def _run(self, encoded: Encoded, pipeline: Pipeline) -> Answered:
+        n = encoded.n_tokens
+        answers: list[np.ndarray] = []
+        embed = partial(self.engine.embed, encoded.ids, encoded.types)
+        outcome = pipeline.run(self.lanes, n, embed, lambda: answers.append(self.engine.head(n)))
+        return Answered(answers[0], pipeline, outcome, n)
+
+    def _replan(self) -> None:
+        plan, runs = self._planned()
+        if self._shared is not None:
+            self._shared.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
+        self.lanes.drain()
+        before = self._plans.clear()  # after an interrupt none counts on what is let go of
+        try:
+            self.weights.fill(runs)
+        except StoreError:
+            self._plans.clear(before)
+            raise
+        key = PlanKey(self.planner.bucket(self.options.length), self.options.latency_s)
+        self._plans.clear({key: self.weights.bind(plan)})
+
+    def _planned(self) -> tuple[Plan, tuple[Run, ...]]:
+        """The plan for inputs of `options.length`, and what the preload buffer holds."""
+        if self._fixed is not None:
+            return self._fixed, self._fixed.preload_runs
+        plan, held = self.planner.resident(self.options, arena_bytes=self.engine.arena_bytes)
+        return plan, runs_of(held)
+
+    def _make(self, key: PlanKey) -> Pipeline:
+        options, held = replace(self.options, latency_s=key.latency_s), self.weights.planes()
+        plan = self._fixed or self.planner.plan(
+            options, key.length, held=held, arena_bytes=self.engine.arena_bytes, slowdown=key.slowdown
+        )
+        return self.weights.bind(plan)

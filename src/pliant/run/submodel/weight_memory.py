@@ -1,0 +1,79 @@
+"""The weights of one session in memory: preload buffer, working buffer, and what an engagement keeps."""
+
+from collections.abc import Iterable
+from typing import final
+
+import numpy as np
+
+from pliant.ir.program import Run
+from pliant.plan.result import Plan
+from pliant.run.lanes import Lanes
+from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.pipeline import Pipeline, Ring
+from pliant.run.submodel.preload_buffer import PreloadBuffer
+from pliant.store.read import Store
+
+
+@final
+class WeightMemory:
+    """Holds weights for an engine, and binds plans to them. Must not change while a run is under way.
+
+    `io_slowdown` dilates reads. While `keep_bytes` is set, what runs read stays in the preload buffer up to
+    so many bytes (STI 3.3).
+    """
+
+    def __init__(self, store: Store, engine: Engine, lanes: Lanes, io_slowdown: float) -> None:
+        self.io_slowdown = io_slowdown
+        self.keep_bytes: int | None = None
+        self._store, self._engine, self._lanes = store, engine, lanes
+        self._preload, self._ring = PreloadBuffer(), Ring()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of weights in memory: preload buffer and working buffer."""
+        return self.preload_bytes + self._ring.n_bytes
+
+    @property
+    def preload_bytes(self) -> int:
+        """Bytes in the preload buffer."""
+        return self._preload.n_bytes
+
+    @property
+    def preload_runs(self) -> tuple[Run, ...]:
+        """What the preload buffer holds."""
+        return self._preload.runs
+
+    def planes(self) -> np.ndarray:
+        """Planes in the preload buffer of every shard without a gap, 32 for full fidelity: int64 [N, M]."""
+        spec = self._store.spec
+        return self._preload.planes((spec.n_layers, spec.n_heads))
+
+    def fill(self, runs: Iterable[Run]) -> None:
+        """Preload exactly `runs`. Pipelines that were bound before must not run any more.
+
+        Raises StoreError on damage and then holds what it held.
+        """
+        self._preload.fill(self._store, runs)
+        self._ring = Ring()  # the working buffer may be smaller than the one before
+
+    def bind(self, plan: Plan) -> Pipeline:
+        """The pipeline that runs `plan` over what is held."""
+        pipeline = Pipeline(
+            plan,
+            self._store,
+            self._engine.encoder,
+            self._ring,
+            self.planes(),
+            io_slowdown=lambda: self.io_slowdown,
+            keep=None if self.keep_bytes is None else self._keep,
+        )
+        self._lanes.drain()
+        self._ring.fit(pipeline.ring_bytes)
+        for run in self._preload.runs:
+            address = self._preload.address(run)
+            self._engine.encoder.place(run.layer, run.part, run.first, run.count, address)
+        return pipeline
+
+    def _keep(self, run: Run, payload: np.ndarray) -> None:
+        if self.keep_bytes is not None and self.preload_bytes + payload.nbytes <= self.keep_bytes:
+            self._preload.keep(run, payload)

@@ -1,0 +1,180 @@
+"""Requests to an elastic session: curves come from plans, answers from the submodel that fits."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.device import DeviceProfile, Disk
+from pliant.ir.endpoint import Endpoint, Request
+from pliant.ir.times.bounds import AdaptiveBound
+from pliant.models.tokenizer import Encoded, Tokenizer
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import WHOLE_S, SessionOptions
+from pliant.run.text_feeds import as_bytes
+from pliant.store.build import build
+from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
+from pliant.store.read import open_store
+
+TEXT = "the story was not good"
+GRID = AccuracyTable(
+    500,
+    tuple(
+        AccuracyEntry(n, m, bits, 0.6 + 0.05 * n + 0.02 * m - 0.05 / bits, -1 + 0.1 * n + 0.04 * m)
+        for n in (1, 2, 3, 4)
+        for m in (2, 4)
+        for bits in (2, 6, 32)
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tiny_model: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of four layers that knows what its submodels answer."""
+    from pliant.models.hf.checkpoint import open_checkpoint
+
+    model = tiny_model("bert", n_layers=4, widths=(2, 4))
+    path = build(open_checkpoint(model), tmp_path_factory.mktemp("elastic") / "store")
+    put_accuracy(path, GRID)
+    return path
+
+
+@contextmanager
+def opened(
+    path: Path, profile: DeviceProfile, preload: int = 10**9, *, adapts: bool = False
+) -> Iterator[ElasticSession]:
+    with ExitStack() as stack:
+        options = SessionOptions(WHOLE_S, preload, length=8, n_threads=1, adapts=adapts)
+        store = stack.enter_context(open_store(path))
+        yield stack.enter_context(ElasticSession(store, profile, options))
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.setenv("PLIANT_CACHE", str(tmp_path_factory.getbasetemp() / "kernels"))
+
+
+@pytest.mark.parametrize("preload", [0, 20_000, 10**9])
+def test_a_lower_floor_is_never_slower_at_any_length(
+    preload: int, store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """From plans of a real store, whatever part of it is in memory."""
+    with opened(store, slow_profile(), preload) as endpoint:
+        assert isinstance(endpoint, Endpoint)
+        best = endpoint.best
+        assert best is not None
+        floors = [0.0, 0.7, 0.75, 0.8, best]
+        for n in range(25):
+            times = [endpoint.curve(floor).at(n) for floor in floors]
+            assert times == sorted(times)
+        assert times[0] < times[-1]
+
+
+def test_what_runs_is_what_was_estimated(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
+    """Under each deadline the submodel of the estimate's accuracy answers, as the session by itself does."""
+    accuracies = []
+    with opened(store, slow_profile()) as endpoint:
+        for deadline_s in (0.001, 0.007, 0.012, float("inf")):
+            endpoint.trade.bound = AdaptiveBound()  # a device on paper: what was measured says nothing
+            request = Request(7, TEXT, deadline_s=deadline_s)
+            estimate, key = endpoint.estimate(request), endpoint.trade.pick(7, 0.0, deadline_s).level.key
+            assert isinstance(key, float)
+            reply, alone = endpoint.answer(request), endpoint(TEXT, latency=key)
+            assert reply.accuracy == estimate.accuracy
+            assert alone.logits is not None
+            np.testing.assert_allclose(reply.outputs["logits"][0], alone.logits, rtol=1e-5)
+            assert deadline_s < 0.005 or estimate.seconds <= deadline_s
+            accuracies.append(reply.accuracy or 0.0)
+    assert accuracies == sorted(accuracies)
+    assert accuracies[0] < accuracies[-1] == endpoint.best
+
+
+def test_the_whole_answers_time_follows_from_a_smaller_ones(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """A router learns the device's speed from answers of any size."""
+    with opened(store, slow_profile()) as endpoint:
+        reply = endpoint.answer(Request(7, TEXT, deadline_s=0.007))
+        small = endpoint.trade.pick(7, 0.0, 0.007 * endpoint.trade.bound.pace).level
+        assert reply.whole_s == pytest.approx(
+            reply.seconds * endpoint.trade.fullest(7).level.at(7) / small.at(7)
+        )
+
+
+def test_a_floor_out_of_reach_is_refused(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
+    """With the value and the limit, before anything runs."""
+    with opened(store, slow_profile()) as endpoint, pytest.raises(BudgetError, match="lower the floor"):
+        endpoint.estimate(Request(7, TEXT, accuracy_floor=0.99))
+
+
+def test_a_model_without_labels_answers_requests_with_its_vector(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Nodes refused encoders of sentences, though nothing of a deadline needs labels."""
+    with opened(tiny_store("bert", False), slow_profile(widths=(4,))) as endpoint:
+        request = endpoint.request({"text": as_bytes(TEXT)})
+        (vector,) = endpoint.answer(request).outputs.values()
+        assert vector.shape == endpoint.outputs[0].dims
+        np.testing.assert_array_equal(vector[0], endpoint(TEXT).vector)
+        assert endpoint.best is None
+
+
+def test_a_request_is_cut_into_tokens_once(
+    store: Path, slow_profile: Callable[..., DeviceProfile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node did it on its event loop, to know the length, and again to answer."""
+    encoded: list[str] = []
+    encode = Tokenizer.encode
+
+    def counted(tokenizer: Tokenizer, text: str, pair: str | None = None) -> Encoded:
+        encoded.append(text)
+        return encode(tokenizer, text, pair)
+
+    monkeypatch.setattr(Tokenizer, "encode", counted)
+    with opened(store, slow_profile()) as endpoint:
+        request = endpoint.request({"text": as_bytes(TEXT)})
+        reply = endpoint.answer(request)
+        assert encoded == [TEXT]
+        assert (request.length, reply.length) == (7, 7)
+        np.testing.assert_array_equal(reply.outputs["logits"], endpoint.run({"text": TEXT})["logits"])
+
+
+def test_ids_are_answered_as_their_text(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
+    """Who has a tokenizer of their own sends tokens; those that the model has not are refused."""
+    with opened(store, slow_profile()) as endpoint:
+        ids = endpoint.encode(TEXT).ids[None].astype(np.int64)
+        expected = endpoint(TEXT)
+        outputs = endpoint.run({"ids": ids})
+        np.testing.assert_array_equal(outputs["logits"][0], expected.logits)
+        assert outputs["label"].tolist() == [str(expected.label).encode()]
+        for wrong in (ids + 1000, -ids, ids[0], ids[:, :0]):
+            with pytest.raises(InputError, match="`ids`"):
+                endpoint.request({"ids": wrong})
+
+
+def test_plans_for_requests_do_not_follow_the_answers_to_calls(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Requests have a bound of their own: what calls took would be counted twice."""
+    with opened(store, slow_profile()) as fixed, opened(store, slow_profile(), adapts=True) as follows:
+        answered = follows.runner.answer(follows.encode(TEXT), 0.01)
+        for _ in range(5):
+            follows.runner.observe(answered, 0.01, 1.0, 0.0)
+        assert follows.plan_at(8, 0.01) != fixed.plan_at(8, 0.01)
+        assert follows.curve().points == fixed.curve().points
+
+
+def test_a_buffer_of_another_size_gives_other_curves(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Estimates were those of the buffer that the session was opened with."""
+    profile = slow_profile(disk=Disk(1e-3, 1e6))
+    with opened(store, profile, 10**9) as held, opened(store, profile, 0) as read:
+        before = held.curve(held.best or 0.0)
+        held.retarget(preload=0)
+        after = held.curve(held.best or 0.0)
+        assert after.at(8) > before.at(8)
+        assert after.points == read.curve(read.best or 0.0).points
