@@ -72,7 +72,11 @@ def test_without_a_latency_a_text_encoder_answers_with_all_it_has(
             "a recurrent model, which has no option latency, preload",
         ),
         (RELU, {"depths": "any"}, r"an ONNX model, which has no option depths.*pliant\.compile has further"),
-        ("random:gru-300", {"adapt": False}, "no option adapt; leave out what is not threads or cache"),
+        (
+            "random:gru-300",
+            {"adapt": False},
+            "no option adapt; leave out what is not threads or cache or dilation",
+        ),
     ],
 )
 def test_options_of_another_kind_are_refused_by_name(

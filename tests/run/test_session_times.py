@@ -1,12 +1,19 @@
 """A session of one way as an endpoint: its times are learned, and it promises no accuracy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from pliant.errors import BudgetError
+import pliant
+from pliant.errors import BudgetError, InputError
+from pliant.ir.device import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.run.text_feeds import Tensors
+from tests.models.onnx_models import parse
 from tests.serve.models import Fake
+
+RELU = parse("g (float[N] x) => (float[N] y) { y = Relu(x) }")
 
 
 class Slow(Fake):
@@ -60,6 +67,22 @@ def test_a_slower_device_is_emulated_by_sleep() -> None:
     slow = Slow(5.0)
     assert slow.answer(Request(10, "x")).seconds == pytest.approx(0.05)
     assert slow.slept_s == pytest.approx([0.04])
+
+
+@pytest.mark.parametrize("source", ["random:gru-300", RELU], ids=["recurrent", "onnx"])
+def test_a_dilated_session_is_slow_however_it_is_asked(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pliant.open` takes the dilation of any model; one that only nodes saw would be measured wrongly."""
+    slept_s: list[float] = []
+    monkeypatch.setattr("pliant.run.session.time.sleep", slept_s.append)
+    with pliant.open(source, threads=1, dilation=Dilation(3.0)) as session:
+        feeds = session.sample(4)
+        session.run(feeds)
+        session.answer(session.request(feeds))
+        session(feeds.get("x", "a good film"))
+    assert len(slept_s) == 3
+    assert min(slept_s) > 0.0
+    with pytest.raises(InputError, match="its dilation is of `compute` alone, not Dilation"):
+        pliant.open(source, threads=1, dilation=Dilation(3.0, io=2.0))
 
 
 def test_no_accuracy_is_promised() -> None:

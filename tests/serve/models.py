@@ -43,7 +43,10 @@ class Fake(Session[None]):
         raise AssertionError("a node makes requests")
 
     def _reply(self, request: Request) -> Reply[None]:
-        return Reply(self._answer(request), self.name, 0.0, None, request.length)
+        start_s = self._clock()
+        outputs = self._answer(request)
+        self._slow_down(start_s)
+        return Reply(outputs, self.name, 0.0, None, request.length)
 
     @abstractmethod
     def _answer(self, request: Request) -> Tensors: ...

@@ -74,7 +74,7 @@ def open_graph(
     cache: Path | None = None,
     dilation: float = 1.0,
 ) -> OnnxSession:
-    """The session of an ONNX model; `dilation` slows it as an endpoint. Raises as `compile` does."""
+    """The session of an ONNX model, so many times slower as `dilation` says. Raises as `compile` does."""
     library, pool = shared_pool(threads, cache)
     return OnnxSession(open_onnx(model.content), pool, library, options, name=model.name, dilation=dilation)
 

@@ -22,7 +22,7 @@ def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> Gr
 
 
 def open_compiled(name: str, path: Path, threads: int | None, dilation: float = 1.0) -> GraphSession:
-    """The session of a compiled directory; as an endpoint it is `dilation` times slower. Raises as `load`."""
+    """The session of a compiled directory, so many times slower as `dilation` says. Raises as `load` does."""
     _, pool = shared_pool(threads)
     return GraphSession(name, open_saved(path), pool, dilation)
 

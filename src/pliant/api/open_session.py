@@ -114,8 +114,8 @@ def open(
     `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
     `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
     answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
-    `threads` and `cache`, settings.py decides. All other options are for text encoders; InputError names one
-    that was given for another kind of model.
+    `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. All other options are for
+    text encoders; InputError names one that was given for another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
@@ -166,20 +166,32 @@ def open(
                 on_progress=on_progress,
             )
         case RecurrentNetwork():
-            _check_options(model, given, ("threads", "cache"))
-            return RecurrentSession(model.source, *shared_pool(threads, cache), name=model.name)
+            _check_options(model, given, ("threads", "cache", "dilation"))
+            slower, made = _compute_alone(model, dilation), shared_pool(threads, cache)
+            return RecurrentSession(model.source, *made, name=model.name, dilation=slower)
         case OnnxGraph():
-            _check_options(model, given, ("threads", "cache"))
+            _check_options(model, given, ("threads", "cache", "dilation"))
             from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
 
-            return open_graph(model, threads=threads, cache=cache)
+            slower = _compute_alone(model, dilation)
+            return open_graph(model, threads=threads, cache=cache, dilation=slower)
         case CompiledProgram():
-            _check_options(model, given, ("threads",))
-            return open_compiled(model.name, model.path, threads)
+            _check_options(model, given, ("threads", "dilation"))
+            return open_compiled(model.name, model.path, threads, _compute_alone(model, dilation))
         case EncoderModel():
             raise refused(model, "pliant.open")
         case _:
             assert_never(model)
+
+
+def _compute_alone(model: Model, dilation: Dilation) -> float:
+    """How many times slower a model runs that reads nothing meanwhile. Raises InputError for slower reads."""
+    if dilation != Dilation(dilation.compute):
+        raise InputError(
+            f"{model.name} is {model.kind}, which reads nothing while it runs: its dilation is of `compute` "
+            f"alone, not {dilation}."
+        )
+    return dilation.compute
 
 
 def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:

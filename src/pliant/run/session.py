@@ -69,9 +69,9 @@ class Session(ABC, Generic[D]):
         self,
         dilation: float = 1.0,
         clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = lambda seconds: time.sleep(seconds),  # looked up when it is called
     ) -> None:
-        """With `dilation`, a slower device is emulated: `answer` sleeps (dilation - 1) times what it took."""
+        """With `dilation`, a slower device is emulated: each run sleeps (dilation - 1) times what it took."""
         self.dilation, self._clock, self._sleep = dilation, clock, sleep
         self._times: LocalTimes | None = None
         self._timing = Lock()
@@ -200,8 +200,6 @@ class Session(ABC, Generic[D]):
         self.curve(request.accuracy_floor or 0.0)
         start_s = self._clock()
         reply = self._reply(request)
-        if self.dilation > 1.0:
-            self._sleep((self.dilation - 1.0) * (self._clock() - start_s))
         seconds = self._clock() - start_s
         with self._timing:
             if self._times is None:
@@ -209,6 +207,11 @@ class Session(ABC, Generic[D]):
             assert self._times is not None
             self._times.add(request.length, seconds)
         return replace(reply, seconds=seconds, whole_s=seconds)
+
+    def _slow_down(self, start_s: float) -> None:
+        """Sleep until a slower device would have done what began at `start_s` of the session's clock."""
+        if self.dilation > 1.0:
+            self._sleep((self.dilation - 1.0) * (self._clock() - start_s))
 
     @abstractmethod
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:

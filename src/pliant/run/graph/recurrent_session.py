@@ -187,11 +187,13 @@ class RecurrentSession(TextSession[None]):
 
     def _run_steps(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
         self._check_open()
+        start_s = self._clock()
         steps = _steps(len(vectors))
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[: len(vectors), 0] = vectors
         self._stages[steps].walk((len(vectors),), self._pool)
+        self._slow_down(start_s)
 
     def _check_open(self) -> None:
         if self._closed:
