@@ -1,5 +1,7 @@
-"""`run` and `eval` on recurrent models."""
+"""`run`, `eval`, `plan`, `profile` and `bench` on recurrent models."""
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,16 @@ def test_run_answers_with_the_names_that_other_models_reply_with(
     assert min(reply["seconds"], reply["resident_weight_bytes"], reply["peak_rss_bytes"]) > 0
 
 
+def test_run_prints_three_lines_as_of_every_model(cli: Cli, classifier: Path) -> None:
+    """The answer, its time, what it is worth; a target is no must."""
+    answer, times, worth = cli("run", classifier, "--text", "a good film").stdout.splitlines()
+    assert re.fullmatch(r"(bad|good) \(0\.\d{3}\)  <- a good film", answer)
+    assert re.fullmatch(r"  [\d.]+ .?s; 3 words", times)
+    assert re.fullmatch(r"  accuracy not measured; weights [\d.]+ KB", worth)
+    late = cli("run", classifier, "--text", "a good film", "--latency", "1us").stdout
+    assert "of 1 µs (MISSED); 3 words" in late
+
+
 def test_random_weights_are_labelled_so(cli: Cli, as_json: Callable[..., Any]) -> None:
     """Nobody shall take such an answer for one."""
     asked = ("run", "random:cove-200", "--latency", "5s", "--text", "a good film")
@@ -45,12 +57,36 @@ def test_eval_counts_right_answers(as_json: Callable[..., Any], classifier: Path
     assert (report["accuracy"], report["n"], report["met_fraction"]) == (0.5, 4, 1.0)
 
 
+def test_plan_profile_and_bench_take_it(
+    cli: Cli, as_json: Callable[..., Any], classifier: Path, tmp_path: Path
+) -> None:
+    """What runs, where its time goes, and how long it takes are questions about any model."""
+    assert "kernel calls" in cli("plan", classifier, "--length", "5").stdout
+    profiled = cli("profile", classifier, "--lengths", "3,5", "--seconds", "0.1").stdout
+    for said in ("length 3:", "length 5:", "fastest of", "lstm"):
+        assert said in profiled
+    assert as_json("profile", classifier, "--seconds", "0.1")["profile"]["steps"]
+    (row,) = as_json("bench", classifier, "--runs", "3", "--length", "7")
+    assert (row["runtime"], row["ratio"], row["difference"]) == ("pliant", 1.0, None)
+    trace = tmp_path / "trace.json"
+    assert (
+        "fastest of 3 runs" in cli("bench", classifier, "--runs", "3", "--profile", "--trace", trace).stdout
+    )
+    assert json.loads(trace.read_text())["traceEvents"]
+    refused = cli("bench", classifier, "--against", "onnxruntime")
+    assert refused.exit_code == 1
+    assert "onnxruntime cannot read it" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("run", "--text", "a", "--pair", "b"), "one text"),
-        (("run", "--text", "a", "--compute", "int8"), "fp32"),
-        (("run", "--text", "a", "--dilate-compute", "2"), "dilated"),
+        (("run", "--text", "a", "--compute", "int8"), "no option --compute int8"),
+        (("run", "--text", "a", "--dilate-compute", "2"), "no option --dilate-compute 2"),
+        (("run", "--text", "a", "--preload", "1MB", "--no-adapt"), "no option --preload 1MB, --no-adapt"),
+        (("run", "--text", "a", "--timeline"), "one step"),
+        (("plan", "--explain"), "no timeline"),
         (("run", "--text", "  "), "empty"),
     ],
 )

@@ -124,9 +124,13 @@ def _accuracy() -> dict[str, Any]:
 
 
 def test_recurrent_models(lines: Say, keys: Say, folder: Path) -> None:
-    """They answer without a plan."""
+    """They answer without a target too."""
+    (folder / "labels.tsv").write_text("sentence\tlabel\na good film\tgood\nthe plot is bad\tbad\n")
     model = _small_recurrent(folder)
     keys("run-recurrent", lines("run", model, *LATENCY, "--text", "a good film"))
+    keys("eval-recurrent", lines("eval", model, folder / "labels.tsv", *LATENCY))
+    keys("plan-recurrent", lines("plan", model, "--threads", "1"))
+    keys("profile-recurrent", lines("profile", model, "--seconds", "0.1", "--threads", "1"))
     keys("inspect-recurrent", lines("inspect", model))
 
 
@@ -145,6 +149,9 @@ def test_onnx_models(lines: Say, keys: Say, folder: Path) -> None:
     timed = ("bench", path, "--runs", "3", "--against", "", "--threads", "1")
     keys("bench", lines(*timed)[0])
     keys("bench-profile", lines(*timed, "--profile"))
+    np.savez(folder / "feeds.npz", x=np.ones((2, 4), np.float32))
+    keys("run-onnx", lines("run", path, "--input", folder / "feeds.npz", *LATENCY))
+    keys("plan-onnx", lines("plan", path, "--threads", "1"))
     keys("inspect-onnx", lines("inspect", path))
     keys("inspect-compiled", lines("inspect", out))
 

@@ -223,14 +223,14 @@ ElasticModel = StoreModel | CheckpointModel
 Model = StoreModel | CheckpointModel | EncoderModel | RecurrentNetwork | OnnxGraph | CompiledProgram
 
 _CLUSTER = ("cluster plan", "cluster run", "cluster bench", "worker", "node --cluster")
-_ELASTIC = ("run", "plan", "profile", "eval", "inspect", "node", "demo")
+_ANY = ("run", "plan", "profile", "eval", "bench", "inspect", "node")
 VERBS: dict[type[Model], tuple[str, ...]] = {
-    StoreModel: (*_ELASTIC, *_CLUSTER),
-    CheckpointModel: (*_ELASTIC, "pack", "stretch", *_CLUSTER),
+    StoreModel: (*_ANY, "demo", *_CLUSTER),
+    CheckpointModel: (*_ANY, "demo", "pack", "stretch", *_CLUSTER),
     EncoderModel: ("inspect", *_CLUSTER),
-    RecurrentNetwork: ("run", "eval", "inspect", "node"),
-    OnnxGraph: ("compile", "bench", "inspect", "node"),
-    CompiledProgram: ("bench", "inspect", "node"),
+    RecurrentNetwork: _ANY,
+    OnnxGraph: (*_ANY, "compile"),
+    CompiledProgram: _ANY,
 }
 """The verbs of the command line that take a model of each kind."""
 

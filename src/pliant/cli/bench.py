@@ -1,29 +1,26 @@
-"""`pliant bench`: an ONNX model here and on other runtimes, in turns, and where its time goes."""
+"""`pliant bench`: a model timed here and, of ONNX, on other runtimes, in turns; and where its time goes."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 
-from pliant.api import compile_onnx as compiled
-from pliant.api.load_compiled import load
-from pliant.api.model import CompiledProgram, OnnxGraph, refused
-from pliant.api.resolve import resolve
+from pliant.api.compile_onnx import compile, sample_feeds
+from pliant.api.model import CompiledProgram, Model, OnnxGraph
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.peers import PEERS, Run, open_peer
-from pliant.cli.shared.show import console, print_json
+from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.trace import Trace, kept
-from pliant.cli.shared.verb_options import Json, Precise, Threads
+from pliant.cli.shared.verb_options import Json, Precise, SessionArguments, Threads, resolve_for, shipped
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
-from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.ports import fixed
-from pliant.run.graph.step_profile import Profile
+from pliant.run.session import Session, StepProfile
 from pliant.settings import thread_count
 
 
@@ -43,17 +40,28 @@ class Profiled:
     """What `--profile --json` says."""
 
     runtimes: list[Measured]
-    profile: Profile
+    profile: StepProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchArguments:
     """The options of `pliant bench`."""
 
-    model: Annotated[Path, typer.Argument(help="An ONNX file, or what pliant compile wrote.")]
-    against: Annotated[str, typer.Option(help=f"Runtimes, separated by commas: {', '.join(PEERS)}.")] = (
-        "onnxruntime"
-    )
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="An ONNX file, what pliant compile wrote, or a model that reads text: a shipped one (sst2), "
+            "a model directory, a store, random:CONFIG[:SEED].",
+            autocompletion=shipped,
+        ),
+    ]
+    against: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Runtimes, separated by commas: {', '.join(PEERS)}.",
+            show_default="onnxruntime for an ONNX file, else none",
+        ),
+    ] = None
     dim: Dims = None
     bucket: Annotated[
         list[str] | None,
@@ -63,6 +71,14 @@ class BenchArguments:
     weights: WeightBits = "fp32"
     compute: Precise = "fp32"
     threads: Threads = None
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            help="Target of a text encoder, such as 20ms.", show_default="none: the most accurate answer"
+        ),
+    ] = None
+    preload: Annotated[str, typer.Option(help="Weights that a text encoder keeps between runs.")] = "0"
+    length: Annotated[int, typer.Option(help="Tokens of the text that is timed.", min=1)] = 64
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
     ] = False
@@ -72,55 +88,88 @@ class BenchArguments:
 
 def bench(args: BenchArguments) -> None:
     """Time a model in turns with other runtimes and compare what they answer; profile its steps."""
-    dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
-    names = [name for name in args.against.split(",") if name]
-    session: ArraySession
-    match resolve(args.model):
-        case OnnxGraph(content=content):
-            session = compiled.compile(
-                content,
-                dims={x: n for x, n in dims.items() if x not in buckets},
-                buckets=buckets,
-                threads=args.threads,
-                weights=weights_of(args.weights),
-                compute=args.compute,
-            )
-        case CompiledProgram(path=path):
-            if dims or buckets or (args.weights, args.compute) != ("fp32", "fp32"):
-                raise InputError(
-                    f"{args.model} is compiled: its sizes and weights are fixed; bench its ONNX file."
-                )
-            if names:
-                raise InputError(
-                    f"{args.model} is compiled, and {', '.join(names)} cannot read it: give --against '' to "
-                    "time it alone, or bench its ONNX file."
-                )
-            session = load(path, threads=args.threads)
-        case other:
-            raise refused(other, "pliant bench")
-    feeds = compiled.sample_feeds([fixed(port, dims) for port in session.inputs])
-    n_threads = thread_count(args.threads)
-    runners: dict[str, Run] = {"pliant": session.run}
-    runners |= {name: open_peer(name, args.model, n_threads) for name in names}
-    rows = measure(runners, feeds, args.runs)
-    steps = session.profile(feeds, args.runs) if args.profile or args.trace is not None else None
+    model = resolve_for(args.model, "bench")
+    names = _peers(args, model)
+    with _open(args, model) as session:
+        feeds = _feeds(args, model, session)
+        n_threads = thread_count(args.threads)
+        runners: dict[str, Run] = {"pliant": session.run}
+        runners |= {name: open_peer(name, Path(args.model), n_threads) for name in names}
+        rows = measure(runners, feeds, args.runs)
+        steps = session.profile(feeds, args.runs) if args.profile or args.trace is not None else None
     if steps is not None and args.trace is not None:
         with kept(args.trace) as path:
             steps.write_trace(path)
     if args.json:
         print_json(Profiled(rows, steps) if args.profile and steps is not None else rows)
         return
+    _show(rows)
+    typer.echo(f"{args.runs} runs each, in turns, {n_threads} threads")
+    if args.profile and steps is not None:
+        for table in steps.tables():
+            console().print(table)
+        typer.echo(steps.summary)
+
+
+def _peers(args: BenchArguments, model: Model) -> list[str]:
+    """The runtimes to compare with. Raises InputError for a model that they cannot read."""
+    if args.against is None:
+        return ["onnxruntime"] if isinstance(model, OnnxGraph) else []
+    names = [name for name in args.against.split(",") if name]
+    if names and not isinstance(model, OnnxGraph):
+        raise InputError(
+            f"{model.name} is {model.kind}, and {', '.join(names)} cannot read it: leave out --against to "
+            "time it alone, or bench an ONNX file of it."
+        )
+    return names
+
+
+def _open(args: BenchArguments, model: Model) -> Session[Any]:
+    """The session that is timed. Raises InputError for options that a model of this kind does not have."""
+    is_graph = isinstance(model, OnnxGraph | CompiledProgram)
+    if is_graph and (args.latency is not None or args.preload != "0"):
+        raise InputError(
+            f"{model.name} is {model.kind}: it has no target; leave out --latency and --preload."
+        )
+    if not isinstance(model, OnnxGraph) and (args.dim or args.bucket or args.weights != "fp32"):
+        raise InputError(
+            f"{model.name} is {model.kind}: --dim, --bucket and --weights are for ONNX files; leave them out."
+        )
+    if isinstance(model, OnnxGraph):
+        dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
+        return compile(
+            model.content,
+            dims={x: n for x, n in dims.items() if x not in buckets},
+            buckets=buckets,
+            threads=args.threads,
+            weights=weights_of(args.weights),
+            compute=args.compute,
+        )
+    asked = SessionArguments(
+        args.model,
+        args.latency,
+        args.preload,
+        length=args.length,
+        threads=args.threads,
+        compute=args.compute,
+    )
+    with progress_bar() as on_progress:
+        return asked.open(model, on_progress)
+
+
+def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[str, np.ndarray]:
+    if isinstance(model, OnnxGraph | CompiledProgram):
+        return sample_feeds([fixed(port, dims_of(args.dim)) for port in session.inputs])
+    return session.sample(min(args.length, session.max_length))
+
+
+def _show(rows: list[Measured]) -> None:
     table = Table("runtime", "median", "95th percentile", "pliant / this", "largest difference")
     for row in rows:
         difference = "" if row.difference is None else f"{row.difference:.2e}"
         times = format_seconds(row.median_s), format_seconds(row.p95_s)
         table.add_row(row.runtime, *times, f"{row.ratio:.2f}", difference)
     console().print(table)
-    typer.echo(f"{args.runs} runs each, in turns, {n_threads} threads")
-    if args.profile and steps is not None:
-        for table in steps.tables():
-            console().print(table)
-        typer.echo(steps.summary)
 
 
 def buckets_of(texts: list[str] | None) -> dict[str, tuple[int, ...]]:

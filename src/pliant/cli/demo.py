@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from pliant.api.resolve import resolve_elastic, shipped_models
-from pliant.cli.shared.show import print_json, progress_bar, reply_values, show_reply, show_steps
+from pliant.cli.shared.show import print_json, progress_bar
+from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
 from pliant.cli.shared.verb_options import Json, SessionArguments, shipped
 from pliant.errors import InputError
 from pliant.quantities import format_bytes
@@ -37,18 +38,18 @@ def demo(args: DemoArguments) -> None:
     # A machine slower than the target allows shall still show what it can do.
     asked = SessionArguments(args.source, args.latency, args.preload, length=32, best_effort=True)
     with progress_bar() as on_progress:
-        session = asked.open(model, on_progress)
+        session = asked.open_elastic(model, on_progress)
     with session:
         plan = session.plan
         replies = [session(sentence) for sentence in SENTENCES]
         whole = session.store.manifest.spec.n_layers * plan.shape.n_slices * plan.shape.full_bytes
     if args.json:
-        print_json({"plan": plan, "replies": [reply_values(reply) for reply in replies]})
+        print_json({"plan": plan, "replies": [reply_values(reply, model, session) for reply in replies]})
         return
     typer.echo(f"pliant run {args.source} --latency {args.latency} --preload {args.preload}\n")
     typer.echo(str(plan))
     for sentence, reply in zip(SENTENCES, replies, strict=True):
-        show_reply(reply, sentence)
+        show_reply(reply, model, session, sentence)
     typer.echo("")
     show_steps(replies[-1].details)
     held = max(reply.details.resident_weight_bytes for reply in replies)

@@ -1,17 +1,19 @@
-"""`pliant plan`: what would run under a target and a buffer, and why."""
+"""`pliant plan`: what would run, and why; under a target and a buffer where the model has them."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.api.resolve import resolve_elastic
+from pliant.api.model import ElasticModel
 from pliant.cli.shared.show import print_json, progress_bar
-from pliant.cli.shared.verb_options import Json, SessionArguments, System
+from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
+from pliant.errors import InputError
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
+from pliant.plan.result import Plan
 from pliant.plan.submodel.lower_plan import lower_plan
 
 
@@ -29,19 +31,34 @@ class PlanArguments:
 
 
 def plan(args: PlanArguments) -> None:
-    """Choose submodel, preload set and bits, and predict when everything happens."""
-    model = resolve_elastic(args.session.source, "plan")
+    """Say what would run: submodel, preload set and bits, or a graph's kernels, and what that takes."""
+    model = resolve_for(args.session.source, "plan")
+    made: Any
+    if isinstance(model, ElasticModel):
+        made = _elastic_plan(args, model)
+    else:
+        if args.baseline is not None or args.plot is not None or args.explain:
+            raise InputError(
+                f"{model.name} is {model.kind}, which has no timeline: leave out --baseline, --plot and "
+                "--explain."
+            )
+        with progress_bar() as on_progress, args.session.open(model, on_progress) as session:
+            made = session.explain(args.session.length)
+    if args.json:
+        print_json(made)
+        return
+    typer.echo(str(made), nl=False)
+    if args.explain and isinstance(made, Plan):
+        typer.echo(program_text(lower_plan(made)), nl=False)
+    if args.plot is not None:
+        typer.echo(f"drawn as {args.plot}")
+
+
+def _elastic_plan(args: PlanArguments, model: ElasticModel) -> Plan:
     with progress_bar() as on_progress, args.session.open_store(model, on_progress) as store:
         made = api.plan_of(
             store, args.session.profile(store, on_progress), args.session.options, args.baseline
         )
     if args.plot is not None:
         draw_plan(made, args.plot)
-    if args.json:
-        print_json(made)
-        return
-    typer.echo(str(made), nl=False)
-    if args.explain:
-        typer.echo(program_text(lower_plan(made)), nl=False)
-    if args.plot is not None:
-        typer.echo(f"drawn as {args.plot}")
+    return made

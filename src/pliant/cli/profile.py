@@ -1,18 +1,31 @@
-"""`pliant profile`: measure this device with a model's shape, and keep it."""
+"""`pliant profile`: measure this device with a model's shape, and keep it; or time a model step by step."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from pliant.api import open_elastic as api
-from pliant.api.resolve import resolve_elastic
+from pliant.api.model import ElasticModel
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.verb_options import Json, Precise, Source, Threads, numbers
+from pliant.cli.shared.verb_options import (
+    Json,
+    Precise,
+    SessionArguments,
+    Source,
+    Threads,
+    numbers,
+    resolve_for,
+)
 from pliant.ir.device import DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
+from pliant.run.session import Session, StepProfile
 from pliant.settings import cache_folder, thread_count
+
+_LENGTH = 64
+"""Of what is timed where no other is asked for, in tokens, words or whatever an open dimension counts."""
+_LEAST_RUNS, _MOST_RUNS = 3, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +35,9 @@ class ProfileArguments:
     source: Source
     lengths: Annotated[
         str | None,
-        typer.Option(help="Input lengths, such as 16,32,64.", show_default="16..256 and the limit"),
+        typer.Option(
+            help="Input lengths, such as 16,32,64.", show_default="16..256 and the limit; 64 without a plan"
+        ),
     ] = None
     threads: Threads = None
     compute: Precise = "fp32"
@@ -31,16 +46,38 @@ class ProfileArguments:
 
 
 def profile(args: ProfileArguments) -> None:
-    """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head."""
-    model, cache = resolve_elastic(args.source, "profile"), cache_folder()
-    how = api.Measuring(lengths=numbers(args.lengths, "--lengths"), seconds=args.seconds)
+    """Measure cold reads, layers alone and while IO runs, tokenising, embedding and head; of a model that is
+    not planned, say where the time of a run goes, step by step."""
+    model, lengths = resolve_for(args.source, "profile"), numbers(args.lengths, "--lengths")
+    if isinstance(model, ElasticModel):
+        measured = _measured(args, model, lengths)
+        if args.json:
+            print_json(measured)
+        else:
+            show_profile(measured)
+        return
+    asked = SessionArguments(args.source, threads=args.threads, compute=args.compute)
+    with progress_bar() as on_progress, asked.open(model, on_progress) as session:
+        for length in lengths or (_LENGTH,):
+            found = _steps(session, length, args.seconds / len(lengths or (_LENGTH,)))
+            if args.json:
+                print_json({"length": length, "profile": found})
+            else:
+                typer.echo(f"length {length}:\n{found}")
+
+
+def _measured(args: ProfileArguments, model: ElasticModel, lengths: tuple[int, ...] | None) -> DeviceProfile:
+    cache, how = cache_folder(), api.Measuring(lengths=lengths, seconds=args.seconds)
     with progress_bar() as on_progress, api.packed_store(model, cache, on_progress) as store:
         n_threads = thread_count(args.threads)
-        measured = api.profile_of(store, cache, n_threads, args.compute, on_progress, measuring=how)
-    if args.json:
-        print_json(measured)
-    else:
-        show_profile(measured)
+        return api.profile_of(store, cache, n_threads, args.compute, on_progress, measuring=how)
+
+
+def _steps(session: Session[Any], length: int, seconds: float) -> StepProfile:
+    """The profile of as many runs of an input of that length as the time allows."""
+    feeds = session.sample(length)
+    once_s = session.profile(feeds, runs=_LEAST_RUNS).median_s
+    return session.profile(feeds, runs=int(min(max(seconds / once_s, _LEAST_RUNS), _MOST_RUNS)))
 
 
 def show_profile(profile: DeviceProfile) -> None:

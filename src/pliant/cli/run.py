@@ -1,22 +1,27 @@
-"""`pliant run`: answer texts under a target and a buffer."""
+"""`pliant run`: answer texts or arrays, under a target and a buffer where the model has them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pliant.api.model import CheckpointModel, ElasticModel, RecurrentNetwork, StoreModel, refused
-from pliant.api.resolve import resolve
-from pliant.cli.recurrent import run_recurrent
-from pliant.cli.shared.show import print_json, progress_bar, reply_values, show_reply, show_steps
-from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable, text_lines
+from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
+from pliant.cli.shared.feed_file import is_feed_file, read_feeds
+from pliant.cli.shared.show import print_json, progress_bar
+from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
+from pliant.cli.shared.text_lines import Text, Truncate, readable, text_lines
+from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.trace import Trace, kept
-from pliant.cli.shared.verb_options import Json, SessionArguments
+from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
 from pliant.errors import InputError
-from pliant.models.tokenizer import open_tokenizer
+from pliant.ir.reply import Reply
+from pliant.run.session import Session
+from pliant.run.submodel.details import ElasticDetails
 from pliant.run.trace import write_trace
+
+Asked = tuple[Text, Reply[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +33,10 @@ class RunArguments:
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
     input: Annotated[
         Path | None,
-        typer.Option(help="A file with one text a line, none of them empty; - reads standard input."),
+        typer.Option(
+            help="A file with one text a line, none of them empty; or arrays by name, as .npz or .json; - "
+            "reads standard input."
+        ),
     ] = None
     truncate: Truncate = False
     timeline: Annotated[
@@ -39,36 +47,56 @@ class RunArguments:
 
 
 def run(args: RunArguments) -> None:
-    """Answer text within the target; with --json, one line of JSON a text."""
+    """Answer text or arrays; with --json, one line of JSON an answer."""
     if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
-    texts = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
-    match resolve(args.session.source):
-        case RecurrentNetwork() as model:
-            if args.pair is not None or args.trace is not None or args.timeline:
-                raise InputError("a recurrent model reads one text at a time, and has no steps to show.")
-            run_recurrent(model, args.session, texts, is_truncating=args.truncate, is_json=args.json)
-        case StoreModel() | CheckpointModel() as model:
-            _run_elastic(model, args, texts)
-        case model:
-            raise refused(model, "pliant run")
-
-
-def _run_elastic(model: ElasticModel, args: RunArguments, texts: Sequence[Text]) -> None:
-    """Answer each text within the target, and say how; the trace is that of the last."""
+    model = resolve_for(args.session.source, "run")
+    if (args.timeline or args.trace is not None) and not isinstance(model, ElasticModel):
+        raise InputError(
+            f"{model.name} is {model.kind}, whose answer is one step: leave out --timeline and --trace, and "
+            "see pliant profile or pliant bench --trace."
+        )
+    texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
         session = args.session.open(model, on_progress)
     with session:
-        tokenizer = open_tokenizer(session.store.path, session.store.spec)
-        for line in readable(texts, Reading(tokenizer.encode, tokenizer.truncate), args.truncate):
-            reply = session(line.text, line.pair)
-            if args.json:
-                print_json(reply_values(reply) | {"truncated": line.is_truncated})
-            else:
-                show_reply(reply, line.text, is_truncated=line.is_truncated)
-                if args.timeline:
-                    show_steps(reply.details)
-    if args.trace is not None:
+        answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(session, feeds)
+        for asked, reply in answers:
+            _show(args, model, session, asked, replace(reply, target_s=args.session.target_s))
+    details = reply.details
+    if args.trace is not None and isinstance(details, ElasticDetails):
         with kept(args.trace) as path:
-            ran = reply.details
-            write_trace(path, ran.program, predicted=ran.predicted_spans, measured=ran.spans)
+            write_trace(path, details.program, predicted=details.predicted_spans, measured=details.spans)
+
+
+def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping[str, Any] | None]:
+    """What is to be answered, read before the model is opened: texts, or feeds."""
+    if args.text is not None:
+        return (Text(args.text, args.pair),), None
+    path = args.input or Path()
+    if is_feed_file(path) or (path == Path("-") and isinstance(model, OnnxGraph | CompiledProgram)):
+        return (), read_feeds(path)
+    return text_lines(path), None
+
+
+def _to_texts(
+    args: RunArguments, model: Model, session: Session[Any], texts: tuple[Text, ...]
+) -> Iterator[Asked]:
+    asked = text_model(model, session)
+    for line in readable(texts, asked.reading, args.truncate):
+        yield line, asked.answer(line.text, line.pair)
+
+
+def _to_feeds(session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked]:
+    request = session.request(feeds)
+    session.answer(request)  # a shape that is met for the first time is compiled: nobody asked for that time
+    yield Text(", ".join(feeds)), session.answer(request)
+
+
+def _show(args: RunArguments, model: Model, session: Session[Any], asked: Text, reply: Reply[Any]) -> None:
+    if args.json:
+        print_json(reply_values(reply, model, session) | {"truncated": asked.is_truncated})
+        return
+    show_reply(reply, model, session, asked.text, is_truncated=asked.is_truncated)
+    if args.timeline and isinstance(reply.details, ElasticDetails):
+        show_steps(reply.details)

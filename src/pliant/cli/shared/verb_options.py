@@ -1,21 +1,23 @@
 """Options that several verbs share, and how they become a session."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.api.model import ElasticModel
+from pliant.api.model import VERBS, ElasticModel, Model, refused
 from pliant.api.open_elastic import Baseline, Compute, OnProgress
-from pliant.api.resolve import shipped_models
+from pliant.api.open_session import open as open_session
+from pliant.api.resolve import resolve, shipped_models
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import MARGIN, SessionOptions
+from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store
@@ -29,7 +31,8 @@ def shipped(incomplete: str) -> list[str]:
 Source = Annotated[
     str,
     typer.Argument(
-        help="A model that ships with pliant (sst2), a model directory, a store or a hub id.",
+        help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
+        "what pliant compile wrote, or random:CONFIG[:SEED].",
         autocompletion=shipped,
     ),
 ]
@@ -48,6 +51,18 @@ LayersLeft = Annotated[Depths, typer.Option(help=_LAYERS_LEFT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
+_ANY_MODEL = ("source", "latency", "length", "threads")
+"""Options of a session that are not for text encoders alone."""
+
+
+def resolve_for(source: str, verb: str) -> Model:
+    """The model that `source` names. Raises ModelError naming verbs that take it, where `verb` does not."""
+    model = resolve(source)
+    if verb not in VERBS[type(model)]:
+        raise refused(model, f"pliant {verb}")
+    return model
+
+
 @dataclass(frozen=True, slots=True)
 class SessionArguments:
     """The options that `run`, `plan` and `eval` share, as the command line gives them.
@@ -57,7 +72,12 @@ class SessionArguments:
     """
 
     source: Source
-    latency: Annotated[str, typer.Option(help="Target from text to answer, such as 20ms.")]
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            help="Target from text to answer, such as 20ms.", show_default="none: the most accurate answer"
+        ),
+    ] = None
     preload: Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")] = "0"
     working: Annotated[
         str | None,
@@ -128,9 +148,14 @@ class SessionArguments:
         return Dilation(self.dilate_compute, self.dilate_io)
 
     @property
+    def target_s(self) -> float | None:
+        """The target in seconds, where there is one."""
+        return None if self.latency is None else parse_seconds(self.latency)
+
+    @property
     def options(self) -> SessionOptions:
         return SessionOptions(
-            latency_s=parse_seconds(self.latency),
+            latency_s=self.target_s or WHOLE_S,
             preload_bytes=parse_bytes(self.preload),
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
@@ -160,7 +185,20 @@ class SessionArguments:
             choose=self.choose or OURS.choose, depths=self.depths or OURS.depths, io_reserve=self.io_reserve
         )
 
-    def open(
+    def open(self, model: Model, on_progress: OnProgress, baseline: Baseline | None = None) -> Session[Any]:
+        """The session of any model. Raises InputError naming options that a model of its kind has not."""
+        if isinstance(model, ElasticModel):
+            return self.open_elastic(model, on_progress, baseline)
+        given = [f for f in fields(self) if f.name not in _ANY_MODEL and getattr(self, f.name) != f.default]
+        if given:
+            names = ", ".join(_option(f.name.replace("_", "-"), getattr(self, f.name)) for f in given)
+            raise InputError(
+                f"{model.name} is {model.kind}, which has no option {names}: leave out what is not "
+                "--latency, --length or --threads."
+            )
+        return open_session(self.source, threads=self.threads)
+
+    def open_elastic(
         self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
     ) -> ElasticSession:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""

@@ -1,0 +1,66 @@
+"""Feeds in a file: arrays by name, as .npz or JSON."""
+
+import io
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pliant.errors import InputError
+
+_NPZ, _JSON = ".npz", ".json"
+_ZIP = b"PK"
+_LABELS = "labels"
+
+
+def is_feed_file(path: Path) -> bool:
+    """Whether the name of a file says that it holds feeds, and not texts."""
+    return path.suffix in (_NPZ, _JSON)
+
+
+def read_feeds(path: Path) -> dict[str, Any]:
+    """Arrays of an .npz, or numbers and lists of numbers of a JSON object, by name; `-` is standard input.
+
+    The content says which of the two it is. Raises InputError for a file that cannot be read or is neither.
+    """
+    try:
+        content = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    return _arrays(path, content) if content.startswith(_ZIP) else _numbers(path, content)
+
+
+def labelled_feeds(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Arrays by name, and `labels`: a whole number for each row. Raises InputError naming what is wrong."""
+    arrays = {name: np.asarray(array) for name, array in read_feeds(path).items()}
+    labels = arrays.pop(_LABELS, None)
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
+        raise InputError(f"{path} needs {_LABELS!r}: one whole number, a class, for each row of the others.")
+    for name, array in arrays.items():
+        if array.ndim == 0 or len(array) != len(labels):
+            raise InputError(
+                f"{path} holds {len(labels)} {_LABELS}, but {name!r} is {list(array.shape)}: give a row an "
+                "example."
+            )
+    return arrays, labels
+
+
+def _arrays(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} holds no arrays: {error}. Write it with numpy.savez.") from error
+
+
+def _numbers(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InputError(
+            f"{path} holds no feeds: {error}. Give an .npz of numpy.savez, or a JSON object such as "
+            '{"x": [[1.0, 2.0]]}.'
+        ) from error

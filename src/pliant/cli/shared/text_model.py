@@ -1,0 +1,88 @@
+"""How a session is asked texts: one that reads them, or an ONNX model with a tokenizer beside its file."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pliant.api.model import Model, OnnxGraph
+from pliant.cli.shared.text_lines import Reading
+from pliant.errors import InputError
+from pliant.ir.reply import Reply, softmax
+from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
+from pliant.run.session import Session
+from pliant.run.text_session import TextSession
+
+_LOGITS = "logits"
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """`answer` gives the reply to a text or a pair; `labels` are None of a model that is no classifier."""
+
+    reading: Reading
+    answer: Callable[[str, str | None], Reply[Any]]
+    labels: tuple[str, ...] | None
+
+
+def text_model(model: Model, session: Session[Any]) -> TextModel:
+    """How texts are asked. Raises InputError for a model that reads none, and what it reads instead."""
+    if isinstance(session, TextSession):
+        return TextModel(Reading(session.encode, session.truncate), session, session.labels)
+    text = None
+    if isinstance(model, OnnxGraph) and model.path is not None:
+        text = open_onnx_text(model.path, session.inputs)
+    if text is None:
+        inputs = ", ".join(f"{port.name}: {port}" for port in session.inputs)
+        raise InputError(
+            f"{model.name} is {model.kind} that reads arrays, {inputs}: give them as --input FILE.npz or "
+            "FILE.json. An ONNX model reads text where input_ids is among its inputs and tokenizer.json and "
+            "config.json lie beside it."
+        )
+    return TextModel(
+        Reading(text.feeds, text.tokenizer.truncate),
+        _asked(session, text),
+        text.labels,
+    )
+
+
+def best_class(reply: Reply[Any]) -> int | None:
+    """The number of the class whose logit is largest; None where the reply has no logits [1, classes]."""
+    numbers = _logits(reply)
+    return None if numbers is None else int(np.argmax(numbers))
+
+
+def _logits(reply: Reply[Any]) -> np.ndarray | None:
+    """The row of the output of that name, or of the only one there is."""
+    given = reply.outputs.get(_LOGITS)
+    if given is None and len(reply.outputs) == 1:
+        (given,) = reply.outputs.values()
+    is_row = given is not None and given.ndim == 2 and len(given) == 1 and given.dtype.kind == "f"
+    return given[0] if given is not None and is_row else None
+
+
+def _asked(session: Session[Any], text: OnnxText) -> Callable[[str, str | None], Reply[Any]]:
+    met: set[int] = set()
+
+    def answer(one: str, pair: str | None) -> Reply[Any]:
+        start_s = time.perf_counter()
+        request = session.request(text.feeds(one, pair))
+        if request.length not in met:  # it is compiled for this length now: nobody asked for that time
+            session.answer(request)
+            met.add(request.length)
+            start_s = time.perf_counter()
+        reply = session.answer(request)
+        return _labelled(replace(reply, seconds=time.perf_counter() - start_s), text.labels)
+
+    return answer
+
+
+def _labelled(reply: Reply[Any], labels: tuple[str, ...] | None) -> Reply[Any]:
+    numbers = _logits(reply)
+    if labels is None or numbers is None or len(numbers) != len(labels):
+        return reply
+    scores = softmax(numbers)
+    best = int(np.argmax(scores))
+    return replace(reply, label=labels[best], score=scores[best], scores=scores)

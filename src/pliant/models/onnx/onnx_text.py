@@ -1,0 +1,111 @@
+"""Text for an ONNX model: the tokenizer and the labels that lie beside its file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import msgspec
+import numpy as np
+
+from pliant.errors import ModelError
+from pliant.ir.port import Port
+from pliant.models.hf.config import TEXT_FAMILIES, label_names, read_json
+from pliant.models.tokenizer import Tokenizer, open_tokenizer
+
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
+"""The inputs of every text model that transformers exports; the last two may be missing."""
+_CLASSIFIER = "ForSequenceClassification"
+
+
+class _Config(msgspec.Struct):
+    """Of config.json, what a tokenizer and a classifier's labels need; the defaults are transformers'."""
+
+    model_type: str
+    vocab_size: int
+    max_position_embeddings: int = 512
+    pad_token_id: int | None = None
+    architectures: list[str] | None = None
+    id2label: dict[str, str] | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """`Limits` of a tokenizer."""
+
+    family: str
+    vocab: int
+    n_types: int
+    max_tokens: int
+    position_offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OnnxText:
+    """How an ONNX model reads text; `labels` are a classifier's, None for another model.
+
+    `length` is the number of tokens of a model that takes no other: shorter texts are padded with `pad_id`
+    and masked.
+    """
+
+    tokenizer: Tokenizer
+    labels: tuple[str, ...] | None
+    inputs: tuple[str, ...]
+    length: int | None
+    pad_id: int
+
+    def feeds(self, text: str, pair: str | None = None) -> dict[str, np.ndarray]:
+        """The model's inputs for a text or a pair: int64 [1, tokens]. Raises InputError as `encode` does."""
+        encoded = self.tokenizer.encode(text, pair)
+        n_padding = 0 if self.length is None else self.length - encoded.n_tokens
+        rows = {
+            IDS: np.pad(encoded.ids, (0, n_padding), constant_values=self.pad_id),
+            MASK: np.pad(np.ones(encoded.n_tokens, np.int64), (0, n_padding)),
+            TYPES: np.pad(encoded.types, (0, n_padding)),
+        }
+        return {name: rows[name].astype(np.int64)[None] for name in self.inputs}
+
+
+def open_onnx_text(file: Path, inputs: Sequence[Port]) -> OnnxText | None:
+    """How the model in `file` reads text; None where it has other inputs, or no tokenizer.json lies there.
+
+    It lies beside the file, or, where that is in a folder `onnx`, beside this folder, as on the hub. Raises
+    ModelError naming what is wrong with it or with config.json.
+    """
+    ports = {port.name: port for port in inputs}
+    if IDS not in ports or not ports.keys() <= {IDS, MASK, TYPES} or len(ports[IDS].dims or ()) != 2:
+        return None
+    folder = _folder(file)
+    if folder is None:
+        return None
+    config: _Config = read_json(folder / "config.json", _Config)
+    fixed = (ports[IDS].dims or ())[1]
+    length = fixed if isinstance(fixed, int) else None
+    if length is not None and MASK not in ports:
+        raise ModelError(
+            f"{file} takes texts of {length} tokens and no {MASK}, so shorter ones cannot be marked as such: "
+            "feed arrays, or export it with a dynamic length."
+        )
+    is_classifier = any(name.endswith(_CLASSIFIER) for name in config.architectures or ())
+    return OnnxText(
+        tokenizer=open_tokenizer(folder, _limits(config, length, 2 if TYPES in ports else 0)),
+        labels=label_names(config.id2label, None) if is_classifier else None,
+        inputs=tuple(ports),
+        length=length,
+        pad_id=config.pad_token_id or 0,
+    )
+
+
+def _folder(file: Path) -> Path | None:
+    beside = file.absolute().parent
+    folders = (beside, beside.parent) if beside.name == "onnx" else (beside,)
+    return next((folder for folder in folders if (folder / "tokenizer.json").is_file()), None)
+
+
+def _limits(config: _Config, length: int | None, n_types: int) -> _Limits:
+    family = TEXT_FAMILIES.get(config.model_type, config.model_type)
+    offset = 1 + (1 if config.pad_token_id is None else config.pad_token_id) if family == "roberta" else 0
+    most = config.max_position_embeddings - offset
+    return _Limits(family, config.vocab_size, n_types, min(most, length or most), offset)
