@@ -8,15 +8,20 @@ from pliant.plan.submodel.io_plan import LayerLoad, count_reads
 from pliant.plan.submodel.shape import StoreShape
 
 
-def lower_plan(plan: Plan) -> Program:
+def lower_plan(plan: Plan, *, is_timed: bool = True) -> Program:
     """The program that runs `plan`: loads on lane io, base planes first; embed, layers and head on lane cpu.
 
     A layer waits for its base planes and prefers its refinements; the first load of a layer waits
-    until the window has a free buffer. Without pipelining the first layer waits for every load.
+    until the window has a free buffer. Without pipelining the first layer waits for every load. Unless it
+    `is_timed` nothing has a latest start: refinements are waited for, and the bits that run are the plan's.
     """
+    layers_s, refinements_s = plan.latest_start_s, plan.latest_refinement_s
+    if not is_timed:
+        layers_s = (None,) * len(layers_s)
+        refinements_s = tuple((None,) * len(row) for row in refinements_s)
     return lower(
-        plan.shape, plan.layers, plan.width, plan.loads, plan.window, plan.latest_start_s,
-        plan.latest_refinement_s, is_pipelined=plan.is_pipelined,
+        plan.shape, plan.layers, plan.width, plan.loads, plan.window, layers_s, refinements_s,
+        is_pipelined=plan.is_pipelined,
     )  # fmt: skip
 
 

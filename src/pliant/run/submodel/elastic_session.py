@@ -44,6 +44,9 @@ class ElasticSession(TextSession[ElasticDetails]):
     Inputs of another length than `options.length` run with a plan of their own bucket over the same
     preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
 
+    A list of texts is answered in few passes over the layers, without padding, each text by the plan it has
+    alone: the target is each text's own, and `reply.seconds` run to the end of its pass.
+
     A call is answered under the session's target or its own, by plans that follow what the latest answers
     took unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound keeps
     its deadline and its floor (`trade`), over the same buffer: open a session that only requests are sent to
@@ -253,34 +256,55 @@ class ElasticSession(TextSession[ElasticDetails]):
         return encoded
 
     def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
-        return [self._answer(one, latency_s) for one in asked]
+        if len(asked) < 2:
+            return [self._answer(one, latency_s) for one in asked]
+        return self._answer_batch(asked, latency_s)
+
+    def _answer_batch(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
+        replies: dict[int, Reply[ElasticDetails]] = {}
+        ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in asked)
+        with self._turns.lock:
+            waited_s = time.perf_counter() - ready_s
+            self._make_ready()
+            target_s = self.options.latency_s if latency_s is None else latency_s
+            texts = [one.encoded for one in asked]
+            for numbers, answered in self.runner.answer_batch(texts, target_s, cpu_s=cpu_s):
+                end_s, accuracy = time.perf_counter(), self.runner.expected(answered[0])
+                details = self.runner.details(answered[0], target_s, accuracy)
+                for i, one in zip(numbers, answered, strict=True):
+                    times_s = end_s - asked[i].start_s, waited_s, target_s
+                    replies[i] = self._replied(one, times_s, accuracy, details)
+        return [replies[i] for i in range(len(asked))]
 
     def _answer(
         self, asked: Asked, latency_s: float | None, *, as_profiled: bool = False
     ) -> Reply[ElasticDetails]:
         with self._turns.lock:
             waited_s = time.perf_counter() - asked.ready_s
-            self._check_open()
-            if self._is_pressed.is_set():
-                self._is_pressed.clear()
-                self.runner.give_way()
+            self._make_ready()
             target_s = self.options.latency_s if latency_s is None else latency_s
             answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s, as_profiled=as_profiled)
             if not as_profiled:
                 seconds = time.perf_counter() - asked.start_s
                 self.runner.observe(answered, target_s, seconds, waited_s)
-            seconds = time.perf_counter() - asked.start_s
-            reply = self._replied(answered, (seconds, waited_s, target_s))
+            seconds, accuracy = time.perf_counter() - asked.start_s, self.runner.expected(answered)
+            details = self.runner.details(answered, target_s, accuracy)
+            reply = self._replied(answered, (seconds, waited_s, target_s), accuracy, details)
             self.runner.count_kept()
             return reply
 
-    def _replied(self, answered: Answered, times_s: tuple[float, float, float]) -> Reply[ElasticDetails]:
+    def _replied(
+        self,
+        answered: Answered,
+        times_s: tuple[float, float, float],
+        accuracy: float | None,
+        details: ElasticDetails,
+    ) -> Reply[ElasticDetails]:
         seconds, waited_s, target_s = times_s
-        accuracy = self.runner.expected(answered)
         return Reply(
             endpoint=self.name,
             seconds=seconds,
-            details=self.runner.details(answered, target_s, accuracy),
+            details=details,
             length=answered.n_tokens,
             waited_s=waited_s,
             target_s=target_s,
@@ -288,6 +312,13 @@ class ElasticSession(TextSession[ElasticDetails]):
             cut=answered.pipeline.plan.cut,
             **self.outputs_of(answered.numbers),
         )
+
+    def _make_ready(self) -> None:
+        """Before an answer: raise InputError once closed, and let go of memory where it is short."""
+        self._check_open()
+        if self._is_pressed.is_set():
+            self._is_pressed.clear()
+            self.runner.give_way()
 
     def _check_open(self) -> None:
         """Raise InputError once closed. In a forked child, start a memory watch of its own."""

@@ -78,7 +78,7 @@ class Pipeline:
     ) -> None:
         self.plan = plan
         self.program = lower_plan(plan)
-        self._bound: dict[int, Program] = {}
+        self._bound: dict[tuple[int, bool], Program] = {}
         self._store, self._encoder, self._ring = store, encoder, ring
         self._io_slowdown, self._keep = io_slowdown, keep
         self._position = {layer: k for k, layer in enumerate(plan.layers)}
@@ -90,10 +90,11 @@ class Pipeline:
         )
 
     def run(
-        self, lanes: Lanes, n_tokens: int, embed: Callable[[], None], head: Callable[[], None]
+        self, lanes: Lanes, lengths: tuple[int, ...], embed: Callable[[], None], head: Callable[[], None]
     ) -> Outcome:
-        """Run once over `n_tokens` rows. `embed` fills `encoder.hidden`, `head` reads it.
+        """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
+        The latest starts of a plan are those of one text: several wait for the bits that were planned.
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
         self._ring.fit(self.ring_bytes)
@@ -109,7 +110,7 @@ class Pipeline:
             k = self._position[work.layer]
             row = _BITS[arrived[k]]
             self._encoder.set_bits(work.layer, row)
-            self._encoder.run(work.layer, work.width, (n_tokens,))
+            self._encoder.run(work.layer, work.width, lengths)
             bits[k] = tuple(row.tolist())
 
         def load(step: int, work: Load) -> None:
@@ -129,9 +130,11 @@ class Pipeline:
                     if self._keep is not None:
                         self._keep(run, buffer[at : at + n_bytes])
 
-        program = self._bound.get(n_tokens)
+        key = sum(lengths), len(lengths) == 1
+        program = self._bound.get(key)
         if program is None:
-            program = self._bound[n_tokens] = bind(self.program, {"tokens": n_tokens})
+            unbound = self.program if len(lengths) == 1 else lower_plan(self.plan, is_timed=False)
+            program = self._bound[key] = bind(unbound, {"tokens": sum(lengths)})
         spans = execute(program, Do(compute, load), lanes)
         return Outcome(spans, tuple(bits), n_read)
 

@@ -1,6 +1,7 @@
 """Run submodels of one store under targets that change: plans, weights, kernels and threads."""
 
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from pliant.run.lanes import Lanes
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.engine import Engine, runs_of
+from pliant.run.submodel.passes import MOST_ROWS, passes
 from pliant.run.submodel.pipeline import Outcome, Pipeline
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.run.submodel.plans import PlanKey, Plans
@@ -26,12 +28,13 @@ from pliant.store.read import Store
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One run: the model's numbers, float32 [labels] or [features], and the pipeline that gave them."""
+    """A text's numbers, float32 [labels] or [features], and the pass that gave them, of `n_rows` tokens."""
 
     numbers: np.ndarray
     pipeline: Pipeline
     outcome: Outcome
     n_tokens: int
+    n_rows: int
 
 
 @final
@@ -108,9 +111,35 @@ class SubmodelRunner:
         self.engine.reserve(encoded.n_tokens)
         pipeline = self.pipeline(encoded.n_tokens, target_s, as_profiled=as_profiled)
         lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
-        answered = self._run(encoded, pipeline)
+        (answered,) = self._run([encoded], pipeline)
         lanes.rest_host(since_s, dilation.compute)
         return answered
+
+    def answer_batch(
+        self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
+    ) -> Iterator[tuple[tuple[int, ...], list[Answered]]]:
+        """The numbers of the texts of each pass, and their answers, pass by pass.
+
+        Each text is answered by the plan that it would have alone; the bits that run are those planned. Under
+        a budget of memory a pass has no more rows than there is room for already. An engagement plans anew
+        after every run, so that each text is a pass. Raises as `answer` does.
+        """
+        if self.weights.keep_bytes is not None:
+            for i, text in enumerate(texts):
+                yield (i,), [self.answer(text, target_s, cpu_s=cpu_s / len(texts))]
+                self.count_kept()
+            return
+        lanes, dilation = self.lanes, self.device.dilation
+        since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
+        pipelines = [self.pipeline(text.n_tokens, target_s) for text in texts]
+        is_bounded = self._shared is not None or self.options.memory_bytes is not None
+        rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
+        for numbers in passes([text.n_tokens for text in texts], pipelines, rows):
+            pipeline = pipelines[numbers[0]]
+            lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
+            answered = self._run([texts[i] for i in numbers], pipeline)
+            since_s = lanes.rest_host(since_s, dilation.compute)
+            yield numbers, answered
 
     def observe(self, answered: Answered, target_s: float, seconds: float, waited_s: float) -> None:
         """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
@@ -133,7 +162,7 @@ class SubmodelRunner:
     def details(self, answered: Answered, target_s: float, accuracy: float | None) -> ElasticDetails:
         """What a reply of expected `accuracy` says of its run."""
         pipeline, outcome, n = answered.pipeline, answered.outcome, answered.n_tokens
-        predicted_s, predicted = self.planner.forecast(pipeline.program, n)
+        predicted_s, predicted = self.planner.forecast(pipeline.program, answered.n_rows)
         return ElasticDetails(
             submodel=(pipeline.plan.n, pipeline.plan.width),
             accuracy_interval=self.planner.interval(accuracy),
@@ -161,7 +190,7 @@ class SubmodelRunner:
                 n = min(bucket, self.options.length, self.store.spec.max_tokens)
                 self.engine.reserve(n)
                 text = Encoded(np.resize(short.ids, n), np.resize(short.types, n))
-                self._run(text, self.pipeline(n, target_s))
+                self._run([text], self.pipeline(n, target_s))
         finally:
             self.lanes.drain()
             self.weights.io_slowdown = io_slowdown
@@ -216,12 +245,16 @@ class SubmodelRunner:
         self.weights.keep_bytes = None
         self._replan()
 
-    def _run(self, encoded: Encoded, pipeline: Pipeline) -> Answered:
-        n = encoded.n_tokens
+    def _run(self, texts: Sequence[Encoded], pipeline: Pipeline) -> list[Answered]:
+        """One pass over all texts."""
+        lengths = tuple(text.n_tokens for text in texts)
         answers: list[np.ndarray] = []
-        embed = partial(self.engine.embed, encoded.ids, encoded.types)
-        outcome = pipeline.run(self.lanes, n, embed, lambda: answers.append(self.engine.head(n)))
-        return Answered(answers[0], pipeline, outcome, n)
+        embed = partial(self.engine.embed_texts, texts)
+        outcome = pipeline.run(self.lanes, lengths, embed, lambda: answers.extend(self.engine.heads(lengths)))
+        return [
+            Answered(numbers, pipeline, outcome, n, sum(lengths))
+            for numbers, n in zip(answers, lengths, strict=True)
+        ]
 
     def _replan(self) -> None:
         plan, runs = self._planned()
