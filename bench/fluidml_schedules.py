@@ -27,7 +27,8 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.profile.form_costs import CostFile
 from pliant.run.graph.graph_runner import open_image
-from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
+from pliant.run.graph.model_options import ModelOptions
+from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
 from report import interleaved
 from runtimes import THREADS

@@ -20,7 +20,8 @@ from pliant.kernels.emit.isa import NEON, NEON_DOT, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.graph.graph_runner import open_image
-from pliant.run.graph.onnx_session import ModelOptions, OnnxSession
+from pliant.run.graph.model_options import ModelOptions
+from pliant.run.graph.onnx_session import OnnxSession
 from tests.compiler.comparing import assert_same
 from tests.compiler.family_models import MODELS, feeds_of, model_of
 from tests.compiler.union import union

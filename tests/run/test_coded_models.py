@@ -124,7 +124,7 @@ def test_schedules_leave_coded_products_as_they_are(model: Path) -> None:
 @pytest.mark.parametrize("weights", [0, 7, -1, True, "6", "fp16", 2.5])
 def test_bits_that_do_not_exist_are_refused(model: Path, weights: Any) -> None:
     """The message names the value and the limits."""
-    with pytest.raises(InputError, match=r"bits do not exist; give 'fp32' or 1 to 6"):
+    with pytest.raises(InputError, match=r"bits do not exist; give 'fp32', 'auto' or 1 to 6"):
         pliant.compile(model, weights=weights)
 
 

@@ -15,8 +15,10 @@ from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
+from pliant.quantities import parse_bytes
 from pliant.run.graph.buckets import Buckets
-from pliant.run.graph.onnx_session import ModelOptions, OnnxSession, Weights
+from pliant.run.graph.model_options import ModelOptions, Weights
+from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
 
 __all__ = ["compile", "load", "sample_feeds", "shared_pool", "whole"]
@@ -34,6 +36,7 @@ def compile(
     compute: Precise = "fp32",
     buckets: Mapping[str, Sequence[int]] | None = None,
     pads: Mapping[str, float] | None = None,
+    memory: str | int | None = None,
     cache: Path | None = None,
 ) -> OnnxSession:
     """A session that runs an ONNX model, given by its path, its bytes or as a ModelProto.
@@ -57,12 +60,19 @@ def compile(
     `weights` of 1 to 6 bits keep the weights of matrix products in the store's codes, outliers exact, and
     decode them in flight; `compute="int8"` rounds them, and each row of activations, to int8 as it does so.
 
-    Raises ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be
-    compiled, InputError for options that make no sense.
+    `memory` ("8MB", or bytes) bounds what the session adds to the process: weights and activations, but not
+    pages of mapped files (docs/memory.md). With `weights="auto"` they are fp32 where that fits, else the most
+    bits that do; the first shapes decide. Images for other shapes go before the bound is broken. `memory` of
+    a session says what was predicted, and measures.
+
+    Raises BudgetError, before anything is allocated, naming the least memory for the shapes at hand,
+    ModelError for a file that cannot be read or is damaged, GraphError for a model that cannot be compiled,
+    InputError for options that make no sense.
     """
     model = _onnx_graph(source, "pliant.compile")
     padding = Buckets(buckets or {}, pads or {})
-    options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding)
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    options = ModelOptions(dims or {}, without, images, schedule, weights, compute, padding, memory_bytes)
     return open_graph(model, options, threads=threads, cache=cache)
 
 

@@ -9,22 +9,35 @@ from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.quantities import parse_bytes
 from pliant.run.graph.graph_session import GraphSession
 from pliant.settings import cache_folder, thread_count
 
 
-def load(directory: str | os.PathLike[str], *, threads: int | None = None) -> GraphSession:
+def load(
+    directory: str | os.PathLike[str], *, threads: int | None = None, memory: str | int | None = None
+) -> GraphSession:
     """A session on what `pliant compile -o` wrote: nothing is compiled or packed, weights stay mapped.
 
-    Raises StoreError naming the file at fault, KernelError when it was compiled for another CPU.
+    `memory` bounds what it adds to the process: its activations. Raises StoreError naming the file at fault,
+    KernelError when it was compiled for another CPU, BudgetError naming the least memory.
     """
-    return open_compiled(model_name(os.fspath(directory)), Path(directory), threads)
+    name = model_name(os.fspath(directory))
+    return open_compiled(name, Path(directory), threads, memory=memory)
 
 
-def open_compiled(name: str, path: Path, threads: int | None, dilation: float = 1.0) -> GraphSession:
-    """The session of a compiled directory, so many times slower as `dilation` says. Raises as `load` does."""
+def open_compiled(
+    name: str,
+    path: Path,
+    threads: int | None,
+    dilation: float = 1.0,
+    *,
+    memory: str | int | None = None,
+) -> GraphSession:
+    """The session of a compiled directory; it is `dilation` times slower. Raises as `load` does."""
     _, pool = shared_pool(threads)
-    return GraphSession(name, open_saved(path), pool, dilation)
+    memory_bytes = None if memory is None else parse_bytes(memory)
+    return GraphSession(name, open_saved(path), pool, dilation, memory_bytes=memory_bytes)
 
 
 def shared_pool(threads: int | None = None, cache: Path | None = None) -> tuple[Library, Pool]:

@@ -29,7 +29,7 @@ from pliant.kernels.emit.isa import (
 )
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.graph.onnx_session import Weights
+from pliant.run.graph.model_options import Weights
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.settings import cache_folder, thread_count
 

@@ -2,6 +2,9 @@
 
 from typing import final
 
+import numpy as np
+
+from pliant.arrays import UInt8
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 
 
@@ -18,6 +21,11 @@ class Arena:
     @property
     def n_bytes(self) -> int:
         return len(self._memory)
+
+    @property
+    def memory(self) -> UInt8[np.ndarray, " n"]:
+        """The block, to be measured."""
+        return self._memory
 
     @property
     def address(self) -> int:

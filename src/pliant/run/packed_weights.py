@@ -1,16 +1,34 @@
 """Constants in the form kernels want, made once and shared by all images of a model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import final
 
 import numpy as np
 
+from pliant.compiler.executable.call import Packed
 from pliant.compiler.executable.image import Image
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.run.memory_use import is_mapped
+from pliant.run.weight_sizes import WeightSizes
 
 _DROP_EVERY_BYTES = 1 << 22
 _SMALL_BYTES = 1 << 14
 """A constant up to this is copied: one that is mapped takes the 64 KB around it that the system maps too."""
+
+
+def weight_sizes(image: Image, sources: Mapping[str, np.ndarray]) -> WeightSizes:
+    """What `SharedWeights.of` takes for an image, before anything is allocated."""
+    forms: dict[Hashable, int] = {}
+    given: dict[int, int] = {}
+    for name, packed in image.packed.items():
+        source = sources.get(packed.source)
+        forms[_packed_key(name, packed, source)] = packed.n_bytes
+        if source is not None and _is_given(source):
+            given[id(source)] = source.nbytes
+    for name, array in image.constants.items():
+        if array.nbytes <= _SMALL_BYTES or not is_mapped(array):
+            forms[_constant_key(name, array)] = array.nbytes
+    return WeightSizes(forms, given)
 
 
 @final
@@ -31,13 +49,19 @@ class SharedWeights:
         held = {id(array) for weights in used for array in weights.values()}
         self._packed = {key: form for key, form in self._packed.items() if id(form[0]) in held}
 
+    @property
+    def given(self) -> list[np.ndarray]:
+        """The arrays that packed forms come from, where they are kept in memory and not mapped."""
+        sources = {id(source): source for _, source in self._packed.values() if source is not None}
+        return [source for source in sources.values() if _is_given(source)]
+
     def of(self, image: Image, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Every constant and packed constant of `image` by name; `sources` are its graph's constants."""
         weights = {x: self._constant(x, a) for x, a in image.constants.items()}
         since = 0
         for name, packed in image.packed.items():
             source = sources.get(packed.source)
-            key = (name, packed.n_bytes, id(source) if source is not None else id(packed))
+            key = _packed_key(name, packed, source)
             if source is None or key not in self._packed:
                 memory = aligned_bytes(packed.n_bytes)
                 packed.fill(memory)
@@ -56,9 +80,22 @@ class SharedWeights:
     def _constant(self, name: str, array: np.ndarray) -> np.ndarray:
         if array.nbytes > _SMALL_BYTES:
             return np.ascontiguousarray(array)
-        key = (name, array.nbytes, id(array))
+        key = _constant_key(name, array)
         if key not in self._packed:
             copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
             copy[...] = array
             self._packed[key] = (copy, array)
         return self._packed[key][0]
+
+
+def _is_given(source: np.ndarray) -> bool:
+    """Whether an array that forms come from takes memory worth counting."""
+    return source.nbytes > _SMALL_BYTES and not is_mapped(source)
+
+
+def _packed_key(name: str, packed: Packed, source: np.ndarray | None) -> tuple[str, int, int]:
+    return name, packed.n_bytes, id(packed if source is None else source)
+
+
+def _constant_key(name: str, array: np.ndarray) -> tuple[str, int, int]:
+    return name, array.nbytes, id(array)

@@ -18,6 +18,7 @@ from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.run.graph.feeds import GivenFeeds
 from pliant.run.graph.ports import Feeds, by_name
+from pliant.run.memory_use import MemoryUse
 
 D = TypeVar("D", covariant=True)
 _UNKNOWN = TimeCurve(((0, 0.0),))
@@ -127,6 +128,11 @@ class Session(ABC, Generic[D]):
     @abstractmethod
     def weight_bytes(self) -> int:
         """Bytes of weights that this process holds for the session."""
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the session adds to its process, predicted beside measured; it prints as a table."""
+        raise InputError(f"the memory of {self.name} is not measured.")
 
     @abstractmethod
     def explain(self, length: int) -> Any:

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.arrays import Float64
+from pliant.arrays import Float64, UInt8
 from pliant.errors import KernelError
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.call_table import Table
@@ -81,6 +81,11 @@ class Pool:
     def workers(self) -> tuple[threading.Thread, ...]:
         """The threads beside the caller's; a forked child has others from its first walk on."""
         return tuple(self._workers)
+
+    @property
+    def scratch(self) -> UInt8[np.ndarray, " n"]:
+        """The scratch of all threads, to be measured."""
+        return self._scratch
 
     def reserve(self, scratch_bytes: int) -> None:
         """Give every thread at least this much scratch; what was in it is lost."""

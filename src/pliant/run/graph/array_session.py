@@ -15,12 +15,15 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
+from pliant.run.arena import Arena
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
 from pliant.run.graph.feeds import GivenFeeds, fed_arrays
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.ports import Feeds, Shapes, shapes_of, shown, symbols
 from pliant.run.graph.stacking import Item
+from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
 from pliant.run.session import Session
+from pliant.run.weight_sizes import combined
 
 if TYPE_CHECKING:
     from pliant.run.graph.step_profile import Profile
@@ -184,6 +187,27 @@ class ArraySession(Session[None]):
             self.weight_bytes,
             self.arena_bytes,
             images,
+        )
+
+    def _memory_use(
+        self, budget_bytes: int | None, arena: Arena, given: Sequence[np.ndarray] = ()
+    ) -> MemoryUse:
+        runners = self._runners()
+        sizes = combined(runner.sizes for runner in runners)
+        held = [array for runner in runners for array in runner.weights.values()]
+        mapped = {array.ctypes.data: array for array in held if is_mapped(array)}
+        return MemoryUse(
+            budget_bytes,
+            (
+                part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
+                *([part("weights as given", sizes.given_bytes, given)] if given else ()),
+                part("activations", self.arena_bytes, [arena.memory]),
+            ),
+            (
+                part("weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()),
+                scratch_part(self._pool),
+            ),
+            rss_bytes(),
         )
 
     def _length(self, arrays: Feeds) -> int:

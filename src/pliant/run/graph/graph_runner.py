@@ -16,6 +16,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.graph.feeds import GivenFeeds, fed_arrays
 from pliant.run.graph.ports import Feeds, shapes_of, writable
+from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
@@ -29,7 +30,7 @@ class GraphRunner:
     The pool may be shared with other runners and is left open. The arena is allocated here and never again,
     unless one is given that programs share. A forked child may use the runner, on workers of its own.
     `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `measured_s` is the
-    median time of a run when it was last profiled.
+    median time of a run when it was last profiled. `sizes` are the bytes of its weights as predicted.
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class GraphRunner:
         pool: Pool,
         arena: Arena | None = None,
         schedule: "ScheduleReport | None" = None,
+        sizes: WeightSizes = NO_WEIGHTS,
     ) -> None:
-        self.program, self.weights = program, weights
+        self.program, self.weights, self.sizes = program, weights, sizes
         self.inputs = tuple(static_port(x, t) for x, t in program.inputs.items())
         self.outputs = tuple(static_port(y, t) for y, t in program.outputs.items())
         self.schedule = schedule

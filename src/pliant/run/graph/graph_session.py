@@ -6,18 +6,36 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.aot.compiled_directory import Saved
+from pliant.errors import BudgetError
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.ports import Feeds, Shapes
+from pliant.run.memory_use import MemoryUse
 
 
 @final
 class GraphSession(ArraySession):
     """Answers arrays of the shapes that its graph was compiled for; its weights stay mapped."""
 
-    def __init__(self, name: str, saved: Saved, pool: Pool, dilation: float = 1.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        saved: Saved,
+        pool: Pool,
+        dilation: float = 1.0,
+        *,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """Raises BudgetError where activations take more than `memory_bytes`."""
+        needed = saved.program.arena_bytes
+        if memory_bytes is not None and needed > memory_bytes:
+            raise BudgetError(
+                f"{memory_bytes} bytes of memory are too little for {name}: its weights stay mapped, but its "
+                f"activations take {needed}. Give at least {needed} bytes, or compile it for smaller shapes."
+            )
+        self._memory_bytes = memory_bytes
         self._arena = Arena()
         runner = GraphRunner(saved.program, saved.weights, saved.addresses, pool, self._arena)
         super().__init__(name, runner.inputs, runner.outputs, pool, dilation)
@@ -27,6 +45,12 @@ class GraphSession(ArraySession):
     @property
     def weight_bytes(self) -> int:
         return sum(array.nbytes for runner in self._kept for array in runner.weights.values())
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when it was compiled, and measured now."""
+        with self._turns.lock:
+            return self._memory_use(self._memory_bytes, self._arena)
 
     def close(self) -> None:
         """Let go of all memory; running afterwards is an error. The pool stays open."""

@@ -5,12 +5,11 @@ combination of shapes it meets, and for each value of the inputs from which shap
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import Literal, final, get_args
+from typing import final
 
 import numpy as np
 import psutil
@@ -19,71 +18,32 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import encode, kernels
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.passes.code_weights import code_weights
-from pliant.compiler.rewrite.coder import Coder
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, ShapeError, ValueNeeded
-from pliant.ir.bitwidths import PLANES
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_bind import bind
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.graph.buckets import Buckets
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.feeds import GivenFeeds, fed_arrays
 from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.model_options import ModelOptions, Weights
 from pliant.run.graph.padding import Padding
 from pliant.run.graph.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
-from pliant.run.graph.schedule_graph import Planner, ScheduleKind, ScheduleReport
+from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.graph.stacking import Item, Stacking
+from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
+from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
-Weights = Literal["fp32"] | int
-"""`"fp32"`, or bits of the store's code, 1 to 6."""
 _Arrays = dict[str, np.ndarray]
 _Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
-
-    `schedule` says who chooses layouts and loops (run/graph/schedule_graph.py). `weights` are kept in as many
-    bits (compiler/passes/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are
-    padded, and images for all their sizes are kept.
-    """
-
-    dims: Mapping[str, int]
-    without: Collection[str] = ()
-    images: int = 8
-    schedule: ScheduleKind = "static"
-    weights: Weights = "fp32"
-    compute: Precise = "fp32"
-    buckets: Buckets = field(default_factory=Buckets)
-
-    def __post_init__(self) -> None:
-        if self.images < 1:
-            raise InputError(f"at least one image has to be kept, not {self.images}.")
-        if self.schedule not in get_args(ScheduleKind):
-            raise InputError(
-                f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
-            )
-        is_known = type(self.weights) in (int, str) and self.weights in ("fp32", *range(1, PLANES + 1))
-        if not is_known:
-            raise InputError(f"weights of {self.weights!r} bits do not exist; give 'fp32' or 1 to {PLANES}.")
-        if self.compute not in get_args(Precise):
-            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
-        if self.compute == "int8" and self.weights == "fp32":
-            raise InputError(
-                f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
-                f"({PLANES} is the most faithful)."
-            )
 
 
 @final
@@ -119,7 +79,7 @@ class OnnxSession(ArraySession):
         self._options = options
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._by_value: tuple[str, ...] = ()
-        self._planner = Planner(options.schedule, pool, library, code=_coding(options, model.drop_pages))
+        self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
         self._size_limits: dict[str, int] = {}
@@ -145,11 +105,24 @@ class OnnxSession(ArraySession):
     def weight_bytes(self) -> int:
         return sum({id(a): a.nbytes for one in self._runners() for a in one.weights.values()}.values())
 
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when its images were made, and measured now. `weights` says in which bits they are."""
+        with self._turns.lock:
+            return self._memory_use(self._options.memory_bytes, self._arena, self._weights.given)
+
+    @property
+    def weights(self) -> Weights:
+        """What matrices are kept in: "fp32", or bits; "auto" until the first shapes decide."""
+        return self._options.weights if self._lowering.weights is None else self._lowering.weights
+
     def graph(self, feeds: GivenFeeds) -> Graph:
         """What would be compiled for these feeds, after all passes."""
         arrays = self._as_run(feeds)
         with self._turns.lock:
-            return self._bound(_shapes(arrays), arrays)
+            planned = self._lowering.planned(self._bound(_shapes(arrays), arrays))
+            self.schedule = planned.report
+            return planned.graph
 
     def image(self, feeds: GivenFeeds) -> Image:
         """The calls and places that feeds of these shapes run."""
@@ -232,17 +205,32 @@ class OnnxSession(ArraySession):
 
     def _compile(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
         self._model.check_same()
-        graph = self._bound(shapes, feeds)
-        image = make_image(graph, Target(self._library.isa, self._pool.n_threads))
+        lowered = self._lowering.lower(self._bound(shapes, feeds))
+        image, self.schedule = lowered.image, lowered.planned.report
         _check_memory(image, self._model.source)
+        self._make_room(lowered)
         at = addresses(kernels(image), self._library)
-        weights = self._weights.of(image, graph.constants)
-        return GraphRunner(encode(image), weights, at, self._pool, self._arena, self.schedule)
+        weights = self._weights.of(image, lowered.planned.graph.constants)
+        return GraphRunner(
+            encode(image), weights, at, self._pool, self._arena, self.schedule, sizes=lowered.sizes
+        )
+
+    def _make_room(self, lowered: Lowered) -> None:
+        """Let the least recently used images go until one more, which fits alone, fits beside the others."""
+        most = self._options.memory_bytes
+        while most is not None and self._images and self._with(lowered) > most:
+            evicted, _ = self._images.popitem(last=False)
+            self._evictions.add(evicted)
+            self._trim()
+
+    def _with(self, lowered: Lowered) -> int:
+        sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
+        return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
 
     def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
-        """The graph for these shapes, after all passes."""
+        """The model's graph for these shapes, before any pass."""
         try:
-            bound = self._bind(shapes, feeds)
+            return self._bind(shapes, feeds)
         except ShapeError as error:
             limit = size_limit(
                 self._model.inputs,
@@ -254,9 +242,6 @@ class OnnxSession(ArraySession):
                 raise
             self._size_limits[limit.name] = limit.limit
             raise limit.error(error, self._options.buckets.sizes) from error
-        planned = self._planner.plan(bound, self._options.without)
-        self.schedule = planned.report
-        return planned.graph
 
     def _fits(self, shapes: Shapes, feeds: Feeds) -> bool:
         """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
@@ -295,14 +280,6 @@ def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
             raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
-
-
-def _coding(options: ModelOptions, drop_pages: Callable[[], None]) -> Callable[[Graph], Graph]:
-    """What keeps weights in codes, each coded once for all shapes."""
-    if isinstance(options.weights, str):
-        return lambda graph: graph
-    coder = Coder(options.weights, drop_pages)
-    return partial(code_weights, coder=coder, is_int8=options.compute == "int8")
 
 
 def _check_memory(image: Image, source: str) -> None:

@@ -1,0 +1,131 @@
+"""Lower graphs of one model within a bound of memory, in fewer bits where that is allowed and needed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.passes.code_weights import code_weights
+from pliant.compiler.rewrite.coder import Coder
+from pliant.errors import BudgetError, GraphError
+from pliant.ir.bitwidths import PLANES
+from pliant.ir.graph import Graph
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.graph.model_options import ModelOptions, Weights
+from pliant.run.graph.schedule_graph import Planned, Planner
+from pliant.run.packed_weights import weight_sizes
+from pliant.run.weight_sizes import WeightSizes
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph with its schedule, its image, and the bytes of its weights."""
+
+    planned: Planned
+    image: Image
+    sizes: WeightSizes
+
+    @property
+    def n_bytes(self) -> int:
+        """What a session on this image alone adds to its process."""
+        return self.sizes.n_bytes + self.image.arena_bytes
+
+
+@final
+class Lowering:
+    """Plans and lowers graphs in the weights of `options`; "auto" is decided by the first graph.
+
+    That is "fp32" where it fits into `options.memory_bytes`, else the most bits that do. All later graphs
+    have the same weights, since answers must not depend on which shape came first.
+    """
+
+    def __init__(
+        self, name: str, options: ModelOptions, pool: Pool, library: Library, drop_pages: Callable[[], None]
+    ) -> None:
+        self._name, self._options, self._drop_pages = name, options, drop_pages
+        self._pool, self._library = pool, library
+        self._target = Target(library.isa, pool.n_threads)
+        self._planners: dict[Weights, Planner] = {}
+        self.weights: Weights | None = None if options.weights == "auto" else options.weights
+
+    def planned(self, bound: Graph) -> Planned:
+        """`bound` after all passes. Raises BudgetError where no weights that are allowed fit."""
+        if self.weights is None:
+            return self.lower(bound).planned
+        return self._planner(self.weights).plan(bound, self._options.without)
+
+    def lower(self, bound: Graph) -> Lowered:
+        """The image of `bound`, whose weights and activations fit. Raises BudgetError naming the least."""
+        most = self._options.memory_bytes
+        if self.weights is None:
+            self.weights, lowered = self._chosen(bound, most)
+        else:
+            lowered = self._lowered(bound, self.weights)
+        if most is not None and lowered.n_bytes > most:
+            raise self._too_little(lowered, self.weights)
+        return lowered
+
+    def _chosen(self, bound: Graph, most: int | None) -> tuple[Weights, Lowered]:
+        """The weights of most bits that fit, and the image in them. Raises BudgetError."""
+        exact: Weights = "fp32" if self._options.compute == "fp32" else PLANES
+        lowered = self._lowered(bound, exact)
+        if most is None or lowered.n_bytes <= most:
+            return exact, lowered
+        try:
+            coded = self._lowered(bound, PLANES)
+        except GraphError:  # there is no matrix to code
+            raise self._too_little(lowered, exact) from None
+        # A plane less saves its own bytes, and a little of the codebooks: at most one guess is too high.
+        planes = max(0, coded.n_bytes - most) // _plane_bytes(coded.planned.graph)
+        bits = max(1, PLANES - planes)
+        while True:
+            found = coded if bits == PLANES else self._lowered(bound, bits)
+            if found.n_bytes <= most or bits == 1:
+                break
+            bits -= 1
+        if found.n_bytes > most:
+            raise self._too_little(found, bits)
+        self._planners = {bits: self._planners[bits]}
+        return bits, found
+
+    def _lowered(self, bound: Graph, weights: Weights) -> Lowered:
+        planned = self._planner(weights).plan(bound, self._options.without)
+        image = make_image(planned.graph, self._target)
+        return Lowered(planned, image, weight_sizes(image, planned.graph.constants))
+
+    def _planner(self, weights: Weights) -> Planner:
+        """What schedules graphs in such weights, each coded once for all shapes."""
+        if weights not in self._planners:
+            self._planners[weights] = Planner(
+                self._options.schedule, self._pool, self._library, code=self._coding(weights)
+            )
+        return self._planners[weights]
+
+    def _coding(self, weights: Weights) -> Callable[[Graph], Graph]:
+        if isinstance(weights, str):
+            return lambda graph: graph
+        is_int8 = self._options.compute == "int8"
+        return partial(code_weights, coder=Coder(weights, self._drop_pages), is_int8=is_int8)
+
+    def _too_little(self, lowered: Lowered, weights: Weights) -> BudgetError:
+        kind = "fp32" if isinstance(weights, str) else f"{weights} bit{'' if weights == 1 else 's'}"
+        sizes, image = lowered.sizes, lowered.image
+        given = f", the model's own in memory {sizes.given_bytes} (none, if it is given by its path)"
+        advice = ""
+        if self._options.weights != "auto":
+            advice = ', or weights="auto" (pliant.compile), which keeps them in as few bits as that takes'
+        return BudgetError(
+            f"{self._options.memory_bytes} bytes of memory are too little for {self._name} at these shapes: "
+            f"weights in {kind} take {sizes.form_bytes}{given if sizes.given_bytes else ''}, activations "
+            f"{image.arena_bytes}. Give at least {lowered.n_bytes} bytes, or smaller shapes{advice}."
+        )
+
+
+def _plane_bytes(graph: Graph) -> int:
+    """Bytes of one plane of all coded matrices."""
+    at = {"PlaneMatMul": 1, "PlaneMatMulInteger": 2}
+    planes = [graph.constants[node.inputs[at[node.op]]] for node in graph.nodes if node.op in at]
+    return max(1, sum({id(array): array.nbytes // len(array) for array in planes}.values()))

@@ -1,0 +1,58 @@
+"""How a session on an ONNX model compiles it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pliant.errors import InputError
+from pliant.ir.bitwidths import PLANES
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.run.graph.buckets import Buckets
+from pliant.run.graph.schedule_graph import ScheduleKind
+
+Weights = Literal["fp32", "auto"] | int
+"""`"fp32"`, bits of the store's code, 1 to 6, or `"auto"`: what fits into the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """`dims` fixes symbolic dimensions; `without` names passes to leave out; at most `images` are kept.
+
+    `schedule` says who chooses layouts and loops (run/graph/schedule_graph.py). `weights` are kept in as many
+    bits (compiler/passes/code_weights.py), and multiplied as `compute` says. Dimensions of `buckets` are
+    padded, and images for all their sizes are kept. `memory_bytes` bounds what the session adds to the
+    process; weights of "auto" are "fp32" where that fits, else the most bits that do.
+    """
+
+    dims: Mapping[str, int]
+    without: Collection[str] = ()
+    images: int = 8
+    schedule: ScheduleKind = "static"
+    weights: Weights = "fp32"
+    compute: Precise = "fp32"
+    buckets: Buckets = field(default_factory=Buckets)
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.images < 1:
+            raise InputError(f"at least one image has to be kept, not {self.images}.")
+        if self.schedule not in get_args(ScheduleKind):
+            raise InputError(
+                f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
+            )
+        is_known = type(self.weights) in (int, str) and self.weights in (
+            "fp32",
+            "auto",
+            *range(1, PLANES + 1),
+        )
+        if not is_known:
+            raise InputError(
+                f"weights of {self.weights!r} bits do not exist; give 'fp32', 'auto' or 1 to {PLANES}."
+            )
+        if self.compute not in get_args(Precise):
+            raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
+        if self.compute == "int8" and self.weights == "fp32":
+            raise InputError(
+                f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
+                f"({PLANES} is the most faithful)."
+            )

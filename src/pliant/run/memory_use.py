@@ -1,0 +1,128 @@
+"""What a session adds to the memory of its process: predicted beside measured.
+
+Measured are the pages of a session's own arrays that are in memory (Linux: /proc/self/pagemap). Pages that
+the system maps from a file, such as a word table, are no part of the budget: it takes them back when memory
+is short, and reads them again.
+"""
+
+import mmap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from pliant.ir.table_text import table_lines
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.quantities import format_bytes
+
+_PAGE = mmap.PAGESIZE
+_PAGEMAP, _STATM = Path("/proc/self/pagemap"), Path("/proc/self/statm")
+_ENTRY_BYTES, _PRESENT = 8, np.uint64(63)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPart:
+    """One part of a session's memory; `predicted_bytes` is None where nothing predicts it."""
+
+    name: str
+    predicted_bytes: int | None
+    measured_bytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MemoryUse:
+    """Memory of one session: `parts` are what `budget_bytes` bounds, where it is given; it prints as a table.
+
+    `beside` are parts that the budget does not bound, since sessions share them or the system takes them
+    back. `rss_bytes` is the whole process: interpreter, libraries, kernels, tokenizer and other sessions too.
+    """
+
+    budget_bytes: int | None
+    parts: tuple[MemoryPart, ...]
+    beside: tuple[MemoryPart, ...]
+    rss_bytes: int
+
+    @property
+    def predicted_bytes(self) -> int:
+        """Of all parts that count."""
+        return sum(part.predicted_bytes or 0 for part in self.parts)
+
+    @property
+    def measured_bytes(self) -> int:
+        """Of all parts that count."""
+        return sum(part.measured_bytes for part in self.parts)
+
+    def __str__(self) -> str:
+        budget = "no bound" if self.budget_bytes is None else f"of {format_bytes(self.budget_bytes)}"
+        lines = [f"memory: {format_bytes(self.measured_bytes)} {budget}", *table_lines(self._rows(), left=0)]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def __repr__(self) -> str:
+        return (
+            f"<MemoryUse {format_bytes(self.predicted_bytes)} predicted, "
+            f"{format_bytes(self.measured_bytes)} measured>"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def _rows(self) -> tuple[tuple[str, ...], ...]:
+        total = MemoryPart("in all", self.predicted_bytes, self.measured_bytes)
+        beside = [MemoryPart(f"beside: {p.name}", p.predicted_bytes, p.measured_bytes) for p in self.beside]
+        rss = MemoryPart("whole process", None, self.rss_bytes)
+        cells = ((p.name, _shown(p.predicted_bytes), _shown(p.measured_bytes)) for p in (
+            *self.parts, total, *beside, rss
+        ))  # fmt: skip
+        return (("part", "predicted", "measured"), *cells)
+
+
+def part(name: str, predicted_bytes: int | None, arrays: Iterable[np.ndarray]) -> MemoryPart:
+    """A part made of these arrays, measured now; one that is given twice counts once."""
+    own = {array.ctypes.data: array for array in arrays}
+    return MemoryPart(name, predicted_bytes, sum(map(resident_bytes, own.values())))
+
+
+def scratch_part(pool: Pool) -> MemoryPart:
+    """The scratch of a pool's threads, which sessions share."""
+    return part(f"scratch of {pool.n_threads} threads", pool.n_threads * pool.scratch_bytes, [pool.scratch])
+
+
+def resident_bytes(array: np.ndarray) -> int:
+    """Bytes of a contiguous array whose pages are in memory; all of them where the system does not say."""
+    start, n_bytes = int(array.ctypes.data), array.nbytes
+    if n_bytes == 0:
+        return 0
+    first, last = start // _PAGE, (start + n_bytes - 1) // _PAGE
+    try:
+        with _PAGEMAP.open("rb", buffering=0) as file:
+            file.seek(first * _ENTRY_BYTES)
+            entries = np.frombuffer(file.read((last - first + 1) * _ENTRY_BYTES), np.uint64)
+    except OSError:
+        return n_bytes
+    if len(entries) < last - first + 1:
+        return n_bytes
+    pages = np.arange(first, last + 1, dtype=np.int64) * _PAGE
+    inside = np.minimum(pages + _PAGE, start + n_bytes) - np.maximum(pages, start)
+    return int(inside[entries >> _PRESENT == 1].sum())
+
+
+def rss_bytes() -> int:
+    """Bytes of this process that are in memory now; 0 where the system does not say."""
+    try:
+        return int(_STATM.read_text().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
+def is_mapped(array: np.ndarray) -> bool:
+    """Whether an array lies in a mapped file, and so takes no memory that the system cannot take back."""
+    base: object = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
+
+
+def _shown(n_bytes: int | None) -> str:
+    return "" if n_bytes is None else format_bytes(n_bytes)
