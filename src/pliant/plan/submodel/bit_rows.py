@@ -20,6 +20,9 @@ from pliant.plan.submodel.io_plan import TOLERANCE_S, Ledger, fidelity, fill_uni
 Rows = Int[np.ndarray, "n rows m"]
 _N_QUANTA = 1152
 """IO time is counted in about this many parts of what six bits everywhere take, a whole number to a plane."""
+_N_LATENCY = 64
+"""But in no smaller parts than these of a read's latency: for a slow disk of small shards there would be
+millions."""
 
 
 def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequence[float]) -> Ledger:
@@ -37,13 +40,14 @@ def fill_rows(ledger: Ledger, weights: Float[np.ndarray, "n m"], errors: Sequenc
     table = np.zeros(FULL_BITS + 1)
     table[: PLANES + 1] = errors
     made = [uniform]
-    n_quanta = _N_QUANTA / weights.size
+    n_quanta, least_s = _N_QUANTA / weights.size, ledger.latency_s / _N_LATENCY
     if min(map(min, uniform.bits)) < PLANES:
-        quantum_s = ledger.plane_s / ceil(n_quanta / (PLANES - LOWEST_BITS))
+        quantum_s = max(ledger.plane_s / ceil(n_quanta / (PLANES - LOWEST_BITS)), least_s)
         made.append(_filled(ledger, _plane_rows(weights, errors), weights, table, quantum_s))
     # Full fidelity costs a lot for the last thousandth: not before a layer can have six bits and more.
     if ledger.room_s(ledger.n - 1) >= ledger.full_s + ledger.m * (PLANES - LOWEST_BITS) * ledger.plane_s:
-        made.append(_filled(ledger, _full_rows(weights), weights, table, ledger.full_s / ceil(n_quanta)))
+        quantum_s = max(ledger.full_s / ceil(n_quanta), least_s)
+        made.append(_filled(ledger, _full_rows(weights), weights, table, quantum_s))
     return max(made, key=lambda x: fidelity(x.bits, weights, errors))
 
 
