@@ -6,7 +6,9 @@ again, which takes half a minute an extra and needs a network. What an extra add
 installed.
 """
 
+import csv
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+_ROOT_FILE = re.compile(r"[^/]+/__init__\.py|[^/]+\.dist-info/METADATA")
+"""What a folder holds that belongs to one distribution alone; one without it may be shared."""
 _UNSET = ("PYTHON", "PLIANT", "VIRTUAL_ENV", "HF_", "PIP_")
 """How the names of variables begin that would lead out of an environment."""
 
@@ -45,7 +49,7 @@ class Environment:
     def variables(self) -> dict[str, str]:
         """What a process of a user of this environment finds set."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_UNSET)}
-        own = {"PLIANT_CACHE": str(self.cache), "HOME": str(self.folder), "HF_HUB_OFFLINE": "1"}
+        own = {"PLIANT_CACHE": str(self.cache), "HF_HOME": str(self.folder / "hf"), "HF_HUB_OFFLINE": "1"}
         return kept | own | {"PATH": f"{self.folder / 'bin'}{os.pathsep}{kept['PATH']}", "COLUMNS": "200"}
 
     def run(self, *words: object) -> "subprocess.CompletedProcess[str]":
@@ -125,12 +129,16 @@ def _requirements(own: Distribution, extra: str) -> list[Distribution]:
 
 
 def _link(one: Distribution, site: Path) -> None:
-    """The files of `one` as symbolic links in `site`; its commands, which name their Python, are left out."""
-    for file in one.files or ():
-        if ".." not in file.parts:
-            link = site / file
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(Path(str(one.locate_file(file))))
+    """What `one` installed, as symbolic links in `site`: its packages whole, anything else file by file.
+
+    Its commands, which name their Python, are left out.
+    """
+    files = [row[0] for row in csv.reader((one.read_text("RECORD") or "").splitlines())]
+    whole = {file.partition("/")[0] for file in files if _ROOT_FILE.fullmatch(file)}
+    for name in whole | {file for file in files if file.partition("/")[0] not in whole | {".."}}:
+        link = site / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(Path(str(one.locate_file(name))))
 
 
 def _pip(*words: object) -> None:
