@@ -83,7 +83,7 @@ def test_plan_profile_and_bench_take_it(
     [
         (("run", "--text", "a", "--pair", "b"), "one text"),
         (("run", "--text", "a", "--compute", "int8"), "no option --compute int8"),
-        (("run", "--text", "a", "--dilate-compute", "2"), "no option --dilate-compute 2"),
+        (("run", "--text", "a", "--dilate-io", "2"), "no option --dilate-io 2"),
         (("run", "--text", "a", "--preload", "1MB", "--no-adapt"), "no option --preload 1MB, --no-adapt"),
         (("run", "--text", "a", "--timeline"), "one step"),
         (("plan", "--explain"), "no timeline"),

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pliant.errors import InputError
 from pliant.run.session import Session
 from tests.conformance.array_kinds import ARRAY_KINDS
 from tests.conformance.session_kind import LENGTHS, Kind
+from tests.conformance.text_kinds import TEXT_KINDS
 
-KINDS = ARRAY_KINDS
+KINDS = ARRAY_KINDS | TEXT_KINDS
 N = len(LENGTHS)
 
 
@@ -50,8 +52,21 @@ def in_threads(works: list[Callable[[], None]]) -> None:
         sys.setswitchinterval(interval_s)
 
 
+def not_refused(session: Session[Any]) -> list[object]:
+    """What a call answers though it is no input, or refuses in another way than by InputError."""
+    found: list[object] = []
+    for value in (None, object(), {}, 7.5):
+        try:
+            found.append(session(value))
+        except InputError:
+            pass
+        except Exception as error:  # noqa: BLE001 - the caller is told
+            found.append(error)
+    return found
+
+
 if __name__ == "__main__":
     _kind = KINDS[sys.argv[1]]
     with _kind.open(Path(sys.argv[2])) as _session:
-        _found = wrong_answers(_kind, _session, int(sys.argv[3]))
+        _found = wrong_answers(_kind, _session, int(sys.argv[3])) + not_refused(_session)
         sys.exit(f"{len(_found)} wrong: {_found[:5]}" if _found else 0)

@@ -11,16 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-import pliant
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.net.key import new_key
 from pliant.ir.device import DeviceProfile
-from pliant.ir.endpoint import Request
-from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from pliant.run.submodel.planning import WHOLE_S
-from tests.recurrent_models import write_recurrent
 from tests.run.conftest import paper_profile
 from tests.tiny import tiny_spec, write_model
 
@@ -84,48 +77,12 @@ def in_threads(works: list[Callable[[], None]]) -> None:
         sys.setswitchinterval(interval_s)
 
 
-def _reading(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
-    session = pliant.open(
-        model,
-        latency=0.02,
-        length=8,
-        threads=2,
-        profile=profile,
-        anytime=False,
-        best_effort=True,
-        adapt=False,  # answers are compared bit by bit: a busy machine must not change plans
-        cache=folder,
-    )
-
-    def ask(i: int) -> bytes:
-        return np.asarray(session(TEXTS[i], latency=0.004 if i % 3 == 0 else None).scores).tobytes()
-
-    return Shared(ask, session.close)
-
-
-def _elastic(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
-    session = pliant.open(
-        model, latency=WHOLE_S, preload=10**9, length=8, threads=2, profile=profile, adapt=False, cache=folder
-    )
-    requests = [Request(len(text.split()) + 2, text) for text in TEXTS]
-    return Shared(lambda i: session.answer(requests[i]).outputs["logits"].tobytes(), session.close)
-
-
-def _recurrent(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
-    spec = RecurrentSpec("lstm", 10, 8, 16, labels=("negative", "positive"))
-    session = pliant.open(write_recurrent(folder / "recurrent", spec), threads=2, cache=folder)
-    return Shared(lambda i: session.run({"ids": np.arange(i + 1)[None]})["logits"].tobytes(), session.close)
-
-
 def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     cluster = Cluster("127.0.0.1:0", key=new_key(), threads=1, shares="equal", cache=folder)
     return Shared(lambda i: cluster.run(str(model), TEXTS[i]).answer.tobytes(), cluster.close)
 
 
 KINDS: dict[str, Callable[[Path, DeviceProfile, Path], Shared]] = {
-    "reading": _reading,
-    "elastic": _elastic,
-    "recurrent": _recurrent,
     "cluster": _cluster,
 }
 

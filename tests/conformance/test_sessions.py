@@ -190,13 +190,6 @@ def test_a_wrong_feed_is_named(shared: Opened) -> None:
     assert shared.answers()
 
 
-def test_a_value_that_it_cannot_read_is_refused(shared: Opened) -> None:
-    """A call takes one input, or texts; anything else gets a message and no traceback of ours."""
-    for value in (None, object(), {}):
-        with pytest.raises(InputError):
-            shared.session(value)
-
-
 # What a session tells of itself
 
 
@@ -341,7 +334,8 @@ def test_what_is_closed_leaves_no_thread_and_no_file(shared: Opened) -> None:
 def test_threads_that_share_a_session_get_the_answers_of_one(name: str, folder: Path) -> None:
     """A server answers each request on a thread of its own; one's answer must never reach another.
 
-    In a process of its own: pytest's checks of shapes would take most of the time.
+    In a process of its own, where also what is no input is refused with a message: pytest's checks of
+    annotations would take most of the time, and refuse it first.
     """
     command = [sys.executable, "-m", "tests.conformance.session_kinds", name, str(folder), str(N_THREADS)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,6 +1,5 @@
 """Recurrent models run, against torch and a float64 loop."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -109,25 +108,6 @@ def test_two_threads_and_one_answer_alike(tmp_path: Path, cache: Path) -> None:
     with Pool(1, library) as alone, Pool(2, library) as both:
         one, two = (numbers(RecurrentSession(source, library, pool), words(50)) for pool in (alone, both))
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
-
-
-def test_threads_may_share_a_model(tmp_path: Path, cache: Path) -> None:
-    """A server asks from many: each gets the answer to its own words."""
-    model = opened(tmp_path, CELLS[0], AVX2, cache)
-    lengths = [1 + 7 * i % 90 for i in range(24)]
-    want = [numbers(model, words(n)) for n in lengths]
-    got: dict[int, np.ndarray] = {}
-
-    def ask(i: int) -> None:
-        got[i] = numbers(model, words(lengths[i]))
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(24)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for i, logits in enumerate(want):
-        np.testing.assert_array_equal(got[i], logits)
 
 
 def test_vectors_of_another_size_and_closed_models_are_refused(tmp_path: Path, cache: Path) -> None:

@@ -51,7 +51,7 @@ LayersLeft = Annotated[Depths, typer.Option(help=_LAYERS_LEFT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-_ANY_MODEL = ("source", "latency", "length", "threads")
+_ANY_MODEL = ("source", "latency", "length", "threads", "dilate_compute")
 """Options of a session that are not for text encoders alone."""
 
 
@@ -194,9 +194,9 @@ class SessionArguments:
             names = ", ".join(_option(f.name.replace("_", "-"), getattr(self, f.name)) for f in given)
             raise InputError(
                 f"{model.name} is {model.kind}, which has no option {names}: leave out what is not "
-                "--latency, --length or --threads."
+                "--latency, --length, --threads or --dilate-compute."
             )
-        return open_session(self.source, threads=self.threads)
+        return open_session(self.source, threads=self.threads, dilation=Dilation(self.dilate_compute))
 
     def open_elastic(
         self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None

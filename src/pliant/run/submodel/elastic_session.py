@@ -24,6 +24,7 @@ from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
 from pliant.plan.result import Plan
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.feeds import GivenFeeds
+from pliant.run.graph.ports import shown
 from pliant.run.pressure import PressureWatch
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.details import ElasticDetails
@@ -83,6 +84,10 @@ class ElasticSession(TextSession[ElasticDetails]):
         self._turns, self._process, self._closed = Turns(), os.getpid(), False
         self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
         self._watch_pressure()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.options.n_threads} threads"
+        return shown(f"ElasticSession of {self.name}", self.inputs, self.outputs, state)
 
     @property
     def options(self) -> SessionOptions:
