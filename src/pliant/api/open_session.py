@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache as remembered
 from inspect import signature
 from pathlib import Path
-from typing import Any, assert_never, overload
+from typing import Any, assert_never
 
 from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
@@ -24,65 +24,14 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.session import Session
 from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
 
-@overload
-def open(
-    source: Source,
-    *,
-    latency: str | float,
-    preload: str | int = ...,
-    working: str | int | None = ...,
-    length: int = ...,
-    threads: int | None = ...,
-    anytime: bool = ...,
-    best_effort: bool = ...,
-    compute: Compute = ...,
-    profile: DeviceProfile | None = ...,
-    memory: MemoryBudget | None = ...,
-    dilation: Dilation = ...,
-    plan: PlanOptions = ...,
-    depths: Depths | None = ...,
-    margin: float = ...,
-    io_reserve: float | None = ...,
-    adapt: bool = ...,
-    baseline: Baseline | None = ...,
-    quantizer: Quantizer | None = ...,
-    cache: Path | None = ...,
-    on_progress: OnProgress = ...,
-) -> ElasticSession: ...
-@overload
-def open(
-    source: Source,
-    *,
-    latency: None = None,
-    preload: str | int = ...,
-    working: str | int | None = ...,
-    length: int = ...,
-    threads: int | None = ...,
-    anytime: bool = ...,
-    best_effort: bool = ...,
-    compute: Compute = ...,
-    profile: DeviceProfile | None = ...,
-    memory: MemoryBudget | None = ...,
-    dilation: Dilation = ...,
-    plan: PlanOptions = ...,
-    depths: Depths | None = ...,
-    margin: float = ...,
-    io_reserve: float | None = ...,
-    adapt: bool = ...,
-    baseline: Baseline | None = ...,
-    quantizer: Quantizer | None = ...,
-    cache: Path | None = ...,
-    on_progress: OnProgress = ...,
-) -> ElasticSession | ArraySession | RecurrentSession: ...
 def open(
     source: Source,
     *,
@@ -106,7 +55,7 @@ def open(
     quantizer: Quantizer | None = None,
     cache: Path | None = None,
     on_progress: OnProgress = lambda what, done, total: None,
-) -> ElasticSession | ArraySession | RecurrentSession:
+) -> Session[Any]:
     """A session that answers text, or arrays, with the model that `source` names.
 
     `source` is the name of a model that ships with pliant ("sst2", "imdb-lstm"), a Hugging Face model

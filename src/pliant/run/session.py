@@ -95,8 +95,16 @@ class Session(ABC, Generic[D]):
 
     # What users ask
 
+    @overload
+    def __call__(
+        self, value: list[str] | list[tuple[str, str]], /, *more: Any, **options: Any
+    ) -> list[Reply[D]]: ...
+
+    @overload
+    def __call__(self, value: Any, /, *more: Any, **options: Any) -> Reply[D]: ...
+
     @abstractmethod
-    def __call__(self, value: Any, /) -> Reply[D] | list[Reply[D]]:
+    def __call__(self, value: Any, /, *more: Any, **options: Any) -> Reply[D] | list[Reply[D]]:
         """The reply to one input; text sessions take several texts as well, and give a list."""
 
     @overload

@@ -74,13 +74,13 @@ class TextSession(Session[D]):
 
     @overload
     def __call__(
-        self, text: str, pair: str | None = None, *, latency: str | float | None = None
-    ) -> Reply[D]: ...
+        self, text: Texts, pair: None = None, *, latency: str | float | None = None
+    ) -> list[Reply[D]]: ...
 
     @overload
     def __call__(
-        self, text: Texts, pair: None = None, *, latency: str | float | None = None
-    ) -> list[Reply[D]]: ...
+        self, text: str, pair: str | None = None, *, latency: str | float | None = None
+    ) -> Reply[D]: ...
 
     def __call__(
         self,

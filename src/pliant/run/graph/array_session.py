@@ -52,7 +52,7 @@ class ArraySession(Session[None]):
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
         return shown(f"{type(self).__name__} of {self.name}", self.inputs, self.outputs, state)
 
-    def __call__(self, value: Any, /) -> Reply[None]:
+    def __call__(self, value: Any, /) -> Reply[None]:  # type: ignore[override]  # a list holds numbers here
         """The reply of a model with one input; `value` is what `run` takes as a feed.
 
         `reply.output` is the array of a model with one output, `reply.outputs` has all by name. Raises

@@ -4,29 +4,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from pliant.api.compile_onnx import open_graph
-from pliant.api.load_compiled import open_compiled, shared_pool
-from pliant.api.model import (
-    CheckpointModel,
-    CompiledProgram,
-    EncoderModel,
-    OnnxGraph,
-    RecurrentNetwork,
-    StoreModel,
-    refused,
-)
-from pliant.api.open_elastic import open_elastic
+from pliant.api.model import ElasticModel, EncoderModel, refused
+from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
-from pliant.plan.submodel.plan_options import Depths, PlanOptions
-from pliant.quantities import parse_bytes
-from pliant.run.graph.recurrent_session import RecurrentSession
+from pliant.plan.submodel.plan_options import Depths
 from pliant.run.session import Session
-from pliant.run.submodel.planning import WHOLE_S, SessionOptions
 from pliant.run.text_feeds import Tensors
-from pliant.settings import thread_count
 
 
 class Converted(Session[None]):
@@ -35,7 +21,7 @@ class Converted(Session[None]):
     plan = None
     weight_bytes = 0
 
-    def __call__(self, value: object, /) -> Reply[None]:
+    def __call__(self, value: Any, /, *more: Any, **options: Any) -> NoReturn:
         raise NotImplementedError
 
     def explain(self, length: int) -> None:
@@ -64,26 +50,13 @@ def open_served(
 ) -> Session[Any]:
     """The model that `source` names, whatever its kind; one that only a cluster runs is refused.
 
-    `preload` and `depths` are a session's; `dilation` emulates a device that is so many times slower.
+    `preload` and `depths` are a text encoder's; `dilation` emulates a device that is so many times slower.
     Raises PliantError as `pliant.open` does.
     """
     model = resolve(source)
-    match model:
-        case RecurrentNetwork():
-            made = shared_pool(threads)
-            return RecurrentSession(model.source, *made, name=model.name, dilation=dilation)
-        case OnnxGraph():
-            return open_graph(model, threads=threads, dilation=dilation)
-        case CompiledProgram():
-            return open_compiled(model.name, model.path, threads, dilation)
-        case StoreModel() | CheckpointModel():
-            options = SessionOptions(
-                WHOLE_S,
-                parse_bytes(preload),
-                n_threads=thread_count(threads),
-                plan=PlanOptions(depths=depths),
-                adapts=False,  # the endpoint picks targets by what it observed itself
-            )
-            return open_elastic(model, options, dilation=Dilation(dilation))
-        case EncoderModel():
-            raise refused(model, "pliant node without --cluster")
+    if isinstance(model, EncoderModel):
+        raise refused(model, "pliant node without --cluster")
+    own: dict[str, Any] = {}
+    if isinstance(model, ElasticModel):  # an endpoint picks plans by the times that it observed itself
+        own = {"preload": preload, "depths": depths, "adapt": False}
+    return open_session(source, threads=threads, dilation=Dilation(dilation), **own)
