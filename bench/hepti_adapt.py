@@ -24,8 +24,11 @@ import numpy as np
 
 from hepti_beds import Bed, DeviceSpec, open_bed, rate
 from hepti_rig import PAPER_SLOWER, PRIMARY, SECONDARY, alone, open_rig, random_model
-from pliant.api.open_cluster import PORT, Cluster, ClusterReply, open_encoder
+from pliant.api.open_cluster import PORT, Cluster
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.lead.record import Record, record, segment_ends
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.ir.partition import Partition
 from pliant.plan.split.stage_graphs import weight_bytes
 
@@ -58,16 +61,16 @@ SEGMENTS = (
 def measure(quick: bool, ratio: float = PAPER_SLOWER) -> dict[str, Any]:
     """Series of layers of both systems over the segments, and the plans that knew."""
     with opened_bed(6 if quick else 24, ratio) as world:
-        hepti = _series(world, "hepti", world.bed.cluster, 2 if quick else 3)
+        hepti = _series(world, "hepti", world.bed.session, 2 if quick else 3)
         world.bed.cluster.close()
         knew = []
         for change in SEGMENTS:
             world.become(change)
-            with world.opened(adapt=False) as cluster:
-                knew.append(cluster.plan(world.bed.model, TOKENS).partition)
+            with world.opened(adapt=False) as session:
+                knew.append(session.plan_at(TOKENS).partition)
         world.become(SEGMENTS[0])
-        with world.opened(shares="coedge", adapt=False) as cluster:
-            coedge = _series(world, "coedge", cluster, 2 if quick else 3)
+        with world.opened(shares="coedge", adapt=False) as session:
+            coedge = _series(world, "coedge", session, 2 if quick else 3)
         return {
             "ratio": ratio,
             "what": f"{world.n_layers} layers of BERT-Large, {TOKENS} tokens, primary {ratio:g} times slower",
@@ -115,20 +118,20 @@ def measure_poor(quick: bool) -> list[dict[str, Any]]:
             ("chosen", "auto", POOR),
         ):
             world.become(Change("before", at_first, SHORT))
-            with world.opened(mode=mode, adapt=False) as cluster:
+            with world.opened(mode=mode, adapt=False) as session:
                 for is_alone in (False, True):
-                    world.run(cluster, is_alone=is_alone)
+                    world.run(session, is_alone=is_alone)
                 world.become(Change("poor", POOR, SHORT))
                 pairs = [
-                    (world.run(cluster), world.run(cluster, is_alone=True)) for _ in range(1 if quick else 4)
+                    (world.run(session), world.run(session, is_alone=True)) for _ in range(1 if quick else 4)
                 ]
-            ratio = median(split.seconds / local.seconds for split, local in pairs)
+            ratio = median(split.run_s / local.run_s for split, local in pairs)
             rows.append(
                 {
                     "plan": name,
                     "partition": describe(pairs[-1][0].partitions[-1]),
-                    "split [ms]": median(split.seconds for split, _ in pairs) * 1e3,
-                    "local [ms]": median(local.seconds for _, local in pairs) * 1e3,
+                    "split [ms]": median(split.run_s for split, _ in pairs) * 1e3,
+                    "local [ms]": median(local.run_s for _, local in pairs) * 1e3,
                     "above local [%]": 100 * (ratio - 1),
                     "paper, 1D above local [%]": 1.9 if mode == "1d" else "-",
                 }
@@ -142,10 +145,10 @@ class World:
 
     def __init__(self, bed: Bed, memory: Path, whole: int) -> None:
         self.bed, self.whole, self._memory = bed, whole, memory
-        self._feeds = bed.cluster.sample(bed.model, TOKENS)
+        self._feeds = bed.session.sample(TOKENS)
         self._source = open_encoder(bed.model, bed.folder)
         self.n_layers = self._source.spec.n_layers
-        self._expected = bed.cluster.run(bed.model, self._feeds, is_alone=True).answer
+        self._expected = bed.session.alone(self._feeds).output
         self.last_s = 0.0
         self.worst = 0.0
 
@@ -157,12 +160,12 @@ class World:
         new.write_text(f"{int(change.memory * self.whole)}")
         new.replace(self._memory)
 
-    def run(self, cluster: Cluster, *, is_alone: bool = False) -> ClusterReply:
+    def run(self, session: ClusterSession, *, is_alone: bool = False) -> ClusterDetails:
         """One inference; how far its answer is off is kept."""
-        reply = cluster.run(self.bed.model, self._feeds, is_alone=is_alone)
-        self.last_s = reply.seconds
-        self.worst = max(self.worst, float(np.abs(reply.answer - self._expected).max()))
-        return reply
+        reply = session.alone(self._feeds) if is_alone else session(self._feeds)
+        self.last_s = reply.details.run_s
+        self.worst = max(self.worst, float(np.abs(reply.output - self._expected).max()))
+        return reply.details
 
     def excess(self, partition: Partition) -> str:
         """By how much the secondary's share of weights is too large for its memory; empty where it is not."""
@@ -174,15 +177,15 @@ class World:
         return weight_bytes(self._source.spec, partition).get(SECONDARY, 0)
 
     @contextmanager
-    def opened(self, **more: Any) -> Iterator[Cluster]:
-        """Another primary at the same place; the worker knocks there again."""
+    def opened(self, **more: Any) -> Iterator[ClusterSession]:
+        """The model on another primary at the same place; the worker knocks there again."""
         primary = self.bed.primary
         with Cluster(
             f"{primary.address}:{PORT}", key=self.bed.key, name=PRIMARY, threads=1,
             dilation=primary.spec.slower, on_event=say, **more,
         ) as cluster:  # fmt: skip
             cluster.wait(1, 300.0)
-            yield cluster
+            yield cluster.open(self.bed.model)
 
 
 @contextmanager
@@ -206,20 +209,20 @@ def _specs(ratio: float) -> tuple[DeviceSpec, DeviceSpec]:
     )
 
 
-def _series(world: World, system: System, cluster: Cluster, runs: int) -> list[dict[str, Any]]:
+def _series(world: World, system: System, session: ClusterSession, runs: int) -> list[dict[str, Any]]:
     """The three segments, each with its change in the middle of its first run."""
     for _ in range(2):
-        world.run(cluster)  # loads and settles
+        world.run(session)  # loads and settles
     found = []
     for number, change in enumerate(SEGMENTS):
-        found.append(_segment(world, system, cluster, number, change, runs))
+        found.append(_segment(world, system, session, number, change, runs))
         if found[-1]["stopped"]:
             break
     return found
 
 
 def _segment(
-    world: World, system: System, cluster: Cluster, number: int, change: Change, runs: int
+    world: World, system: System, session: ClusterSession, number: int, change: Change, runs: int
 ) -> dict[str, Any]:
     layers: list[dict[str, Any]] = []
     switches: list[str] = []
@@ -230,22 +233,22 @@ def _segment(
         timer = Timer(at_s, world.become, (change,))
         if number and not i:
             timer.start()
-        reply = world.run(cluster)
-        times = layer_seconds(reply)
+        ran = world.run(session)
+        times = layer_seconds(ran)
         if number and not i:
             timer.join()
-            changed_at = sum(end_s < at_s for end_s in segment_ends(reply.program, reply.spans)[1:-1])
+            changed_at = sum(end_s < at_s for end_s in segment_ends(ran.program, ran.spans)[1:-1])
         for k, seconds in enumerate(times):
-            plan = reply.partitions[k + 1]
+            plan = ran.partitions[k + 1]
             layers.append(
                 {
                     "system": system, "segment": number + 1, "run": i, "layer": k, "ms": seconds * 1e3,
                     "plan": describe(plan), "too large": world.excess(plan) != "",
                 }
             )  # fmt: skip
-        switches += [f"run {i}, layer {s.segment - 1}: {s.reason}" for s in reply.switches]
-        switches += [f"run {i}, layer {f.segment - 1}: {f.verdicts or 'stopped there'}" for f in reply.faults]
-        partition = reply.partitions[-1]
+        switches += [f"run {i}, layer {s.segment - 1}: {s.reason}" for s in ran.switches]
+        switches += [f"run {i}, layer {f.segment - 1}: {f.verdicts or 'stopped there'}" for f in ran.faults]
+        partition = ran.partitions[-1]
         if system == "coedge":
             stopped = world.excess(partition) if SECONDARY in partition.participants else "secondary lost"
         if stopped:
@@ -258,7 +261,7 @@ def _segment(
     }  # fmt: skip
 
 
-def layer_seconds(run: ClusterReply | Record) -> list[float]:
+def layer_seconds(run: ClusterDetails | Record) -> list[float]:
     """From the end of each segment to the end of the next, without input and head."""
     return [b - a for a, b in pairwise(segment_ends(run.program, run.spans))][:-1]
 

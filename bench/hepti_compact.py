@@ -16,7 +16,7 @@ from hepti_links import Engine, measured
 from hepti_modes import split_of
 from hepti_rig import PRIMARY, SECONDARY, open_rig, pair, random_model
 from paired import paired
-from pliant.api.open_cluster import open_encoder
+from pliant.api.open_encoder import open_encoder
 from pliant.api.resolve import resolve
 from pliant.cluster.net.activation_coding import Coding
 from pliant.elastic.evaluate.intervals import paired_difference

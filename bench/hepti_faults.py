@@ -23,7 +23,8 @@ import numpy as np
 
 from hepti_beds import Bed, DeviceSpec, check_bed, open_bed, random_bert, rate
 from hepti_liar import LIES
-from pliant.api.open_cluster import PORT, ClusterReply
+from pliant.api.open_cluster import PORT
+from pliant.cluster.session.cluster_details import ClusterDetails
 from report import Claim, Report, options
 
 N_FAULTS = 200
@@ -87,11 +88,10 @@ class _Rig:
     """The bed, and the right answers."""
 
     def __init__(self, bed: Bed) -> None:
-        self._bed, self._cluster = bed, bed.cluster
+        self._bed, self._cluster, self._session = bed, bed.cluster, bed.session
         self._await(3)
-        self._feeds = [self._cluster.sample(bed.model, TOKENS, seed) for seed in range(5)]
-        alone = [self._cluster.run(bed.model, feeds, is_alone=True) for feeds in self._feeds]
-        self._answers = [reply.answer for reply in alone]
+        self._feeds = [self._session.sample(TOKENS, seed) for seed in range(5)]
+        self._answers = [self._session.alone(feeds).output for feeds in self._feeds]
 
     def strike(self, number: int) -> dict[str, Any]:
         """One fault in one run, and everything whole again."""
@@ -100,34 +100,35 @@ class _Rig:
         kind = KINDS[number % len(KINDS)]
         detail = rng.choice(LIES) if kind == "garbage" else ""
         device = GUEST if kind == "garbage" else rng.choice(WORKERS)
-        fault = _Fault(kind, detail, device, rng.uniform(0.0, whole.seconds))
+        fault = _Fault(kind, detail, device, rng.uniform(0.0, whole.run_s))
         self._prepare(fault, number, rng)
         which = number % len(self._feeds)
         timer = Timer(fault.at_s, self._inflict, (fault,))
         timer.start()
         start_s = time.monotonic()
-        reply = self._cluster.run(self._bed.model, self._feeds[which])
+        reply = self._session(self._feeds[which])
         took_s = time.monotonic() - start_s
         timer.join()
-        verdicts = [(v.member, v.reason) for f in reply.faults for v in f.verdicts]
+        faults = reply.details.faults
+        verdicts = [(v.member, v.reason) for f in faults for v in f.verdicts]
         verdicts += [
             (m.name, m.reason) for m in self._cluster.status() if m.name == f"liar{number}" and m.reason
         ]
         self._mend(fault)
-        difference = float(np.abs(reply.answer - self._answers[which]).max())
+        difference = float(np.abs(reply.output - self._answers[which]).max())
         row = {
             "fault": number,
             "kind": kind if not detail else f"{kind}: {detail}",
             "device": device,
             "at [s]": round(fault.at_s, 3),
-            "layer": reply.faults[0].segment - 1 if reply.faults else -1,
+            "layer": faults[0].segment - 1 if faults else -1,
             "difference": difference,
             "is right": bool(difference <= TOLERANCE),
-            "without fault [s]": round(whole.seconds, 3),
+            "without fault [s]": round(whole.run_s, 3),
             "answer after the fault [s]": round(max(0.0, took_s - fault.at_s), 3),
-            "noticed after [s]": round(max((f.noticed_s for f in reply.faults), default=0.0), 3),
-            "planned in [s]": round(sum(f.planned_s for f in reply.faults), 3),
-            "repeats": len(reply.faults),
+            "noticed after [s]": round(max((f.noticed_s for f in faults), default=0.0), 3),
+            "planned in [s]": round(sum(f.planned_s for f in faults), 3),
+            "repeats": len(faults),
             "left out": ", ".join(dict.fromkeys(member for member, _ in verdicts)),
             "why": "; ".join(dict.fromkeys(reason for _, reason in verdicts)),
             "all back before it [s]": round(back_s, 3),
@@ -135,15 +136,15 @@ class _Rig:
         print(" ".join(f"{key}={value}" for key, value in row.items()), file=sys.stderr, flush=True)
         return row
 
-    def _whole(self) -> tuple[ClusterReply, float]:
+    def _whole(self) -> tuple[ClusterDetails, float]:
         """A run with every worker in it, and how long they took to be back; raises where they do not come."""
         start_s = time.monotonic()
         wanted = {"primary", *WORKERS}
         while True:
             self._await(len(WORKERS))
-            reply = self._cluster.run(self._bed.model, self._feeds[0])
-            if set(reply.partitions[-1].participants) == wanted:
-                return reply, time.monotonic() - start_s - reply.seconds
+            ran = self._session(self._feeds[0]).details
+            if set(ran.partitions[-1].participants) == wanted:
+                return ran, time.monotonic() - start_s - ran.run_s
             if time.monotonic() - start_s > PATIENCE_S:
                 states = [(m.name, m.reason) for m in self._cluster.status() if m.name in WORKERS]
                 raise SystemExit(f"not all are taken in again after {PATIENCE_S} s: {states}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pliant import __version__
-from pliant.api.open_cluster import open_encoder
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead import open_member as launch
 from pliant.cluster.net.comm import Tag

@@ -24,6 +24,7 @@ from typing import Any
 
 from hepti_beds import DeviceSpec, random_bert, rate
 from hepti_rig import PRIMARY, Rig, open_rig
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.lead.choose_partition import chooser
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.measure_links import links_of
@@ -33,7 +34,6 @@ from pliant.cluster.lead.survey import survey_links
 from pliant.cluster.watch.adapt import Picture, is_kept, reason_to_solve
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability
-from pliant.models.encoder.encoder_random import random_encoder
 from pliant.plan.split.stage_graphs import weight_bytes
 from report import Claim
 
@@ -90,7 +90,7 @@ def measure(quick: bool, part: int, count: int) -> list[dict[str, Any]]:
     with TemporaryDirectory() as name:
         folder = Path(name)
         model = random_bert(folder, LAYERS, HIDDEN, HEADS, 4 * HIDDEN, TOKENS)
-        source = random_encoder(Path(model.removeprefix("random:")))
+        source = open_encoder(model, folder)
         paces = folder / "paces"
         paces.mkdir()
         for worker in WORKERS:

@@ -18,6 +18,7 @@ import numpy as np
 
 from hepti_beds import Device, DeviceSpec, Network, inside, rate
 from pliant import __version__
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messages import Note
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.lead_run import Lead, Led
@@ -34,7 +35,6 @@ from pliant.cluster.watch.observed_picture import Unbelieved, saw
 from pliant.errors import PliantError
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Links
-from pliant.models.encoder.encoder_random import random_encoder
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.run.lanes import Lanes
@@ -250,7 +250,7 @@ def start_worker(
 def random_model(config: str, n_layers: int, folder: Path) -> tuple[str, Encoder]:
     """What a worker is told, and the encoder itself."""
     model = shortened(config, n_layers, folder)
-    return model, random_encoder(Path(model.removeprefix("random:")))
+    return model, open_encoder(model, folder)
 
 
 def spread(seconds: Sequence[float]) -> str:

@@ -18,7 +18,8 @@ import numpy as np
 from hepti_adapt import AMPLE, Change, World, describe, layer_seconds, opened_bed
 from hepti_beds import Network
 from hepti_rig import PRIMARY, SECONDARY
-from pliant.api.open_cluster import Cluster, ClusterReply
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_session import ClusterSession
 from report import ROOT
 
 TRACES = {"walking": ("5g/5g_trace_101_walking", 36), "driving": ("5g/5g_trace_77_driving", 0)}
@@ -40,8 +41,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
             mbits = read_trace(_FOLDER / path)[first : first + seconds]
             for system, options in _SYSTEMS.items():
                 world.become(Change("first second", f"{mbits[0]}Mbit", AMPLE))
-                with world.opened(**options) as cluster:
-                    found = _replayed(world, cluster, mbits, is_alone=system == "local")
+                with world.opened(**options) as session:
+                    found = _replayed(world, session, mbits, is_alone=system == "local")
                 rows.append({"trace": name, "system": system} | found)
     return rows
 
@@ -59,26 +60,28 @@ def read_trace(path: Path) -> list[float]:
     return [float(mbit) for _, mbit in lines]
 
 
-def _replayed(world: World, cluster: Cluster, mbits: Sequence[float], *, is_alone: bool) -> dict[str, Any]:
+def _replayed(
+    world: World, session: ClusterSession, mbits: Sequence[float], *, is_alone: bool
+) -> dict[str, Any]:
     """Run after run while the trace lasts."""
     for _ in range(2):
-        world.run(cluster, is_alone=is_alone)
-    replies: list[ClusterReply] = []
+        world.run(session, is_alone=is_alone)
+    runs: list[ClusterDetails] = []
     with _replaying(world.bed.network, mbits) as ended:
         while not ended.is_set():
-            replies.append(world.run(cluster, is_alone=is_alone))
-    layers = [1e3 * seconds for reply in replies for seconds in layer_seconds(reply)]
+            runs.append(world.run(session, is_alone=is_alone))
+    layers = [1e3 * seconds for run in runs for seconds in layer_seconds(run)]
     return {
         "Mbit/s, median (least to most)": f"{median(mbits):.0f} ({min(mbits):.0f} to {max(mbits):.0f})",
-        "runs": len(replies),
-        "run, median [s]": median(reply.seconds for reply in replies),
-        "run, worst [s]": max(reply.seconds for reply in replies),
+        "runs": len(runs),
+        "run, median [s]": median(run.run_s for run in runs),
+        "run, worst [s]": max(run.run_s for run in runs),
         "layer, median [ms]": median(layers),
         "layer, mean [ms]": float(np.mean(layers)),
         "layer, 95th percentile [ms]": float(np.quantile(layers, 0.95)),
-        "new plans in runs": sum(len(reply.switches) for reply in replies),
-        "faults": sum(len(reply.faults) for reply in replies),
-        "plans": "; ".join(dict.fromkeys(describe(p) for reply in replies for p in reply.partitions)),
+        "new plans in runs": sum(len(run.switches) for run in runs),
+        "faults": sum(len(run.faults) for run in runs),
+        "plans": "; ".join(dict.fromkeys(describe(p) for run in runs for p in run.partitions)),
     }
 
 

@@ -12,6 +12,7 @@ from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
+from pliant.cluster.session.cluster_session import ClusterSession
 from testbed.inside import inside
 from testbed.network import Device, Network
 from testbed.spec import DeviceSpec
@@ -34,6 +35,11 @@ class Bed:
     folder: Path
     words: Mapping[str, Sequence[str]] = field(default_factory=dict)
     silence_s: float = _SILENCE_S
+
+    @property
+    def session(self) -> ClusterSession:
+        """The model on the cluster."""
+        return self.cluster.open(self.model)
 
     @property
     def key(self) -> Path:

@@ -213,7 +213,7 @@ def test_all_kinds_of_sessions_share_their_kernels(
     def clustered() -> None:
         make_key(tmp_path / "key")
         with Cluster("127.0.0.1:0", key=tmp_path / "key", threads=1, shares="equal") as cluster:
-            cluster.run(str(directory), "a good film", is_alone=True)
+            cluster.open(directory).alone("a good film")
 
     def served() -> None:
         for source in (str(add), "imdb-lstm"):

@@ -4,13 +4,17 @@ import json
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from pliant.api.open_cluster import Cluster
+from pliant.cli.app import app
 from tests.cli.conftest import Cli
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, command, small_model, workers
@@ -43,7 +47,8 @@ def test_status_asks_the_primary_that_runs(cli: Cli, tmp_path: Path) -> None:
     cli("cluster", "key", str(key))
     with Cluster("127.0.0.1:0", key=key, threads=1, shares="equal") as cluster:
         model = small_model(tmp_path)
-        cluster.run(model, cluster.sample(model, 8))
+        session = cluster.open(model)
+        session(session.sample(8))
         asked = ("cluster", "status", "--primary", cluster.address.removeprefix("tcp://"), "--key", str(key))
         found = json.loads(cli(*asked, "--json").stdout)
         shown = cli(*asked).stdout
@@ -149,11 +154,12 @@ def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
 
 
 def test_a_plan_prints_as_a_page_here_and_in_python(cli: Cli, tmp_path: Path) -> None:
-    """`print(cluster.plan(...))` printed a dataclass with every span of the program."""
+    """`print(session.plan)` printed a dataclass with every span of the program."""
     key, model = tmp_path / "key", small_model(tmp_path)
     cli("cluster", "key", str(key))
     with Cluster("127.0.0.1:0", key=key, name="kitchen", threads=1, shares="equal") as cluster:
-        page = str(cluster.plan(model, 8, "1us", explain=True))
+        plan = cluster.open(model).explain(8, "1us")
+    page = str(plan)
     assert page.startswith("mode: ")
     assert "of 1 µs, which it MISSES" in page
     assert re.search(r"^  kitchen +\d+ +\d+ +\d+ +[\d.]+ [KM]?B$", page, re.MULTILINE)
@@ -163,3 +169,31 @@ def test_a_plan_prints_as_a_page_here_and_in_python(cli: Cli, tmp_path: Path) ->
     shown = cli("cluster", "plan", model, *alone, "--name", "kitchen", "--latency", "1us", "--threads", "1")
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.splitlines()[3:5] == page.splitlines()[3:5]
+
+
+def test_a_reply_prints_in_three_lines_for_each_text(
+    cli: Cli, cache: Path, tmp_path: Path, tiny_model: Callable[..., Path]
+) -> None:
+    """As `pliant run` prints its own: the answer, its time, what ran; the steps where they are asked for."""
+    key, lines, feeds = tmp_path / "key", tmp_path / "lines.txt", tmp_path / "feeds.npz"
+    cli("cluster", "key", str(key))
+    lines.write_text("a good film\nnot it\n")
+    np.savez(feeds, ids=np.array([[5, 6, 7]]))
+    asked = ("cluster", "run", tiny_model("bert"), "--listen", "127.0.0.1:0", "--key", key, "--wait", "0")
+    asked += ("--partition", "equal", "--threads", "1", "--name", "kitchen")
+    of_file = cli(*asked, "--input", lines)
+    assert of_file.exit_code == 0, of_file.output
+    shown = of_file.stdout.splitlines()
+    assert [line.rpartition("  <- ")[2] for line in shown[::3]] == ["a good film", "not it"]
+    for timed, ran in zip(shown[1::3], shown[2::3], strict=True):
+        assert re.fullmatch(r"  [\d.]+ .?s, [\d.]+ .?s of it the run, [\d.]+ .?s predicted; \d+ rows", timed)
+        assert ran == "  mode ws on kitchen; exchanged 0 B"
+    words = [str(word) for word in (*asked, "--input", "-", "--json")]
+    of_stdin = CliRunner().invoke(app, words, input=lines.read_bytes(), env={"PLIANT_CACHE": str(cache)})
+    assert [json.loads(line)["n_tokens"] for line in of_stdin.stdout.splitlines()] == [5, 4]
+    of_arrays = cli(*asked, "--input", feeds, "--timeline")
+    assert "; 3 rows\n" in of_arrays.stdout
+    assert "predicted timeline:\n" in of_arrays.stdout
+    assert "predicted beside measured" in of_arrays.stdout
+    empty = cli(*asked, "--text", " ")
+    assert (empty.exit_code, "give at least one word" in empty.output) == (1, True)

@@ -38,7 +38,7 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
     A plan that is solved or loaded beside a run is waited for at the next boundary: how many layers that
     takes is the machine's affair. Exchanges need the patience for it.
     """
-    steering, left = cluster._leader.steering, list(acts)
+    steering, left = cluster.leader.steering, list(acts)
     following = steering.following
 
     def unhurried(number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:

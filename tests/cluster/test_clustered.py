@@ -11,18 +11,16 @@ import numpy as np
 import psutil
 import pytest
 
-from pliant.api.open_cluster import (
-    Cluster,
-    ClusterReply,
-    data_ports,
-    memory_source,
-    open_encoder,
-    pace_source,
-)
+from pliant.api.member_options import data_ports, memory_source, pace_source
+from pliant.api.open_cluster import Cluster
+from pliant.api.open_encoder import open_encoder
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import Key, new_key
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.errors import ClusterError, InputError
 from pliant.ir.partition import Partition
+from pliant.ir.reply import Reply
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
@@ -61,6 +59,11 @@ def cluster(key: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
+def session(cluster: Cluster, model: str) -> ClusterSession:
+    return cluster.open(model)
+
+
+@pytest.fixture(scope="module")
 def pair(cluster: Cluster, key: Path, model: str, folder: Path) -> Iterator[dict[str, WorkerProcess]]:
     with workers(cluster.address, key, model, folder) as found:
         cluster.wait(2, WAIT_S)
@@ -68,32 +71,35 @@ def pair(cluster: Cluster, key: Path, model: str, folder: Path) -> Iterator[dict
 
 
 def test_two_workers_give_the_answer_of_one_device(
-    cluster: Cluster, pair: dict[str, WorkerProcess], model: str
+    cluster: Cluster, pair: dict[str, WorkerProcess], session: ClusterSession
 ) -> None:
     """The whole way: processes, keys, sockets, shards, kernels."""
-    feeds = cluster.sample(model, TOKENS)
-    alone = cluster.run(model, feeds, is_alone=True)
-    assert alone.partitions[0].participants == (cluster.name,)
+    feeds = session.sample(TOKENS)
+    alone = session.alone(feeds)
+    assert alone.details.partitions[0].participants == (cluster.name,)
     for _ in range(3):
-        reply = cluster.run(model, feeds)
-        assert set(reply.partitions[0].participants) == {cluster.name, "a", "b"}
-        np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
-        assert not reply.faults
-    assert len(reply.spans) == len(reply.program.steps) == len(reply.predicted_spans)
-    assert reply.sent_bytes > 0
+        reply = session(feeds)
+        details = reply.details
+        assert set(details.partitions[0].participants) == {cluster.name, "a", "b"}
+        np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
+        assert not details.faults
+    assert len(details.spans) == len(details.program.steps) == len(details.predicted_spans)
+    assert details.sent_bytes > 0
+    assert (reply.endpoint, reply.length) == (session.name, TOKENS)
+    assert 0 < details.run_s <= reply.seconds
 
 
 def test_every_run_by_one_plan_is_held_against_its_prediction(
-    cluster: Cluster, pair: dict[str, WorkerProcess], model: str, monkeypatch: pytest.MonkeyPatch
+    pair: dict[str, WorkerProcess], session: ClusterSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a split has to save follows what splits took: unobserved, it would stay at its prior for ever."""
     seen: list[tuple[Partition, float, float]] = []
-    monkeypatch.setattr("pliant.api.open_cluster.Margins.observe", lambda _, *one: seen.append(one))
-    reply = cluster.run(model, cluster.sample(model, TOKENS))
+    monkeypatch.setattr("pliant.cluster.lead.margin.Margins.observe", lambda _, *one: seen.append(one))
+    details = session(session.sample(TOKENS)).details
     ((partition, predicted_s, seconds),) = seen
-    assert partition == reply.partitions[0]
-    assert 0 < predicted_s <= reply.predicted_s
-    assert 0 < seconds <= reply.seconds
+    assert partition == details.partitions[0]
+    assert 0 < predicted_s <= details.predicted_s
+    assert 0 < seconds <= details.run_s
 
 
 def test_status_names_who_is_there_and_what_they_hold(
@@ -106,13 +112,16 @@ def test_status_names_who_is_there_and_what_they_hold(
 
 
 def test_a_plan_is_made_without_loading_anything(
-    cluster: Cluster, pair: dict[str, WorkerProcess], model: str
+    pair: dict[str, WorkerProcess], session: ClusterSession
 ) -> None:
     """Shares add up, and a deadline is judged."""
-    plan = cluster.plan(model, TOKENS, latency="60s")
+    plan = session.plan_at(TOKENS, latency="60s")
     assert sum(share.rows for share in plan.partition.shares) == TOKENS
     assert plan.met is True
-    assert cluster.plan(model, TOKENS, latency=1e-9).met is False
+    assert session.plan_at(TOKENS, latency=1e-9).met is False
+    assert session.plan_at(TOKENS).met is None
+    assert not plan.reasons
+    assert session.explain(TOKENS).reasons
 
 
 def test_without_workers_the_wait_says_how_to_start_them(key: Path) -> None:
@@ -135,10 +144,10 @@ def test_a_worker_with_another_key_never_joins(model: str, key: Path, folder: Pa
         cluster.wait(1, 4.0)
 
 
-def test_feeds_that_do_not_fit_are_the_callers_error(cluster: Cluster, model: str) -> None:
+def test_feeds_that_do_not_fit_are_the_callers_error(session: ClusterSession) -> None:
     """They must not count as anybody's fault."""
     with pytest.raises(InputError, match="ids"):
-        cluster.run(model, {"pixels": np.zeros(3, np.float32)})
+        session.run({"pixels": np.zeros(3, np.float32)})
 
 
 def test_ctrl_c_ends_a_worker_cleanly(key: Path, model: str, folder: Path) -> None:
@@ -159,7 +168,7 @@ def test_compact_exchanges_move_fewer_bytes_at_a_bounded_cost(
     exchange: Coding, bound: float, key: Path, model: str, folder: Path
 ) -> None:
     """Half, and about a quarter of the bytes; activations of order 1 lose 2^-11, or 1/254 of a row."""
-    plain: dict[Coding, ClusterReply] = {}
+    plain: dict[Coding, Reply[ClusterDetails]] = {}
     for coding in ("fp32", exchange):
         with (
             Cluster(
@@ -168,10 +177,11 @@ def test_compact_exchanges_move_fewer_bytes_at_a_bounded_cost(
             workers(cluster.address, key, model, folder, "c"),
         ):
             cluster.wait(1, WAIT_S)
-            plain[coding] = cluster.run(model, cluster.sample(model, TOKENS))
+            session = cluster.open(model)
+            plain[coding] = session(session.sample(TOKENS))
     before, after = plain["fp32"], plain[exchange]
-    assert after.sent_bytes < before.sent_bytes * (0.51 if exchange == "fp16" else 0.35)
-    apart = np.abs(after.answer - before.answer).max()
+    assert after.details.sent_bytes < before.details.sent_bytes * (0.51 if exchange == "fp16" else 0.35)
+    apart = np.abs(after.outputs["vector"] - before.outputs["vector"]).max()
     assert 0 < apart < bound
 
 
@@ -194,20 +204,21 @@ def test_a_layer_is_split_otherwise_when_memory_falls_and_again_when_it_is_back(
     for _ in range(5):
         first, tight, again = _runs_as_memory_falls_and_is_back(key, model, folder)
         for reply in (tight, again):
-            np.testing.assert_allclose(reply.answer, first.answer, atol=TOLERANCE)
-        is_split = all("m" in reply.partitions[0].participants for reply in (first, tight))
-        if is_split and first.mode == again.mode == "ws":
+            np.testing.assert_allclose(reply.outputs["vector"], first.outputs["vector"], atol=TOLERANCE)
+        before, less, after = (reply.details for reply in (first, tight, again))
+        is_split = all("m" in details.partitions[0].participants for details in (before, less))
+        if is_split and before.mode == after.mode == "ws":
             break
     else:
-        pytest.fail(f"of five, none was split: {first.partitions[0]}, {tight.partitions[0]}, {again.mode}")
+        pytest.fail(f"of five, none was split: {before.partitions[0]}, {less.partitions[0]}, {after.mode}")
     spec = open_encoder(model, folder).spec
-    need = weight_bytes(spec, *tight.partitions)
-    assert need["m"] <= 300_000 < weight_bytes(spec, first.partitions[-1])["m"]
+    need = weight_bytes(spec, *less.partitions)
+    assert need["m"] <= 300_000 < weight_bytes(spec, before.partitions[-1])["m"]
 
 
 def _runs_as_memory_falls_and_is_back(
     key: Path, model: str, folder: Path
-) -> tuple[ClusterReply, ClusterReply, ClusterReply]:
+) -> tuple[Reply[ClusterDetails], Reply[ClusterDetails], Reply[ClusterDetails]]:
     """With much, little and again much on `m`, which is far quicker than its primary."""
     memory = folder / "memory"
     memory.write_text("1GB")
@@ -216,14 +227,15 @@ def _runs_as_memory_falls_and_is_back(
         workers(cluster.address, key, model, folder, "m", "--memory", f"@{memory}") as _,
     ):
         cluster.wait(1, WAIT_S)
-        feeds = cluster.sample(model, 64)
-        first = cluster.run(model, feeds)
+        session = cluster.open(model)
+        feeds = session.sample(64)
+        first = session(feeds)
         memory.write_text("300KB")
         until_known(cluster, 300_000)
-        tight = cluster.run(model, feeds)
+        tight = session(feeds)
         memory.write_text("1GB")
         until_known(cluster, 1_000_000_000)
-        return first, tight, cluster.run(model, feeds)
+        return first, tight, session(feeds)
 
 
 def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model: str, folder: Path) -> None:
@@ -234,14 +246,15 @@ def test_a_second_primary_finds_a_worker_that_served_the_first(key: Path, model:
         workers(address, key, model, folder, "d"),
     ):
         first.wait(1, WAIT_S)
+        session = first.open(model)
         for _ in range(3):
-            assert not first.run(model, first.sample(model, TOKENS)).faults
+            assert not session(session.sample(TOKENS)).details.faults
         first.close()
         with Cluster(address, key=key, threads=1, shares="equal", patience=PATIENT) as second:
             second.wait(1, WAIT_S)
-            reply = second.run(model, second.sample(model, TOKENS))
-    assert not reply.faults
-    assert set(reply.partitions[0].participants) == {second.name, "d"}
+            details = second.open(model)(session.sample(TOKENS)).details
+    assert not details.faults
+    assert set(details.partitions[0].participants) == {second.name, "d"}
 
 
 def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
@@ -256,12 +269,13 @@ def test_a_worker_without_the_model_is_told_so_once_and_not_blamed(
         workers(cluster.address, key, f"{model}:7", folder, "e"),
     ):
         cluster.wait(1, WAIT_S)
+        session = cluster.open(model)
         for _ in range(2):
-            reply = cluster.run(model, cluster.sample(model, TOKENS))
-            assert reply.partitions[0].participants == (cluster.name,)
+            reply = session(session.sample(TOKENS))
+            assert reply.details.partitions[0].participants == (cluster.name,)
         assert [m.n_faults for m in cluster.status()] == [0]
-        other = cluster.run(f"{model}:7", cluster.sample(model, TOKENS))
-        assert "e" in other.partitions[0].participants
+        other = cluster.open(f"{model}:7")(session.sample(TOKENS))
+        assert "e" in other.details.partitions[0].participants
     assert sum("does not hold" in text for text in said) == 1
 
 
@@ -313,10 +327,9 @@ def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, f
         }
         assert listening.get(mine) == os.getpid()
         assert listening.get(theirs) == found["p"].process.pid
-        assert set(cluster.run(model, cluster.sample(model, TOKENS)).partitions[0].participants) == {
-            cluster.name,
-            "p",
-        }
+        session = cluster.open(model)
+        details = session(session.sample(TOKENS)).details
+        assert set(details.partitions[0].participants) == {cluster.name, "p"}
 
 
 def test_a_range_of_ports_is_tried_from_its_start(key: Path) -> None:

@@ -40,23 +40,24 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
         workers(cluster.address, key, model, tmp_path, "ab", "--engine", "gloo", *slower) as found,
     ):
         cluster.wait(2, WAIT_S)
-        feeds = cluster.sample(model, TOKENS)
-        alone = cluster.run(model, feeds, is_alone=True)
+        session = cluster.open(model)
+        feeds = session.sample(TOKENS)
+        alone = session.alone(feeds)
         for _ in range(2):
-            reply = cluster.run(model, feeds)
-            assert set(reply.partitions[-1].participants) == {cluster.name, "a", "b"}
-            assert not reply.faults
-            np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
+            reply = session(feeds)
+            assert set(reply.details.partitions[-1].participants) == {cluster.name, "a", "b"}
+            assert not reply.details.faults
+            np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
         with at_boundaries(cluster, Act(3, "ws", found["b"].kill)):
-            struck = cluster.run(model, feeds)
-        assert struck.faults
-        np.testing.assert_allclose(struck.answer, alone.answer, atol=TOLERANCE)
+            struck = session(feeds)
+        assert struck.details.faults
+        np.testing.assert_allclose(struck.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
         until_s = time.monotonic() + WAIT_S
         while not {m.name: m for m in cluster.status()}["a"].is_usable and time.monotonic() < until_s:
             time.sleep(0.05)
-        after = cluster.run(model, feeds)
-        assert set(after.partitions[-1].participants) == {cluster.name, "a"}
-        np.testing.assert_allclose(after.answer, alone.answer, atol=TOLERANCE)
+        after = session(feeds)
+        assert set(after.details.partitions[-1].participants) == {cluster.name, "a"}
+        np.testing.assert_allclose(after.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
 def test_members_of_different_engines_are_told_so(tmp_path: Path) -> None:

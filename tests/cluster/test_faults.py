@@ -69,18 +69,19 @@ def inflict(kind: str, worker: WorkerProcess, key: Key, cluster: Cluster, number
 def test_twenty_faults_and_twenty_right_answers(cluster: Cluster, key: Key, tmp_path: Path) -> None:
     """Killed, frozen or lying members cost time, never the answer; whoever returns is taken in again."""
     model = small_model(tmp_path)
-    feeds = cluster.sample(model, TOKENS)
+    session = cluster.open(model)
+    feeds = session.sample(TOKENS)
     rng = random.Random(0)
     n_noticed = n_returned = 0
     slow = ("--dilate-compute", str(SLOWER))
     with workers(cluster.address, tmp_path / "key", model, tmp_path, "abc", *slow) as found:
         cluster.wait(3, WAIT_S)
-        alone = cluster.run(model, feeds, is_alone=True).answer
+        alone = session.alone(feeds).outputs["vector"]
         for number in range(N_FAULTS):
             cluster.wait(2 if number % 5 else 3, WAIT_S)
-            before = cluster.run(model, feeds)
-            n_returned += len(before.partitions[-1].participants) == 4
-            np.testing.assert_allclose(before.answer, alone, atol=TOLERANCE)
+            before = session(feeds)
+            n_returned += len(before.details.partitions[-1].participants) == 4
+            np.testing.assert_allclose(before.outputs["vector"], alone, atol=TOLERANCE)
             worker, kind = found[rng.choice("abc")], rng.choice(KINDS)
             # Every other one strikes at a boundary, with layers to go; the others at any moment after one.
             after_s = rng.choice((0.0, rng.uniform(0.0, 0.03)))
@@ -92,10 +93,12 @@ def test_twenty_faults_and_twenty_right_answers(cluster: Cluster, key: Key, tmp_
                     timer.join()
 
             with at_boundaries(cluster, Act(rng.randrange(1, 6), "ws", strike)):
-                reply = cluster.run(model, feeds)
+                reply = session(feeds)
             timer.join()
-            np.testing.assert_allclose(reply.answer, alone, atol=TOLERANCE, err_msg=f"{number}: {kind}")
-            n_noticed += bool(reply.faults)
+            np.testing.assert_allclose(
+                reply.outputs["vector"], alone, atol=TOLERANCE, err_msg=f"{number}: {kind}"
+            )
+            n_noticed += bool(reply.details.faults)
             worker.thaw()
             if worker.process.poll() is not None:
                 again = (cluster.address, tmp_path / "key", model, tmp_path, "--threads", "1", *slow)

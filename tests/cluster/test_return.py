@@ -21,17 +21,18 @@ def test_a_worker_started_anew_is_in_the_next_run_without_a_fault(tmp_path: Path
         workers(cluster.address, key, model, tmp_path) as found,
     ):
         cluster.wait(2, WAIT_S)
-        feeds = cluster.sample(model, 20)
-        before = cluster.run(model, feeds)
-        assert not before.faults
+        session = cluster.open(model)
+        feeds = session.sample(20)
+        before = session(feeds)
+        assert not before.details.faults
         found["b"].kill()
         found["b"] = WorkerProcess("b", cluster.address, key, model, tmp_path, "--threads", "1")
-        cluster.run(model, feeds)  # misses the old process, or has missed it
+        session(feeds)  # misses the old process, or has missed it
         cluster.wait(2, WAIT_S)
-        after = cluster.run(model, feeds)
-        assert set(after.partitions[-1].participants) == {cluster.name, "a", "b"}
-        assert not after.faults
-        np.testing.assert_allclose(after.answer, before.answer, atol=1e-4)
+        after = session(feeds)
+        assert set(after.details.partitions[-1].participants) == {cluster.name, "a", "b"}
+        assert not after.details.faults
+        np.testing.assert_allclose(after.outputs["vector"], before.outputs["vector"], atol=1e-4)
 
 
 def test_a_worker_serves_one_primary_after_another(tmp_path: Path) -> None:
@@ -44,13 +45,14 @@ def test_a_worker_serves_one_primary_after_another(tmp_path: Path) -> None:
     address = f"127.0.0.1:{unused_ports(1)[0]}"
     with primary(address) as first, workers(address, key, model, tmp_path, "a"):
         first.wait(1, WAIT_S)
-        feeds = first.sample(model, 20)
-        answers = [first.run(model, feeds).answer for _ in range(3)]
+        session = first.open(model)
+        feeds = session.sample(20)
+        answers = [session(feeds).outputs["vector"] for _ in range(3)]
         first.close()
         for _ in range(2):
             with primary(address) as again:
                 again.wait(1, WAIT_S)
-                reply = again.run(model, feeds)
-                assert set(reply.partitions[-1].participants) == {again.name, "a"}
-                assert not reply.faults
-                np.testing.assert_allclose(reply.answer, answers[0], atol=1e-4)
+                reply = again.open(model)(feeds)
+                assert set(reply.details.partitions[-1].participants) == {again.name, "a"}
+                assert not reply.details.faults
+                np.testing.assert_allclose(reply.outputs["vector"], answers[0], atol=1e-4)

@@ -79,7 +79,8 @@ def in_threads(works: list[Callable[[], None]]) -> None:
 
 def _cluster(model: Path, profile: DeviceProfile, folder: Path) -> Shared:
     cluster = Cluster("127.0.0.1:0", key=new_key(), threads=1, shares="equal", cache=folder)
-    return Shared(lambda i: cluster.run(str(model), TEXTS[i]).answer.tobytes(), cluster.close)
+    session = cluster.open(model)
+    return Shared(lambda i: session(TEXTS[i]).outputs["logits"].tobytes(), cluster.close)
 
 
 KINDS: dict[str, Callable[[Path, DeviceProfile, Path], Shared]] = {

@@ -177,7 +177,8 @@ def test_a_worker_and_its_primary(lines: Say, keys: Say, folder: Path) -> None:
         workers(cluster.address, key, model, folder, "w", "--json") as joined,
     ):
         cluster.wait(1, PATIENCE_S)
-        cluster.run(model, cluster.sample(model, 8))
+        session = cluster.open(model)
+        session(session.sample(8))
         asked = ("--primary", cluster.address.removeprefix("tcp://"), "--key", key)
         (status,) = lines("cluster", "status", *asked)
         said = [json.loads(line) for line in joined["w"].text().splitlines() if line.startswith("{")]

@@ -13,9 +13,12 @@ from inspect import getsource
 from typing import Any
 
 import pliant
-from pliant.api.open_cluster import ClusterPlan, ClusterReply, MemberStatus
+from pliant.api.open_cluster import MemberStatus
 from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.lead.steer import Switch
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_plan import ClusterPlan
+from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.watch.blame import Verdict
 from pliant.errors import PliantError
 from pliant.ir.cost import Span
@@ -43,9 +46,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "open": pliant.open,
 }
 CLASSES = (
-    pliant.Cluster, ClusterPlan, ClusterReply, DeviceProfile, Dilation, ElasticDetails, ElasticSession, Fault,
-    GraphSession, MemberStatus, MemoryBudget, OnnxSession, Partition, Plan, PlanOptions, Profile,
-    RecurrentSession, Reply, SessionOptions, Share, Span, Switch, Verdict,
+    pliant.Cluster, ClusterDetails, ClusterPlan, ClusterSession, DeviceProfile, Dilation, ElasticDetails,
+    ElasticSession, Fault, GraphSession, MemberStatus, MemoryBudget, OnnxSession, Partition, Plan,
+    PlanOptions, Profile, RecurrentSession, Reply, SessionOptions, Share, Span, Switch, Verdict,
 )  # fmt: skip
 """What these functions take and return."""
 BUILT = (pliant.Cluster, MemoryBudget)

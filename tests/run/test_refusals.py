@@ -45,18 +45,19 @@ opened = dict(
     graph=pliant.compile(product, threads=1, cache=cache),
 )
 elastic, recurrent, cluster, graph = opened.values()
+split = cluster.open(model)
 table = np.zeros((5, 2), np.float32)
 ids = {
     "elastic": lambda i: elastic.run({"ids": [[1, i]]}),
     "recurrent": lambda i: recurrent.run({"ids": np.int32([[1, i]])}),
-    "cluster": lambda i: cluster.run(str(model), {"ids": np.int32([1, i])}, is_alone=True),
+    "cluster": lambda i: split.alone({"ids": np.int32([[1, i]])}),
     "graph": lambda i: graph.run({"table": table, "ids": np.array([1, i])}),
 }
 for kind, feed in ids.items():
     refused(f"{kind}, ids too large", lambda: feed(30000))
     refused(f"{kind}, ids too small", lambda: feed(-7))
 texts = ["a good film", "a bad film"]
-refused("cluster, texts", lambda: cluster.run(str(model), texts))
+refused("cluster, texts", lambda: split(["a good film", 7]))
 refused("elastic, text of no kind", lambda: elastic(7))
 refused("retarget", lambda: elastic.retarget())
 refused("retarget to None", lambda: elastic.retarget(None))
@@ -79,8 +80,8 @@ calls = {
         lambda: recurrent.explain(9),
     ),
     "cluster": (
-        lambda: cluster.run(str(model), "a film"), lambda: cluster.plan(str(model), 8), cluster.status,
-        lambda: cluster.wait(1), lambda: cluster.sample(str(model), 8), lambda: cluster.open(str(model)),
+        lambda: split("a film"), lambda: split.plan_at(8), cluster.status, lambda: cluster.wait(1),
+        lambda: split.alone({"ids": [[1]]}), lambda: cluster.open(model),
     ),
     "graph": (lambda: graph.run(feeds), lambda: graph.profile(feeds)),
 }
@@ -124,11 +125,9 @@ def test_an_id_that_the_model_has_not_is_named_with_its_limit(said: dict[str, st
             assert limit in message
 
 
-def test_several_texts_at_once_are_refused_with_the_next_move(said: dict[str, str]) -> None:
-    """A list was an AttributeError from inside the tokenizer."""
-    refused = said["cluster, texts"]
-    assert refused.startswith("InputError: the text is a list of 2, but a call answers one")
-    assert "for text in texts" in refused
+def test_what_is_no_text_is_refused_and_named(said: dict[str, str]) -> None:
+    """It was an AttributeError from inside the tokenizer; of several texts, the message says which one."""
+    assert said["cluster, texts"] == "InputError: text 1 of the list: the text is of type int; give a str."
     assert said["elastic, text of no kind"] == "InputError: the text is of type int; give a str."
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.api.open_cluster import ClusterReply
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.choose_partition import chooser
 from pliant.cluster.member.member_models import SPARE_BYTES
+from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Exchange, value
+from pliant.ir.reply import Reply
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import layer_segment
@@ -97,9 +98,9 @@ def _free(bed: Bed) -> int:
     return wall.free_bytes
 
 
-def _modes(reply: ClusterReply) -> list[str]:
+def _modes(reply: Reply[ClusterDetails]) -> list[str]:
     """Of the layers, each different from the one before."""
-    modes = [partition.mode for partition in reply.partitions[1:-1]]
+    modes = [partition.mode for partition in reply.details.partitions[1:-1]]
     return [mode for mode, before in zip(modes, ["", *modes], strict=False) if mode != before]
 
 
@@ -110,29 +111,30 @@ def test_a_run_goes_from_whole_weights_to_tiles_in_place_and_back(again: float, 
     memory = tmp_path / "memory"
     _say(memory, 1 << 30)
     with _bed(tmp_path, "2Mbit", "--memory", f"@{memory}") as bed:
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
-        before = bed.cluster.run(bed.model, feeds)
-        spec = bed.cluster.open(bed.model).spec
-        whole = max(weight_bytes(spec, alone.partitions[-1]).values())
-        need = weight_bytes(spec, before.partitions[-1])["wall"]
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
+        before = bed.session(feeds)
+        spec = bed.session.encoder.spec
+        whole = max(weight_bytes(spec, alone.details.partitions[-1]).values())
+        need = weight_bytes(spec, before.details.partitions[-1])["wall"]
         short, ample = int(0.9 * need), int(again * whole)
         falls = Act(3, "ws", lambda: _say(memory, short), lambda: _free(bed) == short)
         returns = Act(3, "1d", lambda: _say(memory, ample), lambda: _free(bed) == ample)
         with at_boundaries(bed.cluster, falls, returns):
-            reply = bed.cluster.run(bed.model, feeds)
-    assert not reply.faults
+            reply = bed.session(feeds)
+    assert not reply.details.faults
     assert _modes(before) == ["ws"]
     assert _modes(reply) == ["ws", "1d", "ws"]
-    assert [s.reason for s in reply.switches] == ["memory of wall is short", "memory of wall is back"]
-    assert reply.switches[0].segment == 3, "it stopped as soon as it was told"
-    tiled = next(partition for partition in reply.partitions if partition.mode == "1d")
+    switches = reply.details.switches
+    assert [s.reason for s in switches] == ["memory of wall is short", "memory of wall is back"]
+    assert switches[0].segment == 3, "it stopped as soon as it was told"
+    tiled = next(partition for partition in reply.details.partitions if partition.mode == "1d")
     assert weight_bytes(spec, tiled)["wall"] <= short
-    both = weight_bytes(spec, before.partitions[-1], tiled)["wall"]
+    both = weight_bytes(spec, before.details.partitions[-1], tiled)["wall"]
     assert short < both, "there was room for both: it need not have been in place"
     assert (both <= ample) == (again > 2)
     for one in (before, reply):
-        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+        np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
 @pytest.mark.usefixtures("by_memory")
@@ -141,15 +143,15 @@ def test_a_run_goes_on_where_no_plan_needs_less(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
     _say(memory, 1 << 30)
     with _bed(tmp_path, "2Mbit", "--memory", f"@{memory}") as bed:
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
         falls = Act(3, "ws", lambda: _say(memory, 1000), lambda: _free(bed) == 1000)
         with at_boundaries(bed.cluster, falls):
-            reply = bed.cluster.run(bed.model, feeds)
-    assert not reply.faults
+            reply = bed.session(feeds)
+    assert not reply.details.faults
     assert _modes(reply) == ["ws", "1d"]
-    assert [s.segment for s in reply.switches] == [3]
-    np.testing.assert_allclose(reply.answer, alone.answer, atol=TOLERANCE)
+    assert [s.segment for s in reply.details.switches] == [3]
+    np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
 @pytest.mark.usefixtures("by_memory")
@@ -157,55 +159,55 @@ def test_a_worker_whose_group_is_narrowed_gives_up_memory_and_lives(tmp_path: Pa
     """The kernel ends whoever holds old and new weights together; s is what the group leaves free."""
     with _bed(tmp_path, "8Mbit", hidden=384) as bed:
         wall = bed.network["wall"]
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
-        before = bed.cluster.run(bed.model, feeds)
-        spec = bed.cluster.open(bed.model).spec
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
+        before = bed.session(feeds)
+        spec = bed.session.encoder.spec
         running = wall.processes
-        whole = max(weight_bytes(spec, alone.partitions[-1]).values())
-        need = weight_bytes(spec, before.partitions[-1])["wall"]
+        whole = max(weight_bytes(spec, alone.details.partitions[-1]).values())
+        need = weight_bytes(spec, before.details.partitions[-1])["wall"]
         room = SPARE_BYTES // 4
         narrows = Act(
             3, "ws", lambda: wall.set_memory(used_bytes(wall.group) + room), lambda: _free(bed) < need
         )
         widens = Act(3, "1d", lambda: wall.set_memory(None), lambda: _free(bed) > 2 * whole)
         with at_boundaries(bed.cluster, narrows, widens):
-            reply = bed.cluster.run(bed.model, feeds)
+            reply = bed.session(feeds)
         assert wall.processes == running
-    assert not reply.faults
+    assert not reply.details.faults
     assert _modes(before) == ["ws"]
     assert _modes(reply) == ["ws", "1d", "ws"]
-    tiled = next(partition for partition in reply.partitions if partition.mode == "1d")
+    tiled = next(partition for partition in reply.details.partitions if partition.mode == "1d")
     assert weight_bytes(spec, tiled)["wall"] > 2 * room, "the new weights would have fit beside the old"
     for one in (before, reply):
-        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+        np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
-def _shared(bed: Bed, feeds: Mapping[str, np.ndarray]) -> ClusterReply:
+def _shared(bed: Bed, feeds: Mapping[str, np.ndarray]) -> Reply[ClusterDetails]:
     """A run that both devices are in to its end."""
     for _ in range(10):
-        reply = bed.cluster.run(bed.model, feeds)
-        if all(len(partition.participants) == 2 for partition in reply.partitions):
+        reply = bed.session(feeds)
+        if all(len(partition.participants) == 2 for partition in reply.details.partitions):
             return reply
-    raise AssertionError(f"one device works alone: {bed.cluster.plan(bed.model, TOKENS, explain=True)}")
+    raise AssertionError(f"one device works alone: {bed.session.explain(TOKENS)}")
 
 
 def _exchanged_bytes(bed: Bed, partition: Partition) -> int:
     """What all devices send one another in a layer."""
-    steps = layer_segment(bed.cluster.open(bed.model).spec, partition, 0).steps
+    steps = layer_segment(bed.session.encoder.spec, partition, 0).steps
     return sum(value(step.work.n_bytes, {}) for step in steps if isinstance(step.work, Exchange))
 
 
-def _rows(reply: ClusterReply) -> list[int]:
+def _rows(reply: Reply[ClusterDetails]) -> list[int]:
     """Of `wall`, layer by layer."""
-    return [partition.share("wall").rows for partition in reply.partitions[1:-1]]
+    return [partition.share("wall").rows for partition in reply.details.partitions[1:-1]]
 
 
 def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
     """Figure 7's second segment: what travels is seen to be late, and the plan sends less."""
     with _bed(tmp_path, "400Mbit", hidden=192, n_layers=MANY_LAYERS, slower=SLOWER, mode="ws") as bed:
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
         before = _shared(bed, feeds)
 
         def narrow() -> None:
@@ -213,15 +215,14 @@ def test_a_plan_moves_when_bandwidth_falls_within_a_run(tmp_path: Path) -> None:
                 bed.network.set_bandwidth(device.name, rate("1Mbit"))
 
         with at_boundaries(bed.cluster, Act(4, "ws", narrow)):
-            reply = bed.cluster.run(bed.model, feeds)
-        sent, sent_at_last = (
-            _exchanged_bytes(bed, partition) for partition in (reply.partitions[4], reply.partitions[-2])
-        )
-    assert not reply.faults
-    assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
+            reply = bed.session(feeds)
+        partitions = reply.details.partitions
+        sent, sent_at_last = (_exchanged_bytes(bed, one) for one in (partitions[4], partitions[-2]))
+    assert not reply.details.faults
+    assert any("drifted" in switch.reason for switch in reply.details.switches if switch.segment > 4)
     assert sent_at_last < sent / 2, "a link of 1 Mbit/s carries no layer in the time that one device takes"
     for one in (before, reply):
-        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+        np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
 def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> None:
@@ -230,17 +231,17 @@ def test_a_plan_moves_when_a_device_slows_down_within_a_run(tmp_path: Path) -> N
     _say(pace, SLOWER)
     words = ("--dilate-compute", f"@{pace}")
     with _bed(tmp_path, "400Mbit", *words, hidden=192, n_layers=MANY_LAYERS, slower=SLOWER, mode="ws") as bed:
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
         before = _shared(bed, feeds)
         with at_boundaries(bed.cluster, Act(4, "ws", lambda: _say(pace, 6 * SLOWER))):
-            reply = bed.cluster.run(bed.model, feeds)
-    assert not reply.faults
-    assert any("drifted" in switch.reason for switch in reply.switches if switch.segment > 4)
+            reply = bed.session(feeds)
+    assert not reply.details.faults
+    assert any("drifted" in switch.reason for switch in reply.details.switches if switch.segment > 4)
     rows = _rows(reply)
     assert min(rows[5:]) < rows[3] / 2
     for one in (before, reply):
-        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+        np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
 
 
 def test_a_device_that_was_slow_and_left_out_is_tried_again(
@@ -252,18 +253,18 @@ def test_a_device_that_was_slow_and_left_out_is_tried_again(
     _say(pace, SLOWER)
     words = ("--dilate-compute", f"@{pace}")
     with _bed(tmp_path, "400Mbit", *words, hidden=192, n_layers=8, slower=SLOWER, mode="ws") as bed:
-        feeds = bed.cluster.sample(bed.model, TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
+        feeds = bed.session.sample(TOKENS)
+        alone = bed.session.alone(feeds)
         _shared(bed, feeds)
         _say(pace, 20 * SLOWER)
         for _ in range(10):
-            left_out = bed.cluster.run(bed.model, feeds)
-            if "wall" not in left_out.partitions[-2].participants:
+            left_out = bed.session(feeds)
+            if "wall" not in left_out.details.partitions[-2].participants:
                 break
         else:
             raise AssertionError("a device twenty times slower was never left out")
         _say(pace, SLOWER)
         again = _shared(bed, feeds)
-    assert not again.faults
+    assert not again.details.faults
     for one in (left_out, again):
-        np.testing.assert_allclose(one.answer, alone.answer, atol=TOLERANCE)
+        np.testing.assert_allclose(one.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)

@@ -23,17 +23,17 @@ def test_devices_answer_as_one_does_and_send_what_was_planned(n_devices: int, tm
         pytest.skip(f"no testbed: {reason}")
     specs = [DeviceSpec(f"d{i}", slower=1.0 + i, bandwidth_Bps=rate("400Mbit")) for i in range(n_devices)]
     with open_bed(specs, small_model(tmp_path), tmp_path, mode="ws", shares="equal", adapt=False) as bed:
-        feeds = bed.cluster.sample(bed.model, _TOKENS)
-        alone = bed.cluster.run(bed.model, feeds, is_alone=True)
-        bed.cluster.run(bed.model, feeds)
+        feeds = bed.session.sample(_TOKENS)
+        alone = bed.session.alone(feeds)
+        bed.session(feeds)
         before = {device.name: device.counters for device in bed.network}
-        replies = [bed.cluster.run(bed.model, feeds) for _ in range(5)]
+        replies = [bed.session(feeds) for _ in range(5)]
         seen = {device.name: device.counters.since(before[device.name]) for device in bed.network}
     for reply in replies:
-        assert reply.mode == "ws"
-        assert len(reply.partitions[-1].participants) == n_devices
-        np.testing.assert_allclose(reply.answer, alone.answer, atol=1e-4)
-    payload = sum(reply.sent_bytes for reply in replies)
+        assert reply.details.mode == "ws"
+        assert len(reply.details.partitions[-1].participants) == n_devices
+        np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=1e-4)
+    payload = sum(reply.details.sent_bytes for reply in replies)
     sent = sum(counters.sent_bytes for counters in seen.values())
     received = sum(counters.received_bytes for counters in seen.values())
     assert payload < sent < 1.5 * payload

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.api.open_cluster import ClusterReply
 from pliant.cluster.control.patience import Patience
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.ir.reply import Reply
 from testbed import DeviceSpec, why_not
 from testbed.hepti import Bed, open_bed
 from tests.cluster.boundaries import Act, at_boundaries
@@ -23,13 +24,13 @@ _PATIENCE = Patience(silence_s=30.0, least_s=3.0)  # a busy machine keeps a proc
 _EVERYBODY = {"alpha", "b", "c"}
 
 
-def _whole(bed: Bed, feeds: dict[str, np.ndarray]) -> ClusterReply:
+def _whole(bed: Bed, feeds: dict[str, np.ndarray]) -> Reply[ClusterDetails]:
     """A run with everybody in it; penalties of earlier faults may have to pass first."""
     until_s = time.monotonic() + 240.0
     while time.monotonic() < until_s:
         bed.cluster.wait(2, 120.0)
-        reply = bed.cluster.run(bed.model, feeds)
-        if set(reply.partitions[-1].participants) == _EVERYBODY and not reply.faults:
+        reply = bed.session(feeds)
+        if set(reply.details.partitions[-1].participants) == _EVERYBODY and not reply.details.faults:
             return reply
     raise AssertionError(f"not all came back: {bed.cluster.status()}")
 
@@ -58,22 +59,22 @@ def test_a_link_cut_between_two_workers_costs_one_of_them_and_not_the_answer(
     said: list[str] = []
     options: dict[str, Any] = {"shares": "equal", "adapt": False, "patience": _PATIENCE}
     with open_bed(specs, model, tmp_path, on_event=said.append, **options) as bed:
-        feeds = dict(bed.cluster.sample(model, _TOKENS))
-        alone = bed.cluster.run(model, feeds, is_alone=True)
+        feeds = bed.session.sample(_TOKENS)
+        alone = bed.session.alone(feeds)
         before = _whole(bed, feeds)
-        np.testing.assert_allclose(before.answer, alone.answer, atol=1e-4)
+        np.testing.assert_allclose(before.outputs["vector"], alone.outputs["vector"], atol=1e-4)
         said.clear()
         with cut(bed):
-            reply = bed.cluster.run(model, feeds)
-        np.testing.assert_allclose(reply.answer, alone.answer, atol=1e-4)
-        first = reply.faults[0]
+            reply = bed.session(feeds)
+        np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=1e-4)
+        first = reply.details.faults[0]
         begun = 1 if cut is _before_a_run else 3
         assert first.segment in (begun, begun + 1), "of a segment that is whole at the primary, the next"
         (verdict,) = first.verdicts
         assert verdict.member in ("b", "c")
         assert "waited" in verdict.reason
-        assert verdict.member not in reply.partitions[-1].participants
+        assert verdict.member not in reply.details.partitions[-1].participants
         assert not [text for text in said if text.startswith("lost")], "both are heard all the time"
         bed.network.unite("b", "c")
         after = _whole(bed, feeds)
-        np.testing.assert_allclose(after.answer, alone.answer, atol=1e-4)
+        np.testing.assert_allclose(after.outputs["vector"], alone.outputs["vector"], atol=1e-4)

@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.api.open_cluster import Cluster, ClusterReply
+from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.choose_partition import chooser
 from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
+from pliant.cluster.session.cluster_details import ClusterDetails
+from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.ir.partition import Mode, Partition
+from pliant.ir.reply import Reply
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from testbed import DeviceSpec, Network, why_not
@@ -39,13 +42,15 @@ _PATIENCE = Patience(silence_s=5.0, least_s=15.0)  # seventeen processes on two 
 _WAIT_S = 240.0
 
 
-def _whole(cluster: Cluster, model: str, feeds: dict[str, np.ndarray], n_workers: int) -> ClusterReply:
+def _whole(
+    cluster: Cluster, session: ClusterSession, feeds: dict[str, np.ndarray], n_workers: int
+) -> Reply[ClusterDetails]:
     """A run that so many workers were in to the end: some may miss a turn where cores are few."""
     until_s = time.monotonic() + _WAIT_S
     while time.monotonic() < until_s:
         cluster.wait(n_workers, _WAIT_S)
-        reply = cluster.run(model, feeds)
-        if len(reply.partitions[-1].participants) == n_workers + 1 and not reply.faults:
+        reply = session(feeds)
+        if len(reply.details.partitions[-1].participants) == n_workers + 1 and not reply.details.faults:
             return reply
     raise AssertionError(f"not all take part: {cluster.status()}")
 
@@ -91,16 +96,17 @@ def test_sixteen_workers_answer_as_one_device_in_every_mode_and_when_one_dies(tm
                 cluster.wait(1, _WAIT_S)
             silence_s = _PATIENCE.silence_s
             start_worker(net[name], net["alpha"].address, model, tmp_path, silence_s=silence_s)
+        session = cluster.open(model)
         for tokens, mode in _MODES.items():
-            feeds = dict(cluster.sample(model, tokens))
-            alone = cluster.run(model, feeds, is_alone=True).answer
-            reply = _whole(cluster, model, feeds, len(names))
-            assert reply.mode == mode
-            np.testing.assert_allclose(reply.answer, alone, atol=1e-4)
+            feeds = session.sample(tokens)
+            alone = session.alone(feeds).outputs["vector"]
+            reply = _whole(cluster, session, feeds, len(names))
+            assert reply.details.mode == mode
+            np.testing.assert_allclose(reply.outputs["vector"], alone, atol=1e-4)
             if mode == "1d":
                 victim = names.pop(rng.randrange(len(names)))
                 with at_boundaries(cluster, Act(2, mode, net[victim].kill)):
-                    reply = cluster.run(model, feeds)
-                assert reply.faults
-                assert victim not in reply.partitions[-1].participants
-                np.testing.assert_allclose(reply.answer, alone, atol=1e-4)
+                    reply = session(feeds)
+                assert reply.details.faults
+                assert victim not in reply.details.partitions[-1].participants
+                np.testing.assert_allclose(reply.outputs["vector"], alone, atol=1e-4)

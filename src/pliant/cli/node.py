@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,8 @@ from pliant.serve.protocol.terms import Terms
 
 LEARN_S = 3.0
 """A node may time its model so long before it starts."""
+PATIENCE_S = 120.0
+"""How long to wait for the workers of a cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +176,6 @@ def node(args: NodeArguments) -> None:
         objective=read_objective(args.per_joule),
         radio=None if args.radio is None else read_radio(args.radio),
     )
-    served: Session[Any]
-    if args.cluster is None:
-        served = open_served(
-            args.model, preload=args.preload, threads=args.threads, dilation=args.dilate, depths=args.depths
-        )
-    else:
-        from pliant.serve.node.cluster_endpoint import open_cluster_text  # needs pyzmq
-
-        served = open_cluster_text(
-            args.model,
-            args.cluster,
-            key=args.key,
-            n_workers=args.workers,
-            threads=args.threads,
-            dilation=args.dilate,
-            on_event=say,
-        )
-    if args.power is not None:
-        options = replace(options, power=read_power(args.power, served))
 
     def report(event: str, **more: object) -> None:
         if args.json:
@@ -199,12 +183,36 @@ def node(args: NodeArguments) -> None:
         else:
             say(" ".join([event, *map(str, more.values())]))
 
-    def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
-        _exempt_from_collection()
-        report("serves", model=served.name, url=url, name=node.name)
+    with _opened(args) as served:
+        if args.power is not None:
+            options = replace(options, power=read_power(args.power, served))
 
-    asyncio.run(serve(options, served, on_start))
+        def on_start(url: str, node: Any, stop: Callable[[], None]) -> None:
+            _exempt_from_collection()
+            report("serves", model=served.name, url=url, name=node.name)
+
+        asyncio.run(serve(options, served, on_start))
     report("has left")
+
+
+@contextmanager
+def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
+    """The session that answers, on this device or over the workers that join it."""
+    if args.cluster is None:
+        with open_served(
+            args.model, preload=args.preload, threads=args.threads, dilation=args.dilate, depths=args.depths
+        ) as served:
+            yield served
+        return
+    from pliant.api.open_cluster import Cluster  # needs pyzmq
+
+    with Cluster(
+        args.cluster, key=args.key, threads=args.threads, dilation=args.dilate, on_event=say
+    ) as cluster:
+        session = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read
+        cluster.wait(args.workers, PATIENCE_S)
+        session.curve()  # measures the devices, before anybody asks
+        yield session
 
 
 def _exempt_from_collection() -> None:

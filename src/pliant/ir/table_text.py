@@ -1,6 +1,7 @@
-"""Rows of cells as aligned columns of text, for people."""
+"""Rows of cells for people: as aligned columns of text, and as HTML."""
 
 from collections.abc import Iterator, Sequence
+from html import escape
 
 
 def table_lines(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
@@ -16,3 +17,18 @@ def table_lines(rows: Sequence[Sequence[str]], left: int) -> Iterator[str]:
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield ("  " + "  ".join(cells)).rstrip()
+
+
+def table_html(rows: Sequence[Sequence[str]]) -> str:
+    """A `<table>`; the first row names the columns.
+
+    >>> table_html((("n",), ("<1",)))
+    '<table><tr><th>n</th></tr><tr><td>&lt;1</td></tr></table>'
+    """
+    names, *rest = rows
+    lines = (_cells("th", names), *(_cells("td", row) for row in rest))
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _cells(tag: str, row: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from pliant.ir.table_text import table_lines
+from pliant.ir.table_text import table_html, table_lines
 from pliant.ir.timeline_text import timeline_text
 from pliant.plan.picture import can_draw, plan_svg
 from pliant.plan.result import Plan
@@ -89,12 +89,9 @@ def _timeline(plan: Plan) -> list[str]:
 
 
 def _html_table(plan: Plan) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in _COLUMNS)
-    rows = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in _rows(plan))
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
     legend = "<br>".join(map(escape, _LEGEND))
     timeline = escape("\n".join(_timeline(plan)))
-    return f"<table><tr>{head}</tr>{body}</table><p>{legend}</p><pre>{timeline}</pre>"
+    return f"{table_html((_COLUMNS, *_rows(plan)))}<p>{legend}</p><pre>{timeline}</pre>"
 
 
 def _bits(bits: Sequence[int], held: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""A plan as a picture: bits, AIBs, predicted timeline. The one module here that loads matplotlib."""
+"""A plan as a picture: bits, AIBs, predicted timeline. matplotlib is loaded when one is drawn."""
 
 from importlib.util import find_spec
 from io import StringIO
@@ -30,8 +30,13 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 def plan_svg(plan: Plan) -> str:
     """`plan` as an `<svg>` element, to stand in a page. Needs matplotlib (see `can_draw`)."""
+    return figure_svg(_figure(plan))
+
+
+def figure_svg(figure: Any) -> str:
+    """A matplotlib figure as an `<svg>` element."""
     written = StringIO()
-    _figure(plan).savefig(written, format="svg")
+    figure.savefig(written, format="svg")
     text = written.getvalue()
     return text[text.index("<svg") :]  # without the XML declaration, which only begins a document
 

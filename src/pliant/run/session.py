@@ -192,6 +192,11 @@ class Session(ABC, Generic[D]):
         """Feeds of an input of about so many items: what is timed."""
 
     @property
+    def max_items(self) -> int:
+        """What the open dimensions of an input multiply to at most: its length, for nearly all."""
+        return self.max_length
+
+    @property
     def best(self) -> float | None:
         """The accuracy that inputs of any length can have; None where it was never measured."""
         return None

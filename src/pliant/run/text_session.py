@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -109,7 +109,7 @@ class TextSession(Session[D]):
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
         """The beginnings of a text or a pair that the model reads: what fits is returned as it is."""
 
-    def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
+    def request(self, feeds: GivenFeeds) -> Request:
         """The request of `text` or `ids`; tokens are looked up now. Raises InputError."""
         encoded = self._encoded(feeds)
         return Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types})

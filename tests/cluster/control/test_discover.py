@@ -58,8 +58,9 @@ def test_a_worker_without_an_address_joins_the_primary_that_announces_itself(tmp
                 "127.0.0.1:0", key=key, threads=1, shares="equal", announce=True, patience=PATIENT
             ) as cluster:
                 cluster.wait(1, WAIT_S)
-                reply = cluster.run(model, cluster.sample(model, 20))
-                assert reply.partitions[-1].participants == (cluster.name, "w")
+                session = cluster.open(model)
+                details = session(session.sample(20)).details
+                assert details.partitions[-1].participants == (cluster.name, "w")
         finally:
             worker.kill()
         assert "looks for primaries" in worker.text()

@@ -71,9 +71,10 @@ def test_a_worker_of_another_version_is_refused_with_name_and_versions(which: st
             cluster.wait(2, 0.5)
         own = {"messages": PROTOCOL, "letters": VERSION}[which]
         assert re.search(rf"\bold\b.*version 7\D.*version {own}\D", str(refused.value))
-        reply = cluster.run(model, cluster.sample(model, 20))
-        assert reply.partitions[-1].participants == (cluster.name, "a")
-        assert not reply.faults
+        session = cluster.open(model)
+        details = session(session.sample(20)).details
+        assert details.partitions[-1].participants == (cluster.name, "a")
+        assert not details.faults
         old.send_signal(signal.SIGINT)
         assert old.wait(WAIT_S) == 0
     said = log.read_text()

@@ -12,10 +12,11 @@ from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments, Toke
 from pliant.cli.shared.show import console, print_json
 from pliant.cli.shared.verb_options import Json
 from pliant.ir.partition import Mode
+from pliant.ir.reply import Reply
 from pliant.quantities import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from pliant.api.open_cluster import ClusterReply
+    from pliant.cluster.session.cluster_details import ClusterDetails
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,16 @@ class ClusterBenchArguments:
 
 def bench(args: ClusterBenchArguments) -> None:
     """Time a model over the cluster and on this device alone, in turns."""
-    with args.primary.open(args.model) as cluster:
-        feeds = cluster.sample(args.model, args.tokens)
-        replies: dict[str, list[ClusterReply]] = {"cluster": [], "alone": []}
+    together: list[Reply[ClusterDetails]] = []
+    alone: list[Reply[ClusterDetails]] = []
+    with args.primary.open(args.model) as session:
+        feeds = session.sample(args.tokens)
         for i in range(args.runs + 1):
-            for way, found in replies.items():
-                reply = cluster.run(args.model, feeds, is_alone=way == "alone")
+            for answer, found in ((session, together), (session.alone, alone)):
+                reply = answer(feeds)
                 if i:  # the first loads weights
                     found.append(reply)
-    rows = [_measured(found, replies["alone"][0]) for found in replies.values()]
+    rows = [_measured(found, alone[0]) for found in (together, alone)]
     if args.json:
         print_json(rows)
         return
@@ -72,9 +74,9 @@ def bench(args: ClusterBenchArguments) -> None:
     typer.echo(f"{args.runs} runs each, in turns; alone / cluster {rows[1].median_s / rows[0].median_s:.2f}")
 
 
-def _measured(replies: "list[ClusterReply]", alone: "ClusterReply") -> Measured:
-    times = [reply.seconds for reply in replies]
-    last = replies[-1]
+def _measured(replies: "list[Reply[ClusterDetails]]", alone: "Reply[ClusterDetails]") -> Measured:
+    times = [reply.details.run_s for reply in replies]
+    last = replies[-1].details
     return Measured(
         devices=last.partitions[-1].participants,
         mode=last.mode,
@@ -82,6 +84,13 @@ def _measured(replies: "list[ClusterReply]", alone: "ClusterReply") -> Measured:
         median_s=median(times),
         p95_s=float(np.quantile(times, 0.95)),
         sent_bytes=last.sent_bytes,
-        n_faults=sum(len(reply.faults) for reply in replies),
-        difference=max(float(np.abs(reply.answer - alone.answer).max(initial=0.0)) for reply in replies),
+        n_faults=sum(len(reply.details.faults) for reply in replies),
+        difference=max(
+            float(np.abs(_numbers(reply) - _numbers(alone)).max(initial=0.0)) for reply in replies
+        ),
     )
+
+
+def _numbers(reply: "Reply[ClusterDetails]") -> np.ndarray:
+    """What the head gave: the first output, with a first dimension of 1."""
+    return next(iter(reply.outputs.values()))

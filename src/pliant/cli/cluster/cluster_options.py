@@ -14,7 +14,7 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine
 
 if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
-    from pliant.api.open_cluster import Cluster
+    from pliant.cluster.session.cluster_session import ClusterSession
 
 KeyFile = Annotated[
     Path | None,
@@ -83,8 +83,8 @@ class PrimaryArguments:
     dilate_compute: Slower = 1.0
 
     @contextmanager
-    def open(self, model: str | None = None) -> "Iterator[Cluster]":
-        """The cluster, once its workers joined; what happens to them is said on stderr.
+    def open(self, model: str) -> "Iterator[ClusterSession]":
+        """The model's session, once workers joined the cluster; what happens to them is said on stderr.
 
         `model` is opened first: nobody waits for workers to learn that it cannot be read.
         """
@@ -106,10 +106,9 @@ class PrimaryArguments:
             dilation=self.dilate_compute,
             on_event=say,
         ) as cluster:
-            if model is not None:
-                cluster.open(model)
+            session = cluster.open(model)
             cluster.wait(self.wait, self.patience)
-            yield cluster
+            yield session
 
 
 def say(text: str) -> None:

@@ -27,8 +27,9 @@ class ClusterPlanArguments:
 
 def plan(args: ClusterPlanArguments) -> None:
     """Choose who takes what, and predict the time; nothing runs."""
-    with args.primary.open(args.model) as cluster:
-        made = cluster.plan(args.model, args.tokens, args.latency, explain=args.explain)
+    with args.primary.open(args.model) as session:
+        plan_at = session.explain if args.explain else session.plan_at
+        made = plan_at(args.tokens, args.latency)
     if args.json:
         print_json(plan_values(made))
         return

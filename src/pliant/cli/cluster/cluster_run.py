@@ -8,15 +8,16 @@ import numpy as np
 import typer
 
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
-from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_timeline
+from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
 from pliant.cli.shared.show import print_json
+from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json
 from pliant.errors import InputError
 from pliant.run.trace import write_trace
 
 if TYPE_CHECKING:
-    from pliant.api.open_cluster import Cluster, ClusterReply
+    from pliant.cluster.session.cluster_session import ClusterSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,41 +28,62 @@ class ClusterRunArguments:
     primary: PrimaryArguments
     text: Annotated[str | None, typer.Option(help="The text to answer.")] = None
     pair: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None
-    input: Annotated[Path | None, typer.Option(help="Feeds as .npz: ids and types, pixels, or mel.")] = None
+    input: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with one text a line, none of them empty, - for standard input; or arrays by name, "
+            "as .npz: ids and types, pixels, or mel."
+        ),
+    ] = None
+    truncate: Truncate = False
     tokens: Annotated[int | None, typer.Option(help="Random feeds of so many rows.", min=1)] = None
     repeat: Annotated[int, typer.Option(help="Answer so many times.", min=1)] = 1
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Also print each step, predicted beside measured.")
+    ] = False
     trace: Trace = None
     json: Json = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A text or a pair, or feeds where there are some; `text.text` is what is shown of it."""
+
+    text: Text
+    feeds: dict[str, np.ndarray] | None = None
+
+
 def run(args: ClusterRunArguments) -> None:
-    """Answer with a model split over the cluster; with --json, one line of JSON a run."""
+    """Answer with a model split over the cluster; with --json, one line of JSON an answer."""
     if sum(one is not None for one in (args.text, args.input, args.tokens)) != 1 or (
         args.pair is not None and args.text is None
     ):
         raise InputError("give one of --text, alone or with --pair, --input FILE, or --tokens N.")
-    with args.primary.open(args.model) as cluster:
-        for _ in range(args.repeat):
-            reply = _answer(cluster, args.model, args.text, args.pair, args.input, args.tokens)
+    with args.primary.open(args.model) as session:
+        for question in _questions(args, session) * args.repeat:
+            text = question.text
+            reply = session(text.text, text.pair) if question.feeds is None else session(question.feeds)
             if args.json:
-                print_json(reply_values(reply))
-            else:
-                show_reply(reply)
-    if not args.json and args.repeat == 1:
-        show_timeline(reply)
+                print_json(reply_values(reply) | {"truncated": text.is_truncated})
+                continue
+            show_reply(reply, text.text, is_truncated=text.is_truncated)
+            if args.timeline:
+                show_steps(reply)
     if args.trace is not None:
+        details = reply.details
         with kept(args.trace) as path:
-            write_trace(path, reply.program, predicted=reply.predicted_spans, measured=reply.spans)
+            write_trace(path, details.program, predicted=details.predicted_spans, measured=details.spans)
 
 
-def _answer(
-    cluster: "Cluster", model: str, text: str | None, pair: str | None, input: Path | None, tokens: int | None
-) -> "ClusterReply":
-    if text is not None:
-        return cluster.run(model, text, pair)
-    if input is not None:
-        return cluster.run(model, _feeds(input))
-    return cluster.run(model, cluster.sample(model, tokens or 1))
+def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Question]:
+    """What is to be answered, all of it checked before the first is."""
+    if args.tokens is not None:
+        return [_Question(Text(f"{args.tokens} random rows"), session.sample(args.tokens))]
+    if args.input is not None and args.input.suffix == ".npz":
+        return [_Question(Text(str(args.input)), _feeds(args.input))]
+    given = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
+    texts = readable(given, Reading(session.encode, session.truncate), args.truncate)
+    return [_Question(text) for text in texts]
 
 
 def _feeds(path: Path) -> dict[str, np.ndarray]:

@@ -4,39 +4,47 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pliant.cli.shared.show import console
 from pliant.cluster.lead.run_log import Fault
+from pliant.ir.reply import Reply
+from pliant.ir.reply_text import answer_text, time_text
 from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
+from pliant.run.trace import compare_table
 
-if TYPE_CHECKING:
-    from pliant.api.open_cluster import ClusterPlan, ClusterReply
+if TYPE_CHECKING:  # they need pyzmq, which a verb's help must not
+    from pliant.cluster.session.cluster_details import ClusterDetails
+    from pliant.cluster.session.cluster_plan import ClusterPlan
 
 
-def show_reply(reply: "ClusterReply") -> None:
-    """The answer, its time beside the prediction, and what happened on the way."""
-    if reply.label is not None:
-        typer.echo(f"{reply.label}")
-    else:
-        head = ", ".join(f"{x:.4f}" for x in reply.answer.reshape(-1)[:4])
-        typer.echo(f"answer {list(reply.answer.shape)}: [{head}, ...]")
-    partition = reply.partitions[-1]
+def show_reply(reply: "Reply[ClusterDetails]", text: str, *, is_truncated: bool = False) -> None:
+    """Three lines: the answer; its time beside the prediction; what ran where. One more for each change of
+    plan and each fault inside the run."""
+    details = reply.details
+    cut = ", cut to what the model reads" if is_truncated else ""
+    typer.echo(f"{answer_text(reply)}  <- {text}")
     typer.echo(
-        f"  {format_seconds(reply.seconds)}, predicted {format_seconds(reply.predicted_s)}; "
-        f"{reply.n_tokens} rows, mode {reply.mode} on {', '.join(partition.participants)}; "
-        f"exchanged {format_bytes(reply.sent_bytes)}"
+        f"  {time_text(reply)}, {format_seconds(details.run_s)} of it the run, "
+        f"{format_seconds(details.predicted_s)} predicted; {reply.length} rows{cut}"
     )
-    for switch in reply.switches:
+    typer.echo(
+        f"  mode {details.mode} on {', '.join(details.partitions[-1].participants)}; exchanged "
+        f"{format_bytes(details.sent_bytes)}"
+    )
+    for switch in details.switches:
         typer.echo(f"  new plan from segment {switch.segment}: {switch.reason}")
-    for fault in reply.faults:
+    for fault in details.faults:
         typer.echo(f"  {fault_text(fault)}")
 
 
-def show_timeline(reply: "ClusterReply") -> None:
-    """When every device computed and sent, predicted and measured."""
+def show_steps(reply: "Reply[ClusterDetails]") -> None:
+    """When every device computed and sent, predicted and measured; one row a step."""
+    details = reply.details
     typer.echo("predicted timeline:")
-    typer.echo(timeline_text(reply.program, reply.predicted_spans), nl=False)
+    typer.echo(timeline_text(details.program, details.predicted_spans), nl=False)
     typer.echo("measured timeline:")
-    typer.echo(timeline_text(reply.program, reply.spans), nl=False)
+    typer.echo(timeline_text(details.program, details.spans), nl=False)
+    console().print(compare_table(details.program, details.predicted_spans, details.spans))
 
 
 def fault_text(fault: Fault) -> str:
@@ -63,18 +71,20 @@ def plan_values(plan: "ClusterPlan") -> dict[str, Any]:
     }
 
 
-def reply_values(reply: "ClusterReply") -> dict[str, Any]:
-    """A reply for machines."""
+def reply_values(reply: "Reply[ClusterDetails]") -> dict[str, Any]:
+    """A reply for machines; `run_s` is what `predicted_s` predicts."""
+    details = reply.details
     return {
-        "answer": reply.answer.tolist(),
+        "answer": next(iter(reply.outputs.values()))[0].tolist(),
         "label": reply.label,
         "seconds": reply.seconds,
-        "predicted_s": reply.predicted_s,
-        "n_tokens": reply.n_tokens,
-        "mode": reply.mode,
-        "partition": reply.partitions[-1],
-        "participants": reply.partitions[-1].participants,
-        "switches": reply.switches,
-        "faults": reply.faults,
-        "sent_bytes": reply.sent_bytes,
+        "run_s": details.run_s,
+        "predicted_s": details.predicted_s,
+        "n_tokens": reply.length,
+        "mode": details.mode,
+        "partition": details.partitions[-1],
+        "participants": details.partitions[-1].participants,
+        "switches": details.switches,
+        "faults": details.faults,
+        "sent_bytes": details.sent_bytes,
     }

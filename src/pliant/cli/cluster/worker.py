@@ -64,7 +64,8 @@ class WorkerArguments:
 
 def worker(args: WorkerArguments) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
-    from pliant.api.open_cluster import cluster_key, data_ports, memory_source, open_encoder, pace_source
+    from pliant.api.member_options import cluster_key, data_ports, memory_source, pace_source
+    from pliant.api.open_encoder import open_encoder
     from pliant.cluster.control.patience import Patience
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
 

@@ -200,6 +200,7 @@ class Leader:
     steering: Steering
     comm: Comm
     messenger: Messenger
+    holding: Holding
 
 
 @contextmanager
@@ -258,7 +259,7 @@ def open_primary(
         ) as steering:
             leads.append(Lead(primary, performer, steering))
             later.begin(primary.hear, primary.lose)
-            yield Leader(primary, leads[0], steering, comm, messenger)
+            yield Leader(primary, leads[0], steering, comm, messenger, machine.holding)
 
 
 def address_towards(address: str) -> str:

@@ -216,6 +216,12 @@ class Steering:
         """Measure whoever was not measured with this model yet, and links to whoever is new (Hepti 4.1)."""
         self._known.measure(source, tokens)
 
+    def forget(self, source: EncoderSource) -> None:
+        """Everybody gives up what is held ready of a model. Nothing may run meanwhile."""
+        if self._pending is not None:
+            self._take_pending()
+        self._forget([held for held in self._held if held.source.identity != source.identity])
+
     def solved(self, held: Held) -> Solved:
         """What a plan that was begun here was made of."""
         return self._plans[held.number].solved

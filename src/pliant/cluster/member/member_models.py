@@ -53,6 +53,11 @@ class Holding:
     def weight_bytes(self) -> int:
         return sum(shards.weight_bytes for shards in list(self._shards.values()))
 
+    def bytes_of(self, source: EncoderSource) -> int:
+        """Of a model's weights that are held here, those of its input and head among them."""
+        shards = self._shards.get(source.identity)
+        return 0 if shards is None else shards.weight_bytes + shards.end_bytes
+
     def _of(self, source: EncoderSource) -> Shards:
         if source.identity not in self._shards:
             self._shards[source.identity] = Shards(self._device, source, self._library, self._pool)

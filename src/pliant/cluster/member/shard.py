@@ -49,6 +49,11 @@ class Shards:
         """Of the layers' weights held, in the form kernels want."""
         return self._forms.weight_bytes
 
+    @property
+    def end_bytes(self) -> int:
+        """Of the weights held for the input and the head."""
+        return sum(array.nbytes for end in list(self._ends.values()) for array in end.weights.values())
+
     def prepare(self, partition: Partition, first: int = 0) -> "Shard":
         """This device's stages of layers `first` on: compiles, reads and packs what is not there yet.
 

@@ -7,6 +7,7 @@ from typing import final
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.port import Port
 from pliant.models.encoder.encoder_draft import Draft, Part, Span
 from pliant.models.encoder.encoder_family import (
     Answer,
@@ -21,6 +22,9 @@ from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedFo
 from pliant.models.hf.weight_names import saved_names
 from pliant.models.ids import check_ids
 from pliant.models.spec import ModelSpec, tensor_shapes
+from pliant.models.tokenizer import Limits
+
+TOKEN_IDS = Port("ids", "int64", (None,))
 
 
 @final
@@ -39,14 +43,21 @@ class Text:
     def answers(self) -> tuple[Answer, ...]:
         return ("pooled", "hidden") if self.labels is None else ("logits", "hidden")
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        return (TOKEN_IDS,)
+
     def ends(self) -> Mapping[str, tuple[int, ...]]:
         return {name: shape for name, shape in tensor_shapes(self.model) if not name.startswith("layers.")}
 
     def saved(self, name: str, /) -> tuple[str, ...]:
         return saved_names(self.model.family, name)
 
+    def rows(self, feeds: Feeds, /) -> int:
+        return len(check_tokens(feeds, self.model)[0])
+
     def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
-        return prepare_tokens(feeds, look_up, self.model.vocab, self.model.n_types, self.model.max_tokens)
+        return prepare_tokens(feeds, look_up, self.model)
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         return sample_tokens(rows, seed, self.model.vocab, self.model.max_tokens)
@@ -95,22 +106,31 @@ def text(m: ModelSpec) -> Text:
     )
 
 
-def prepare_tokens(feeds: Feeds, look_up: LookUp, vocab: int, n_types: int, max_tokens: int) -> Prepared:
-    """`word`, and `type` where there are types: rows of "embeddings.word" and "embeddings.type".
+def check_tokens(feeds: Feeds, limits: Limits) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` and `types`, integers [tokens]; types are 0 where they are not fed.
 
-    Raises InputError for ids or types the tables do not have, and for too many tokens or none.
+    Raises InputError for ids or types that the model has not, and for too many tokens or none.
     """
     found = fed(feeds, ("ids", "types"), "iu")
     ids = found["ids"]
-    if ids.ndim != 1 or not 1 <= len(ids) <= max_tokens:
-        raise InputError(f"ids are {list(ids.shape)}, but the model reads 1 to {max_tokens} tokens.")
+    if ids.ndim != 1 or not 1 <= len(ids) <= limits.max_tokens:
+        raise InputError(f"ids are {list(ids.shape)}, but the model reads 1 to {limits.max_tokens} tokens.")
     types = found.get("types", np.zeros_like(ids))
     if types.shape != ids.shape:
         raise InputError(f"there are {list(types.shape)} types, but {len(ids)} ids.")
-    check_ids(ids, vocab, "token id")
-    check_ids(types, max(n_types, 1), "token type")
+    check_ids(ids, limits.vocab, "token id")
+    check_ids(types, max(limits.n_types, 1), "token type")
+    return ids, types
+
+
+def prepare_tokens(feeds: Feeds, look_up: LookUp, limits: Limits) -> Prepared:
+    """`word`, and `type` where there are types: rows of "embeddings.word" and "embeddings.type".
+
+    Raises InputError as `check_tokens` does.
+    """
+    ids, types = check_tokens(feeds, limits)
     rows = {"word": look_up("embeddings.word", ids)}
-    if n_types:
+    if limits.n_types:
         rows["type"] = look_up("embeddings.type", types)
     return Prepared(len(ids), rows)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import InputError
+from pliant.ir.port import Port
 from pliant.models.encoder.encoder_draft import Draft, Part
 from pliant.models.encoder.encoder_spec import EncoderSpec, Linear
 
@@ -46,6 +47,11 @@ class Family(Protocol):
         """What the head can give; the first is what the model is for."""
         ...
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What has to be fed, by name; `rows` may take more."""
+        ...
+
     def ends(self) -> Mapping[str, tuple[int, ...]]:
         """Canonical name and shape of every tensor of the input and the head, as Hugging Face stores it."""
         ...
@@ -54,8 +60,12 @@ class Family(Protocol):
         """What a Hugging Face directory may call the tensor of canonical `name`, the likeliest first."""
         ...
 
+    def rows(self, feeds: Feeds, /) -> int:
+        """How many rows feeds have in the encoder. Raises InputError naming what does not fit the model."""
+        ...
+
     def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
-        """Check feeds and look their tokens up. Raises InputError naming what does not fit the model."""
+        """Check feeds and look their tokens up. Raises InputError as `rows` does."""
         ...
 
     def sample(self, rows: int, seed: int, /) -> Feeds:

@@ -9,12 +9,13 @@ import numpy as np
 from pliant.arrays import Float32, Integer
 from pliant.errors import InputError
 from pliant.ir.graph import Graph
+from pliant.ir.port import Port
 from pliant.models.encoder.bert import Text
 from pliant.models.encoder.encoder_draft import Part
 from pliant.models.encoder.encoder_family import Answer, Family, Feeds, Prepared
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.encoder.mobilebert import MobileBert
-from pliant.models.tokenizer import open_tokenizer
+from pliant.models.tokenizer import Limits, Tokenizer, open_tokenizer
 
 
 @runtime_checkable
@@ -102,6 +103,15 @@ class Encoder:
         """`part` on the weights of `layer`; of stored half floats only the pieces it reads are widened."""
         return part.graph(self.weights.view, layer)
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What has to be fed, by name; text models take `types` as well."""
+        return self.family.inputs
+
+    def rows(self, feeds: Feeds) -> int:
+        """How many rows an input has in the encoder. Raises InputError as `prepare` does."""
+        return self.family.rows(feeds)
+
     def prepare(self, feeds: Feeds) -> Prepared:
         """Check an input (`ids` and `types`, `pixels` or `mel`), and look its tokens up.
 
@@ -113,12 +123,32 @@ class Encoder:
         """Let go of what was mapped or decoded to answer the last calls; it is read again at need."""
         self.weights.release()
 
+    @property
+    def limits(self) -> Limits | None:
+        """What a text model can read; None for another model."""
+        match self.family:
+            case Text(model):
+                return model
+            case MobileBert() as family:
+                return family
+            case _:
+                return None
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether it is a text model with a tokenizer; Whisper's, which is its decoder's, does not count."""
+        return self.tokenizer is not None and self.limits is not None
+
+    def open_tokenizer(self) -> Tokenizer:
+        """What turns text into `ids` and `types`. Raises InputError where the model reads no text."""
+        limits = self.limits
+        if self.tokenizer is None or limits is None:
+            raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays by name.")
+        return open_tokenizer(self.tokenizer, limits)
+
     def read(self, text: str, pair: str | None = None) -> Feeds:
         """The feeds of a text, or of a pair. Raises InputError where the model reads no text, or not this."""
-        if self.tokenizer is None or not isinstance(self.family, (Text, MobileBert)):
-            raise InputError(f"this {self.spec.family} has no tokenizer; feed it arrays by name.")
-        limits = self.family.model if isinstance(self.family, Text) else self.family
-        encoded = open_tokenizer(self.tokenizer, limits).encode(text, pair)
+        encoded = self.open_tokenizer().encode(text, pair)
         return {"ids": encoded.ids, "types": encoded.types}
 
     def sample(self, rows: int, seed: int = 0) -> Feeds:

@@ -9,7 +9,8 @@ import msgspec
 import numpy as np
 
 from pliant.errors import ModelError
-from pliant.models.encoder.bert import prepare_tokens, sample_tokens
+from pliant.ir.port import Port
+from pliant.models.encoder.bert import TOKEN_IDS, check_tokens, prepare_tokens, sample_tokens
 from pliant.models.encoder.encoder_draft import Draft, Part, Span
 from pliant.models.encoder.encoder_family import Answer, Feeds, LookUp, Prepared, check_answer, classified
 from pliant.models.encoder.encoder_spec import (
@@ -104,6 +105,10 @@ class MobileBert:
     def answers(self) -> tuple[Answer, ...]:
         return ("pooled", "hidden") if self.labels is None else ("logits", "hidden")
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        return (TOKEN_IDS,)
+
     def ends(self) -> Mapping[str, tuple[int, ...]]:
         hidden, project = self.spec.hidden, self._project
         shapes: dict[str, tuple[int, ...]] = {
@@ -130,8 +135,11 @@ class MobileBert:
             found = f"{_ENDS[stem] if stem in _ENDS else _layer_stem(stem)}.{kind}"
         return found, found.removeprefix("mobilebert.")
 
+    def rows(self, feeds: Feeds, /) -> int:
+        return len(check_tokens(feeds, self)[0])
+
     def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
-        return prepare_tokens(feeds, look_up, self.vocab, self.n_types, self.spec.max_rows)
+        return prepare_tokens(feeds, look_up, self)
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         return sample_tokens(rows, seed, self.vocab, self.spec.max_rows)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError, ModelError
+from pliant.ir.port import Port
 from pliant.models.encoder.encoder_draft import Draft, Part
 from pliant.models.encoder.encoder_family import (
     Answer,
@@ -77,6 +78,10 @@ class Vit:
     def answers(self) -> tuple[Answer, ...]:
         return ("hidden",) if self.labels is None else ("logits", "hidden")
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        return (Port("pixels", "float32", self.image),)
+
     def ends(self) -> Mapping[str, tuple[int, ...]]:
         hidden, rows = self.spec.hidden, self.spec.max_rows
         shapes: dict[str, tuple[int, ...]] = {
@@ -100,11 +105,15 @@ class Vit:
             found = f"vit.encoder.layer.{layer}.{_LAYER[part]}.{kind}"
         return found, found.removeprefix("vit.")
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def rows(self, feeds: Feeds, /) -> int:
         pixels = fed(feeds, ("pixels",), "f")["pixels"]
         if pixels.shape != self.image:
             raise InputError(f"pixels are {list(pixels.shape)}, but the model reads {list(self.image)}.")
-        return Prepared(self.spec.max_rows, {"pixels": pixels.astype(np.float32, copy=False)})
+        return self.spec.max_rows
+
+    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+        rows = self.rows(feeds)
+        return Prepared(rows, {"pixels": np.asarray(feeds["pixels"], np.float32)})
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         self._check(rows)

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError, ModelError
+from pliant.ir.port import Port
 from pliant.models.encoder.encoder_draft import Draft, Part, Span
 from pliant.models.encoder.encoder_family import Answer, Feeds, LookUp, Prepared, check_answer, fed
 from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
@@ -68,6 +69,10 @@ class Whisper:
     def answers(self) -> tuple[Answer, ...]:
         return ("hidden",)
 
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        return (Port("mel", "float32", (self.bins, None)),)
+
     def ends(self) -> Mapping[str, tuple[int, ...]]:
         d = self.spec.hidden
         return {
@@ -88,7 +93,7 @@ class Whisper:
             found = f"layers.{layer}.{_LAYER[part]}.{kind}"
         return f"model.encoder.{found}", f"encoder.{found}", found
 
-    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+    def rows(self, feeds: Feeds, /) -> int:
         mel = fed(feeds, ("mel",), "f")["mel"]
         most = _STRIDE * self.spec.max_rows
         if mel.ndim != 2 or len(mel) != self.bins or mel.shape[1] % _STRIDE or not 0 < mel.shape[1] <= most:
@@ -96,7 +101,11 @@ class Whisper:
                 f"mel is {list(mel.shape)}, but the model reads [{self.bins}, frames], an even number of "
                 f"frames up to {most}."
             )
-        return Prepared(mel.shape[1] // _STRIDE, {"mel": mel.astype(np.float32, copy=False)})
+        return int(mel.shape[1]) // _STRIDE
+
+    def prepare(self, feeds: Feeds, look_up: LookUp, /) -> Prepared:
+        rows = self.rows(feeds)
+        return Prepared(rows, {"mel": np.asarray(feeds["mel"], np.float32)})
 
     def sample(self, rows: int, seed: int, /) -> Feeds:
         self._check(rows)

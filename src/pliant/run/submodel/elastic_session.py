@@ -35,7 +35,7 @@ from pliant.run.text_session import Asked, TextSession
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
-    from pliant.run.submodel.program_profile import ProgramProfile
+    from pliant.run.program_profile import ProgramProfile
 
 
 @final
@@ -138,13 +138,13 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Over `runs` answers after one that is not counted.
         """
-        from pliant.run.submodel.program_profile import profile_of  # draws tables, which no answer needs
+        from pliant.run.program_profile import profile_of  # draws tables, which no answer needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         given = {"text": feeds} if isinstance(feeds, str) else feeds
         replies = [self._answer(self._asked_fed(given), None) for _ in range(runs + 1)]
-        return profile_of(replies[1:], self.options.n_threads)
+        return profile_of(replies[1:], f"{self.options.n_threads} threads")
 
     # As an endpoint
 

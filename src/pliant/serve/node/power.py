@@ -16,6 +16,7 @@ from pliant.profile.energy_meter import Meter, find_meters
 from pliant.route.choose_endpoint import ENERGY, Objective
 from pliant.route.energy import LTE, PowerModel, RadioModel
 from pliant.run.session import Session
+from pliant.serve.node.samples import sample_requests
 
 MEASURE = "measure"
 _RADIOS = {LTE.name: LTE}
@@ -32,8 +33,7 @@ def read_objective(per_joule: float) -> Objective:
 def read_power(text: str, served: Session[Any]) -> PowerModel:
     """`text` as watts, or `measure`: by this machine's counters, idle and at work. Raises NodeError."""
     if text == MEASURE:
-        samples = [served.request(served.sample(min(n, served.max_length))) for n in _SAMPLES]
-        return measured_power(find_meters(), served.answer, samples)
+        return measured_power(find_meters(), served.answer, sample_requests(served, _SAMPLES))
     try:
         return PowerModel("this device", 0.0, float(text), "given")
     except (ValueError, RouteError) as error:

@@ -25,6 +25,7 @@ from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.metrics import HERE, Metrics, State
+from pliant.serve.node.samples import sample_requests
 from pliant.serve.protocol.idempotency import Once
 from pliant.serve.protocol.inference import (
     Body,
@@ -115,7 +116,7 @@ class Node:
         """
         start_s = self.clock()
         served = self.served
-        request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_length)
+        request = read_request(call.body, call.header_bytes, self.signature, self.limits, served.max_items)
         given = served.request(request.tensors)
         n = given.length
         if n > served.max_length:
@@ -176,7 +177,7 @@ class Node:
         A length that the model cannot take is left out.
         """
         start_s = self.clock()
-        samples = [self.served.request(self.served.sample(n)) for n in lengths if n <= self.served.max_length]
+        samples = sample_requests(self.served, lengths)
         n_learned = 0
         for i, sample in enumerate(samples * 3):
             with suppress(PliantError):

@@ -1,0 +1,28 @@
+"""From a source to an encoder whose layers can be split over devices."""
+
+from pathlib import Path
+
+from pliant.api.model import CheckpointModel, EncoderModel, Model, RandomWeights, StoreModel, refused
+from pliant.api.resolve import Source, resolve
+from pliant.models.encoder.encoder_directory import open_directory
+from pliant.models.encoder.encoder_random import random_encoder
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.store.store_encoder import stored_encoder
+
+
+def open_encoder(source: Source, cache: Path) -> Encoder:
+    """The encoder that `source` names; hashes of files are kept in `cache`. Raises ModelError, StoreError."""
+    return encoder_of(resolve(source), cache)
+
+
+def encoder_of(model: Model, cache: Path) -> Encoder:
+    """The encoder that a model is. Raises ModelError for a model of another kind, and as `open_encoder`."""
+    match model:
+        case StoreModel():
+            return stored_encoder(model.path)
+        case CheckpointModel(path=Path() as path) | EncoderModel(weights=Path() as path):
+            return open_directory(path, cache)
+        case EncoderModel(weights=RandomWeights(config, seed)):
+            return random_encoder(config, seed)
+        case _:
+            raise refused(model, "a cluster")

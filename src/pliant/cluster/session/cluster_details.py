@@ -1,0 +1,83 @@
+"""What only a cluster tells of an answer: who computed what, what went wrong, predicted beside measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.margin import Margins
+from pliant.cluster.lead.predict import Solved
+from pliant.cluster.lead.record import record, segment_ends
+from pliant.cluster.lead.run_log import Fault
+from pliant.cluster.lead.steer import Steering, Switch
+from pliant.ir.cost import Span, SpanState, latency, simulate
+from pliant.ir.partition import Mode, Partition
+from pliant.ir.program import Exchange, Program, value
+from pliant.plan.split.ahead_timeline import ahead
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDetails:
+    """What ran for one answer, and what had been predicted.
+
+    `run_s` is the run alone, from the start of its first step: without reading the input, measuring devices
+    and loading weights for a new plan. `predicted_s` is what it should have taken. `mode` is that of the last
+    segment, `partitions` are those of all (input, layers, head), `switches` the changes of plan inside the
+    run, and `faults` the segments that were repeated. `spans` and `predicted_spans` have one entry a step of
+    `program`; `sent_bytes` is what exchanges moved.
+    """
+
+    run_s: float
+    predicted_s: float
+    mode: Mode
+    partitions: tuple[Partition, ...]
+    faults: tuple[Fault, ...]
+    switches: tuple[Switch, ...]
+    sent_bytes: int
+    program: Program
+    spans: tuple[Span, ...]
+    predicted_spans: tuple[Span, ...]
+
+
+def details_of(led: Led, steering: Steering, margins: Margins) -> ClusterDetails:
+    """The details of a run that has just ended; `margins` learn from one without faults, by one plan."""
+    recorded = record(led)
+    predicted = _predicted(recorded.program, [steering.solved(held) for held in led.plans])
+    is_whole = all(span.state is SpanState.RAN for span in recorded.spans)
+    if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
+        predicted_s, layers_s = (_layers_s(recorded.program, one) for one in (predicted, recorded.spans))
+        margins.observe(led.plans[0].partition, predicted_s, layers_s)
+    exchanges = [step.work for step in recorded.program.steps if isinstance(step.work, Exchange)]
+    return ClusterDetails(
+        run_s=led.seconds,
+        predicted_s=latency(predicted),
+        mode=led.plans[-1].partition.mode,
+        partitions=tuple(held.partition for held in led.plans),
+        faults=led.faults,
+        switches=tuple(steering.switches),
+        sent_bytes=sum(value(work.n_bytes, {}) for work in exchanges),
+        program=recorded.program,
+        spans=recorded.spans,
+        predicted_spans=predicted,
+    )
+
+
+def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
+    """Every segment by the plan that it ran by; the spans of the whole."""
+    spans: list[Span] = []
+    start_s = 0.0
+    ran = zip(program.segments, planned, strict=True)
+    for _, some in groupby(ran, key=lambda one: id(one[1])):
+        segments, (solved, *_) = zip(*some, strict=True)
+        part = ahead(Program(segments, (), ()), solved.partition.primary)
+        for span in simulate(part, solved.cost):
+            moved = replace(span, step=len(spans), start_s=start_s + span.start_s, end_s=start_s + span.end_s)
+            spans.append(moved)
+        start_s = max((span.end_s for span in spans), default=0.0)
+    return tuple(spans)
+
+
+def _layers_s(program: Program, spans: Sequence[Span]) -> float:
+    """From the end of the input's segment to the end of the last layer: the head is not predicted."""
+    ends = segment_ends(program, spans)
+    return ends[-2] - ends[0]

@@ -1,0 +1,321 @@
+"""A model on a cluster: a session that answers texts or arrays over whoever can be used."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final, overload
+
+import numpy as np
+
+from pliant.cluster.lead.explain_partition import explain
+from pliant.cluster.lead.predict import Solved
+from pliant.cluster.session.cluster_details import ClusterDetails, details_of
+from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
+from pliant.cluster.session.shared_primary import SharedPrimary
+from pliant.errors import BudgetError, InputError
+from pliant.ir.endpoint import Request
+from pliant.ir.port import Port
+from pliant.ir.reply import Reply
+from pliant.ir.times.time_curve import TimeCurve
+from pliant.models.encoder.encoder_family import Feeds
+from pliant.models.encoder.encoder_source import Encoder
+from pliant.models.tokenizer import Encoded
+from pliant.quantities import format_seconds, parse_seconds
+from pliant.run.graph.feeds import GivenFeeds, fed_array
+from pliant.run.text_feeds import text_of
+from pliant.run.text_session import TEXT, Asked, Texts, TextSession
+
+if TYPE_CHECKING:
+    from pliant.run.program_profile import ProgramProfile
+
+_TYPES = Port("types", "int64", (1, None))
+_LENGTH = 128
+"""Of the plan that is shown before anything was asked."""
+_LENGTHS = (8, 32, 128, 512)
+"""Whose plans are predicted; times lie on lines between."""
+
+
+@final
+class ClusterSession(TextSession[ClusterDetails]):
+    """An encoder whose layers are split over the devices of a cluster; `Cluster.open` gives it.
+
+    A model with a tokenizer reads texts; any text model reads `ids` INT64 [1, n], and `types` beside them
+    where it has types; ViT `pixels` FP32 [1, channels, height, width]; Whisper `mel` FP32 [1, bins, frames].
+    A classifier gives `logits` FP32 [1, labels] and `label` BYTES [1]; another text model `vector` FP32
+    [1, features]; a model without a head `answer` FP32 [1, rows, hidden]. Lengths are rows of the encoder:
+    tokens, patches, or pairs of frames.
+
+    A worker that fails on the way costs the layer it failed in, not the answer. Closing the session leaves
+    the cluster open. In a forked child, ClusterError.
+    """
+
+    platform = "pliant_cluster"
+    degree: ClassVar[Literal[1, 2]] = 2
+
+    def __init__(self, name: str, identity: str, encoder: Encoder, primary: SharedPrimary) -> None:
+        spec, limits = encoder.spec, encoder.limits
+        super().__init__(
+            name,
+            identity,
+            labels=encoder.labels,
+            features=spec.hidden,
+            max_length=spec.max_rows,
+            vocab=0 if limits is None else limits.vocab,
+        )
+        self.encoder = encoder
+        self._primary = primary
+        self._tokenizer = encoder.open_tokenizer() if encoder.reads_text else None
+        arrays = tuple(replace(port, dims=(1, *(port.dims or ()))) for port in encoder.inputs)
+        self.inputs = arrays if self._tokenizer is None else (TEXT, *arrays)
+        if encoder.answers[0] == "hidden":
+            self.outputs = (Port("answer", "float32", (1, None, spec.hidden)),)
+        self.is_closed = False
+        self._latency_s: float | None = None
+        self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
+        self._workers: tuple[str, ...] = ()
+        port, longest = self.inputs[-1], self.sample(self.max_length)
+        sizes = zip(longest[port.name].shape, port.dims or (), strict=True)
+        self._max_items = int(prod(n for n, dim in sizes if dim is None))
+
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else f"led by {self._primary.name}"
+        return f"<ClusterSession of {self.name}, {state}>"
+
+    # What users ask
+
+    @overload
+    def __call__(
+        self, value: Texts, pair: None = None, *, latency: str | float | None = None
+    ) -> list[Reply[ClusterDetails]]: ...
+
+    @overload
+    def __call__(
+        self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
+    ) -> Reply[ClusterDetails]: ...
+
+    def __call__(
+        self,
+        value: str | Texts | GivenFeeds,
+        pair: str | None = None,
+        *,
+        latency: str | float | None = None,
+    ) -> Reply[ClusterDetails] | list[Reply[ClusterDetails]]:
+        """Answer a text, a pair of texts, feeds by name, or a list of texts or pairs in turn.
+
+        `latency` is a target for this call alone. Raises InputError for what does not fit the model.
+        """
+        if not isinstance(value, Mapping):
+            return super().__call__(value, pair, latency=latency)  # type: ignore[arg-type] # it checks them
+        return self._inferred(*self._fed(value, pair), self._target_s(latency))
+
+    def alone(
+        self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
+    ) -> Reply[ClusterDetails]:
+        """The answer of the primary without its workers: what a split is compared with."""
+        return self._inferred(*self._fed(value, pair), self._target_s(latency), is_alone=True)
+
+    @property
+    def plan(self) -> ClusterPlan:
+        """The plan of inputs as long as the latest, under the session's latency."""
+        return self.plan_at(self._length)
+
+    def plan_at(self, length: int, latency: str | float | None = None) -> ClusterPlan:
+        """What an input of so many rows would run as now; nothing is loaded.
+
+        It is judged by `latency`, or else by the session's. Devices and links that were not measured yet are
+        measured, which takes seconds. Raises InputError for a length that the model cannot have.
+        """
+        return plan_of(self.encoder.spec, self._solved(length), self._target_s(latency))
+
+    def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
+        """`plan_at`, with the reasons: each mode's time, single devices', memory, what might be saved.
+
+        That takes a second more.
+        """
+        spec, primary = self.encoder.spec, self._primary
+        solved = self._solved(length)
+        reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
+        return plan_of(spec, solved, self._target_s(latency), reasons)
+
+    def retarget(self, latency: str | float) -> None:
+        """Judge replies and plans by another latency.
+
+        No plan changes: the quickest that is found is always the one that runs. Raises BudgetError, changing
+        nothing, where inputs as long as the latest are predicted to take longer.
+        """
+        if latency is None:
+            raise InputError("there is nothing to change: give latency, such as '20ms'.")
+        target_s = parse_seconds(latency)
+        predicted_s = self._solved(self._length).seconds
+        if predicted_s > target_s:
+            raise BudgetError(
+                f"no plan of {self.name} for {self._length} rows keeps {format_seconds(target_s)}: the "
+                f"quickest needs {format_seconds(predicted_s)} by prediction. Raise the latency, or let more "
+                "workers join."
+            )
+        self._latency_s = target_s
+
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "ProgramProfile":
+        """Predicted and measured steps on every device, over `runs` runs after one that is not counted."""
+        from pliant.run.program_profile import profile_of  # draws tables, which no answer needs
+
+        if runs < 1:
+            raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
+        replies = [self(feeds) for _ in range(runs + 1)][1:]
+        n_devices = len(replies[-1].details.partitions[-1].participants)
+        return profile_of(replies, "1 device" if n_devices == 1 else f"{n_devices} devices")
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the primary's own share takes; `plan.weight_bytes` tells of all devices."""
+        return self._primary.leader.holding.bytes_of(self.encoder)
+
+    def encode(self, text: str, pair: str | None = None) -> Encoded:
+        """The tokens of a text or a pair. Raises InputError where the model reads no text, or not this."""
+        tokenizer = self._tokenizer or self.encoder.open_tokenizer()
+        return tokenizer.encode(text, pair)
+
+    def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
+        """The beginnings of a text or a pair that the model reads. Raises as `encode` does."""
+        tokenizer = self._tokenizer or self.encoder.open_tokenizer()
+        return tokenizer.truncate(text, pair)
+
+    def close(self) -> None:
+        """Let all members give up the model's weights, after the answer under way; safe to call twice."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._primary.forget(self.encoder)
+            self.encoder.release()
+
+    # What nodes ask
+
+    @property
+    def max_items(self) -> int:
+        """Whisper reads two frames a row."""
+        return self._max_items
+
+    def request(self, feeds: GivenFeeds) -> Request:
+        """The request of `text`, or of arrays; tokens are looked up now. Raises InputError."""
+        read = self._read(feeds)
+        return Request(self.encoder.rows(read), tensors=read)
+
+    def sample(self, length: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """Random feeds that make so many rows. Raises InputError for a length that the model cannot have."""
+        made = self.encoder.sample(length, seed)
+        types = {port.name: port.dtype for port in self.inputs}
+        return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
+
+    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+        """Seconds by rows: what plans for some lengths are predicted to take, and what answers took since.
+
+        The first call measures the devices that were not measured yet. Raises BudgetError for a floor.
+        """
+        if self._times is None and not accuracy_floor:
+            self._follow_workers()
+        return super().curve(accuracy_floor)
+
+    def answer(self, request: Request) -> Reply[ClusterDetails]:
+        """The reply to a request; times are predicted anew where other workers can be used than before."""
+        self._follow_workers()
+        return super().answer(request)
+
+    # How
+
+    @property
+    def _is_open_ended(self) -> bool:
+        """Whether inputs differ in length."""
+        return not self.inputs[-1].is_static
+
+    def _target_s(self, latency: str | float | None) -> float | None:
+        return self._latency_s if latency is None else parse_seconds(latency)
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise InputError("this session is closed; ask the cluster to open the model again.")
+
+    def _solved(self, length: int) -> Solved:
+        with self._primary.turn() as leader:
+            self._check_open()
+            leader.steering.measure(self.encoder, length)
+            return leader.steering.solve(self.encoder.spec, length)
+
+    def _follow_workers(self) -> None:
+        usable = self._primary.usable_workers()
+        if self._times is None or usable != self._workers:
+            self._workers = usable
+            lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
+            self.expect(TimeCurve(tuple((n, self._solved(n).seconds) for n in lengths)))
+
+    def _fed(self, value: str | GivenFeeds, pair: str | None) -> tuple[Feeds, float]:
+        """The encoder's feeds, and when they were asked."""
+        start_s = time.perf_counter()
+        if isinstance(value, Mapping):
+            if pair is not None:
+                raise InputError("`pair` belongs to a text: feed `types` beside `ids` instead.")
+            return self._read(value), start_s
+        return _feeds_of(self.encode(value, pair)), start_s
+
+    def _read(self, given: GivenFeeds) -> Feeds:
+        """The encoder's feeds, without the first dimension. Raises InputError naming what does not fit."""
+        if given.keys() == {"text"} and self._tokenizer is not None:
+            text = given["text"]
+            return _feeds_of(self.encode(text if isinstance(text, str) else text_of(given, self.max_length)))
+        ports = {port.name: port for port in (*self.inputs, _TYPES) if port is not TEXT}
+        if not given or not given.keys() <= ports.keys():
+            names = " or ".join(port.name for port in self.inputs)
+            raise InputError(f"{self.name} reads {names}; the feeds are {', '.join(given) or 'none'}.")
+        feeds = {}
+        for name, value in given.items():
+            array, port = fed_array(ports[name], value), ports[name]
+            if array.ndim != len(port.dims or ()) or len(array) != 1:
+                raise InputError(f"`{name}` is {list(array.shape)}; give {port}, one input at a time.")
+            feeds[name] = array[0]
+        return feeds
+
+    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ClusterDetails]]:
+        target_s = self._latency_s if latency_s is None else latency_s
+        return [self._inferred(_feeds_of(one.encoded), one.start_s, target_s) for one in asked]
+
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+        reply = self(feeds)
+        for name, array in (out or {}).items():
+            array[...] = reply.outputs[name]
+        return dict(reply.outputs) | dict(out or {})
+
+    def _reply(self, request: Request) -> Reply[ClusterDetails]:
+        start_s = time.perf_counter()
+        feeds = request.tensors if request.text is None else _feeds_of(self.encode(request.text))
+        return self._inferred(feeds, start_s, self._latency_s)
+
+    def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
+        """The fields of a Reply that follow from what the head gave."""
+        is_hidden = self.outputs[0].name == "answer"
+        return {"outputs": {"answer": numbers[None]}} if is_hidden else super().outputs_of(numbers)
+
+    def _inferred(
+        self, feeds: Feeds, start_s: float, target_s: float | None, *, is_alone: bool = False
+    ) -> Reply[ClusterDetails]:
+        """The reply to the encoder's feeds, asked at `start_s`."""
+        prepared = self.encoder.prepare(feeds)
+        ready_s = time.perf_counter()
+        with self._primary.turn() as leader:
+            self._check_open()
+            waited_s = time.perf_counter() - ready_s
+            led = leader.lead.run(self.encoder, prepared.rows, prepared.feeds, is_alone=is_alone)
+            seconds = time.perf_counter() - start_s
+            details = details_of(led, leader.steering, self._primary.margins)
+        self._length = prepared.rows
+        return Reply(
+            endpoint=self.name,
+            seconds=seconds,
+            details=details,
+            length=prepared.rows,
+            waited_s=waited_s,
+            target_s=target_s,
+            **self.outputs_of(np.asarray(led.answer, np.float32)),
+        )
+
+
+def _feeds_of(encoded: Encoded) -> Feeds:
+    return {"ids": encoded.ids, "types": encoded.types}

@@ -1,0 +1,87 @@
+"""Where the time of a session that runs a program goes, step by step: predicted beside measured."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pliant.ir.cost import Span
+from pliant.ir.program import Program
+from pliant.ir.reply import Reply
+from pliant.ir.timeline_text import timeline_text
+from pliant.quantities import format_seconds
+from pliant.run.trace import compare_table, perfetto_trace
+
+_WIDTH = 132
+
+
+class ProgramDetails(Protocol):
+    """The details of a reply that a program made: its steps, when each ran and when it should have."""
+
+    @property
+    def program(self) -> Program: ...
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+    @property
+    def predicted_spans(self) -> tuple[Span, ...]: ...
+    @property
+    def predicted_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramProfile:
+    """`runs` answers to one input: median and fastest, in seconds from the input to the answer.
+
+    `fastest` is the program of the fastest answer, with its times. `where` says what computed: "2 threads".
+    """
+
+    fastest: ProgramDetails
+    runs: int
+    where: str
+    median_s: float
+    min_s: float
+
+    def tables(self) -> tuple[Table, ...]:
+        """One row a step: when it was predicted to run, and when it ran."""
+        ran = self.fastest
+        return (compare_table(ran.program, ran.predicted_spans, ran.spans),)
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        text.write(timeline_text(self.fastest.program, self.fastest.spans))
+        for table in self.tables():
+            Console(file=text, width=_WIDTH).print(table)
+        text.write(self.summary)
+        return text.getvalue()
+
+    @property
+    def summary(self) -> str:
+        """One line: how long, as predicted, how often, on what."""
+        return (
+            f"{format_seconds(self.median_s)} median, {format_seconds(self.min_s)} fastest of {self.runs} "
+            f"runs, {format_seconds(self.fastest.predicted_s)} predicted, {len(self.fastest.spans)} steps, "
+            f"{self.where}"
+        )
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """Prediction and fastest answer as Chrome trace events, which ui.perfetto.dev opens."""
+        ran = self.fastest
+        return perfetto_trace(ran.program, predicted=ran.predicted_spans, measured=ran.spans)
+
+    def write_trace(self, path: Path) -> None:
+        """Write `chrome_trace` as JSON."""
+        path.write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+
+
+def profile_of(replies: Sequence[Reply[ProgramDetails]], where: str) -> ProgramProfile:
+    """The profile of some answers to the same input; at least one."""
+    seconds = [reply.seconds - reply.waited_s for reply in replies]
+    fastest = int(np.argmin(seconds))
+    median_s = float(np.median(seconds))
+    return ProgramProfile(replies[fastest].details, len(replies), where, median_s, seconds[fastest])
