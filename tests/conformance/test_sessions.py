@@ -23,7 +23,6 @@ import pytest
 from pliant.errors import BudgetError, InputError, PliantError
 from pliant.ir.endpoint import Endpoint
 from pliant.ir.reply import Reply
-from pliant.plan.result import Plan
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.session import Session
 from tests.conformance.session_kind import LENGTHS, Kind
@@ -55,8 +54,13 @@ class Opened:
     def answers(self) -> list[bytes]:
         return self.kind.answers(self.session)
 
-    def reply(self, text: str) -> Reply[Any]:
-        reply = self.session(text)
+    @property
+    def question(self) -> Any:
+        """What a call takes: a text, or feeds."""
+        return self.kind.texts[0] if self.kind.texts else self.kind.feeds(0)
+
+    def reply(self, question: Any) -> Reply[Any]:
+        reply = self.session(question)
         assert isinstance(reply, Reply)
         return reply
 
@@ -231,19 +235,29 @@ def test_a_session_shows_what_it_is(own: Opened) -> None:
     assert "closed" in repr(own.session)
 
 
-def test_a_retarget_changes_the_plan_or_is_refused_with_the_next_move(own: Opened) -> None:
+def test_a_retarget_changes_the_target_or_is_refused_with_the_next_move(own: Opened) -> None:
     """A target that nothing meets changes nothing; a session of one way says so."""
     before = own.answers()
-    if isinstance(own.session.plan, Plan):
-        with pytest.raises(BudgetError, match="needs"):
-            own.session.retarget(latency=1e-9)
-        assert own.answers() == before
-        own.session.retarget(latency=0.005)
-        assert own.reply(own.kind.texts[0]).target_s == 0.005
+    with pytest.raises((BudgetError, InputError)) as refused:
+        own.session.retarget(latency=1e-9)
+    assert own.answers() == before
+    if refused.type is InputError:
+        assert "nothing to retarget: " in str(refused.value)
     else:
-        with pytest.raises(InputError, match="nothing to retarget: "):
-            own.session.retarget(latency="20ms")
-        assert own.answers() == before
+        own.session.retarget(latency=30.0)
+        assert own.reply(own.question).target_s == 30.0
+
+
+def test_its_memory_is_predicted_beside_measured(shared: Opened) -> None:
+    """What `memory=` bounds: what it says before is what lies in memory, up to pages that nothing touched."""
+    shared.need("memory")
+    shared.session.run(shared.kind.feeds(1))
+    use = shared.session.memory
+    assert 0 <= use.measured_bytes <= use.predicted_bytes
+    assert (use.measured_bytes > 0) == (use.predicted_bytes > 0)
+    assert {part.name for part in use.parts} >= {"weights"}
+    assert "predicted" in str(use)
+    assert use.rss_bytes > use.measured_bytes
 
 
 # As an endpoint
