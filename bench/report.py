@@ -18,6 +18,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 _COMPILER = ("kernels", "compiler", "models", "run")
 _MEASURES = {
+    "batch": (*_COMPILER, "plan", "store"),
     "plan": ("plan", "ir"),
     "store": ("store", "models"),
     "local": ("kernels", "compiler", "run"),

@@ -1,12 +1,15 @@
 """BERT, GPT-NeoX, I-BERT and ConvBERT from transformers' configs, weights random by a fixed seed, as ONNX."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+from pliant.models.hf.checkpoint import open_checkpoint
 
 SEED = 0
 
@@ -73,6 +76,32 @@ class Last(torch.nn.Module):
         return found
 
 
+class Classifier(torch.nn.Module):
+    """The logits of a classifier over the mean of a text's last hidden states."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        import transformers
+        from transformers.utils import logging
+
+        logging.set_verbosity_error()  # the table of words is stored in codes, and there is no pooler
+        stored = open_checkpoint(directory)
+        self.inner = transformers.BertModel.from_pretrained(
+            directory, add_pooling_layer=False, attn_implementation="eager", dtype=torch.float32
+        ).eval()
+        words = torch.from_numpy(stored.tensor("embeddings.word"))
+        self.inner.embeddings.word_embeddings.weight.data = words
+        self.weight, self.bias = (
+            torch.from_numpy(stored.tensor(f"head.classifier.{name}")) for name in ("weight", "bias")
+        )
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        states = self.inner(input_ids=ids, attention_mask=mask)[0]
+        counted = mask[:, :, None].to(states.dtype)
+        pooled: torch.Tensor = (states * counted).sum(1) / counted.sum(1)
+        return pooled @ self.weight.T + self.bias
+
+
 def feeds(model: TextModel) -> dict[str, np.ndarray]:
     """Token ids and a mask of ones."""
     rng = np.random.default_rng(SEED)
@@ -80,14 +109,31 @@ def feeds(model: TextModel) -> dict[str, np.ndarray]:
     return {"ids": ids, "mask": np.ones_like(ids)}
 
 
-def export(model: TextModel, path: Path) -> Path:
-    """Write the model as ONNX by TorchScript's exporter, shapes fixed."""
-    made = Last(build(model))
+def export(model: TextModel, path: Path, *, is_open: bool = False) -> Path:
+    """Write the model as ONNX by TorchScript's exporter, shapes fixed unless batch and tokens are open."""
     arguments = tuple(torch.from_numpy(x) for x in feeds(model).values())
+    return export_module(Last(build(model)), arguments, path, {0: "batch", 1: "tokens"} if is_open else {})
+
+
+def export_classifier(directory: Path, path: Path) -> Path:
+    """Write a BERT classifier with mean pooling, a Hugging Face directory, as ONNX, batch and tokens open."""
+    arguments = tuple(torch.from_numpy(x) for x in feeds(MINILM).values())
+    return export_module(Classifier(directory), arguments, path, {0: "batch", 1: "tokens"}, {0: "batch"})
+
+
+def export_module(
+    module: torch.nn.Module,
+    arguments: tuple[torch.Tensor, ...],
+    path: Path,
+    open_dims: Mapping[int, str],
+    open_out: Mapping[int, str] | None = None,
+) -> Path:
+    """Write a module of `ids` and `mask` to `y` as ONNX; `open_dims` of inputs and `open_out` by axis."""
+    axes = {"ids": open_dims, "mask": open_dims, "y": open_dims if open_out is None else open_out}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            made, arguments, str(path), input_names=["ids", "mask"], output_names=["y"],
-            opset_version=17, dynamo=False,
+            module, arguments, str(path), input_names=["ids", "mask"], output_names=["y"],
+            dynamic_axes=axes if open_dims else None, opset_version=17, dynamo=False,
         )  # fmt: skip
     return path
