@@ -121,6 +121,15 @@ def test_feeds_of_several_rows_and_fixed_shapes_run_alone(exact: Any) -> None:
     ]
 
 
+def test_under_a_bound_of_memory_feeds_run_alone() -> None:
+    """A batch of eight takes eight times the activations, which the bound was not asked for."""
+    session = compile(ATTENDING, threads=1, memory="1MB", images=4)
+    feeds = [_feeds(5, i) for i in range(4)]
+    for one, answers in zip(feeds, session.run_many(feeds), strict=True):
+        np.testing.assert_allclose(answers["y"], session.run(one)["y"], rtol=1e-6)
+    assert [image.inputs["x"].shape for image in session.plan.images] == [(1, 5, 8)]
+
+
 def test_no_feeds_have_no_answers(exact: Any) -> None:
     """As a loop over none."""
     assert exact.run_many([]) == []

@@ -71,8 +71,8 @@ class ArraySession(Session[None]):
 
         A model whose inputs have an open first dimension answers several feeds in one run: those of equal
         sizes, or, with `buckets`, those that are padded to equal sizes. Its answers are those of `run` up to
-        rounding, which is found out by comparing; else each runs alone. Raises InputError naming the feeds
-        that do not fit, before any of them runs.
+        rounding, which is found out by comparing; else, and under a bound of memory, each runs alone. Raises
+        InputError naming the feeds that do not fit, before any of them runs.
         """
         items = [self._item(i, given) for i, given in enumerate(feeds)]
         with self._turns.lock:

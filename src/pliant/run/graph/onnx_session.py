@@ -151,6 +151,9 @@ class OnnxSession(ArraySession):
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
     def _answer_many(self, items: Sequence[Item]) -> list[_Arrays]:
+        # A batch takes larger activations: within a bound of memory fewer bits of weights would be left.
+        if self._options.memory_bytes is not None:
+            return super()._answer_many(items)
         return self._stacking.answers(items, self._alone, self._whole, self._once)
 
     def _alone(self, feeds: Feeds) -> _Arrays:
