@@ -2,11 +2,12 @@
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pliant.run.pressure import PSI, PressureWatch
+from pliant.run.pressure import PSI, PressureFlag, PressureWatch
 
 HANGS_AFTER_S = 30
 
@@ -61,3 +62,29 @@ def test_watching_ends_though_a_forked_child_lives(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         os.close(write)
         os.close(read)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_pressure_is_told_once_and_a_forked_child_is_told_of_its_own(tmp_path: Path) -> None:
+    """A session gives memory back once each time; a child's copy of the watch has no thread to report."""
+    reports: list[Callable[[], None]] = []
+
+    def watch(report: Callable[[], None]) -> PressureWatch:
+        reports.append(report)
+        return PressureWatch(report, psi=tmp_path / "memory")
+
+    flag = PressureFlag(watch)
+    assert not flag.take()
+    reports[0]()
+    assert flag.take()
+    assert not flag.take()
+    reports[0]()
+    child = os.fork()
+    if child == 0:
+        is_alone = not flag.take() and len(reports) == 2
+        reports[-1]()
+        os._exit(0 if is_alone and flag.take() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert flag.take()
+    flag.close()
+    flag.close()

@@ -69,6 +69,32 @@ class PressureWatch:
             self._on_pressure()
 
 
+@final
+class PressureFlag:
+    """Whether memory was short since that was last asked; in a forked child too."""
+
+    def __init__(self, watch: Callable[[Callable[[], None]], PressureWatch] = PressureWatch) -> None:
+        self._open_watch = watch
+        self._start()
+
+    def take(self) -> bool:
+        """Whether it was; from now on it was not."""
+        if self._process != os.getpid():
+            self.close()
+            self._start()
+        was_short = self._was_short.is_set()
+        self._was_short.clear()
+        return was_short
+
+    def close(self) -> None:
+        """Stop watching; safe to call twice."""
+        self._watch.close()
+
+    def _start(self) -> None:
+        self._was_short, self._process = threading.Event(), os.getpid()
+        self._watch = self._open_watch(self._was_short.set)
+
+
 def _open(psi: Path, trigger: bytes) -> int | None:
     try:
         fd = os.open(psi, os.O_RDWR | os.O_NONBLOCK)

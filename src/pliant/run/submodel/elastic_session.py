@@ -3,8 +3,6 @@
 A session has one store and one device profile; `api` finds, packs and profiles models.
 """
 
-import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,11 +23,12 @@ from pliant.plan.result import Plan
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.feeds import GivenFeeds
 from pliant.run.graph.ports import shown
-from pliant.run.pressure import PressureWatch
+from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.levels import levels
 from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.replies import AnswerTimes, replies_of
 from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
 from pliant.run.text_session import Asked, TextSession
 from pliant.store.read import Store
@@ -81,9 +80,9 @@ class ElasticSession(TextSession[ElasticDetails]):
         self._tokenizer = open_tokenizer(store.path, spec)
         self._trade: Trade | None = None
         self._pace = AdaptiveBound()
-        self._turns, self._process, self._closed = Turns(), os.getpid(), False
+        self._turns, self._closed = Turns(), False
         self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
-        self._watch_pressure()
+        self._pressure = PressureFlag() if options.yields else None
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.options.n_threads} threads"
@@ -134,10 +133,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         return self._tokenizer.truncate(text, pair)
 
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "ProgramProfile":
-        """Where the time of an answer to a text, or to feeds, goes: step by step, beside what was predicted.
-
-        Over `runs` answers after one that is not counted.
-        """
+        """Where the time of an answer to a text, or to feeds, goes: its steps, measured beside predicted."""
         from pliant.run.program_profile import profile_of  # draws tables, which no answer needs
 
         if runs < 1:
@@ -224,7 +220,8 @@ class ElasticSession(TextSession[ElasticDetails]):
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         with self._turns.lock:
             self._check_open()
-            self._is_pressed.clear()
+            if self._pressure is not None:
+                self._pressure.take()
             self.runner.give_way()
 
     @contextmanager
@@ -263,9 +260,6 @@ class ElasticSession(TextSession[ElasticDetails]):
     def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
         if len(asked) < 2:
             return [self._answer(one, latency_s) for one in asked]
-        return self._answer_batch(asked, latency_s)
-
-    def _answer_batch(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
         replies: dict[int, Reply[ElasticDetails]] = {}
         ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in asked)
         with self._turns.lock:
@@ -274,11 +268,9 @@ class ElasticSession(TextSession[ElasticDetails]):
             target_s = self.options.latency_s if latency_s is None else latency_s
             texts = [one.encoded for one in asked]
             for numbers, answered in self.runner.answer_batch(texts, target_s, cpu_s=cpu_s):
-                end_s, accuracy = time.perf_counter(), self.runner.expected(answered[0])
-                details = self.runner.details(answered[0], target_s, accuracy)
-                for i, one in zip(numbers, answered, strict=True):
-                    times_s = end_s - asked[i].start_s, waited_s, target_s
-                    replies[i] = self._replied(one, times_s, accuracy, details)
+                end_s = time.perf_counter()
+                times = [AnswerTimes(end_s - asked[i].start_s, waited_s, target_s) for i in numbers]
+                replies |= zip(numbers, self._replies(answered, times), strict=True)
         return [replies[i] for i in range(len(asked))]
 
     def _answer(
@@ -292,49 +284,22 @@ class ElasticSession(TextSession[ElasticDetails]):
             if not as_profiled:
                 seconds = time.perf_counter() - asked.start_s
                 self.runner.observe(answered, target_s, seconds, waited_s)
-            seconds, accuracy = time.perf_counter() - asked.start_s, self.runner.expected(answered)
-            details = self.runner.details(answered, target_s, accuracy)
-            reply = self._replied(answered, (seconds, waited_s, target_s), accuracy, details)
+            times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
+            (reply,) = self._replies([answered], [times])
             self.runner.count_kept()
             return reply
 
-    def _replied(
-        self,
-        answered: Answered,
-        times_s: tuple[float, float, float],
-        accuracy: float | None,
-        details: ElasticDetails,
-    ) -> Reply[ElasticDetails]:
-        seconds, waited_s, target_s = times_s
-        return Reply(
-            endpoint=self.name,
-            seconds=seconds,
-            details=details,
-            length=answered.n_tokens,
-            waited_s=waited_s,
-            target_s=target_s,
-            accuracy=accuracy,
-            cut=answered.pipeline.plan.cut,
-            **self.outputs_of(answered.numbers),
-        )
+    def _replies(
+        self, answered: Sequence[Answered], times: Sequence[AnswerTimes]
+    ) -> list[Reply[ElasticDetails]]:
+        return replies_of(self.runner, self.name, answered, times, self.outputs_of)
 
     def _make_ready(self) -> None:
         """Before an answer: raise InputError once closed, and let go of memory where it is short."""
         self._check_open()
-        if self._is_pressed.is_set():
-            self._is_pressed.clear()
+        if self._pressure is not None and self._pressure.take():
             self.runner.give_way()
 
     def _check_open(self) -> None:
-        """Raise InputError once closed. In a forked child, start a memory watch of its own."""
         if self._closed:
             raise InputError("this session is closed; open the model again.")
-        if self._process != os.getpid():
-            if self._pressure is not None:
-                self._pressure.close()
-            self._watch_pressure()
-            self._process = os.getpid()
-
-    def _watch_pressure(self) -> None:
-        self._is_pressed = threading.Event()
-        self._pressure = PressureWatch(self._is_pressed.set) if self.options.yields else None

@@ -15,8 +15,7 @@ from pliant.ir.program import Run
 from pliant.models.tokenizer import Encoded
 from pliant.plan.result import Plan
 from pliant.run.lanes import Lanes
-from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
-from pliant.run.submodel.details import ElasticDetails
+from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.run.submodel.passes import MOST_ROWS, passes
 from pliant.run.submodel.pipeline import Outcome, Pipeline
@@ -159,25 +158,10 @@ class SubmodelRunner:
         errors = self.options.plan.errors
         return self.planner.expected(answered.pipeline.plan, answered.outcome.bits, errors)
 
-    def details(self, answered: Answered, target_s: float, accuracy: float | None) -> ElasticDetails:
-        """What a reply of expected `accuracy` says of its run."""
-        pipeline, outcome, n = answered.pipeline, answered.outcome, answered.n_tokens
-        predicted_s, predicted = self.planner.forecast(pipeline.program, answered.n_rows)
-        return ElasticDetails(
-            submodel=(pipeline.plan.n, pipeline.plan.width),
-            accuracy_interval=self.planner.interval(accuracy),
-            bits=outcome.bits,
-            planned_bits=pipeline.plan.bits,
-            predicted_s=predicted_s,
-            resident_weight_bytes=self.weights.n_bytes,
-            arena_bytes=self.engine.arena_bytes,
-            peak_rss_bytes=peak_rss_bytes(),
-            read_bytes=outcome.read_bytes,
-            spans=outcome.spans,
-            predicted_spans=predicted,
-            program=pipeline.program,
-            within_reach=self._plans.is_within_reach(pipeline, self.planner.bucket(n), target_s),
-        )
+    def is_within_reach(self, answered: Answered, target_s: float) -> bool:
+        """Whether its plan is to keep the target for 95 of 100 answers, by what was observed lately."""
+        length = self.planner.bucket(answered.n_tokens)
+        return self._plans.is_within_reach(answered.pipeline, length, target_s)
 
     def warm_up(self, short: Encoded) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""

@@ -1,0 +1,69 @@
+"""The replies of an elastic session: what a run gave, what it took, and what had been predicted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pliant.ir.reply import Reply
+from pliant.run.process_memory import peak_rss_bytes
+from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTimes:
+    """Of one input: seconds until its answer, those of them spent waiting for others, and the target."""
+
+    seconds: float
+    waited_s: float
+    target_s: float
+
+
+def replies_of(
+    runner: SubmodelRunner,
+    name: str,
+    answered: Sequence[Answered],
+    times: Sequence[AnswerTimes],
+    outputs_of: Callable[[np.ndarray], dict[str, Any]],
+) -> list[Reply[ElasticDetails]]:
+    """The replies to the inputs of one run of the session called `name`; `outputs_of` reads their numbers."""
+    accuracy = runner.expected(answered[0])
+    details = _details(runner, answered[0], times[0].target_s, accuracy)
+    return [
+        Reply(
+            endpoint=name,
+            seconds=time.seconds,
+            details=details,
+            length=one.n_tokens,
+            waited_s=time.waited_s,
+            target_s=time.target_s,
+            accuracy=accuracy,
+            cut=one.pipeline.plan.cut,
+            **outputs_of(one.numbers),
+        )
+        for one, time in zip(answered, times, strict=True)
+    ]
+
+
+def _details(
+    runner: SubmodelRunner, answered: Answered, target_s: float, accuracy: float | None
+) -> ElasticDetails:
+    pipeline, outcome = answered.pipeline, answered.outcome
+    predicted_s, predicted = runner.planner.forecast(pipeline.program, answered.n_rows)
+    return ElasticDetails(
+        submodel=(pipeline.plan.n, pipeline.plan.width),
+        accuracy_interval=runner.planner.interval(accuracy),
+        bits=outcome.bits,
+        planned_bits=pipeline.plan.bits,
+        predicted_s=predicted_s,
+        resident_weight_bytes=runner.weights.n_bytes,
+        arena_bytes=runner.engine.arena_bytes,
+        peak_rss_bytes=peak_rss_bytes(),
+        read_bytes=outcome.read_bytes,
+        spans=outcome.spans,
+        predicted_spans=predicted,
+        program=pipeline.program,
+        within_reach=runner.is_within_reach(answered, target_s),
+    )
