@@ -68,7 +68,7 @@ def test_a_dropped_session_is_gone_at_once(kind: str, tmp_path: Path) -> None:
     """Its memory must not wait for the garbage collector, which knows nothing of its size."""
     opened = _open(kind, tmp_path, 1)
     opened.run(FEEDS)
-    held = weakref.ref(opened._arena)
+    held = weakref.ref(opened)
     del opened
     assert held() is None
 
@@ -93,8 +93,8 @@ def test_threads_are_as_many_as_asked_for_and_park(kind: str, tmp_path: Path) ->
     """Workers of a session that waits for requests cost no processor time."""
     with _open(kind, tmp_path, 3) as session:
         session.run(FEEDS)
-        assert session._pool.n_threads == 3
-        assert sum(t.is_alive() for t in session._pool.workers) == 2
+        assert session.plan.n_threads == 3
+        assert {"pliant-1", "pliant-2"} <= {thread.name for thread in threading.enumerate()}
         idle = threading.Event()
         idle.wait(0.05)  # time to park: what is measured is the time after it
         before = time.process_time()
@@ -104,8 +104,9 @@ def test_threads_are_as_many_as_asked_for_and_park(kind: str, tmp_path: Path) ->
 
 def test_sessions_of_both_kinds_share_a_pool(session: Session) -> None:
     """Ten models must not be ten times the threads; runs of different sessions take turns on it."""
+    threads = threading.enumerate()
     others = [compile(MODEL, threads=2) for _ in range(2)]
-    assert all(other._pool is session._pool for other in others)
+    assert threading.enumerate() == threads
     wanted = session.run(FEEDS)["y"]
     wrong: list[int] = []
 
@@ -113,9 +114,9 @@ def test_sessions_of_both_kinds_share_a_pool(session: Session) -> None:
         answers = [one.run(FEEDS)["y"] for _ in range(20)]
         wrong.extend(1 for y in answers if not np.array_equal(y, wanted))
 
-    threads = [threading.Thread(target=work, args=(one,)) for one in (session, *others)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    users = [threading.Thread(target=work, args=(one,)) for one in (session, *others)]
+    for user in users:
+        user.start()
+    for user in users:
+        user.join()
     assert not wrong

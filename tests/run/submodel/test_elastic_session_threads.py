@@ -134,7 +134,7 @@ def test_a_session_may_be_changed_while_other_threads_ask_it(
 def test_what_is_waited_for_another_thread_is_told_apart(session: ElasticSession) -> None:
     """A caller waits for it, so it counts; but it says nothing of how fast the model is."""
     replies: list[Reply[ElasticDetails]] = []
-    with session._turns.lock:
+    with session._turns.lock:  # noqa: SLF001 - as another thread's answer holds it, but for as long as it takes
         asking = threading.Thread(target=lambda: replies.append(session(TEXTS[0])))
         asking.start()
         asking.join(0.05)
