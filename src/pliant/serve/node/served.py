@@ -1,43 +1,13 @@
-"""The models a node can answer with by itself, opened by what a user calls them."""
+"""Open the model that a node answers with by itself."""
 
-from typing import Any, NoReturn
-
-import numpy as np
+from typing import Any
 
 from pliant.api.model import ElasticModel, EncoderModel, refused
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
-from pliant.ir.endpoint import Request
-from pliant.ir.reply import Reply
 from pliant.plan.submodel.plan_options import Depths
 from pliant.run.session import Session
-from pliant.run.text_feeds import Tensors
-
-
-class Converted(Session[None]):
-    """What the kinds below do not do before they are sessions themselves."""
-
-    plan = None
-    weight_bytes = 0
-
-    def __call__(self, value: Any, /, *more: Any, **options: Any) -> NoReturn:
-        raise NotImplementedError
-
-    def explain(self, length: int) -> None:
-        raise NotImplementedError
-
-    def profile(self, feeds: object, runs: int = 20) -> NoReturn:
-        raise NotImplementedError
-
-    def _run(self, feeds: object, out: object) -> dict[str, np.ndarray]:
-        raise NotImplementedError
-
-    def _reply(self, request: Request) -> Reply[None]:
-        return Reply(self._answer(request), self.name, 0.0, None, request.length)
-
-    def _answer(self, request: Request) -> Tensors:
-        raise NotImplementedError
 
 
 def open_served(
