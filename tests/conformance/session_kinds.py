@@ -12,10 +12,11 @@ from typing import Any
 from pliant.errors import InputError
 from pliant.run.session import Session
 from tests.conformance.array_kinds import ARRAY_KINDS
+from tests.conformance.cluster_kinds import CLUSTER_KINDS
 from tests.conformance.session_kind import LENGTHS, Kind
 from tests.conformance.text_kinds import TEXT_KINDS
 
-KINDS = ARRAY_KINDS | TEXT_KINDS
+KINDS = ARRAY_KINDS | TEXT_KINDS | CLUSTER_KINDS
 N = len(LENGTHS)
 
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
+from pliant.cli.shared.feed_file import is_feed_file, read_feeds
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable, text_lines
 from pliant.cli.shared.trace import Trace, kept
@@ -32,7 +32,7 @@ class ClusterRunArguments:
         Path | None,
         typer.Option(
             help="A file with one text a line, none of them empty, - for standard input; or arrays by name, "
-            "as .npz: ids and types, pixels, or mel."
+            "as .npz or .json: ids and types, pixels, or mel."
         ),
     ] = None
     truncate: Truncate = False
@@ -50,7 +50,7 @@ class _Question:
     """A text or a pair, or feeds where there are some; `text.text` is what is shown of it."""
 
     text: Text
-    feeds: dict[str, np.ndarray] | None = None
+    feeds: dict[str, Any] | None = None
 
 
 def run(args: ClusterRunArguments) -> None:
@@ -79,16 +79,8 @@ def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Qu
     """What is to be answered, all of it checked before the first is."""
     if args.tokens is not None:
         return [_Question(Text(f"{args.tokens} random rows"), session.sample(args.tokens))]
-    if args.input is not None and args.input.suffix == ".npz":
-        return [_Question(Text(str(args.input)), _feeds(args.input))]
+    if args.input is not None and is_feed_file(args.input):
+        return [_Question(Text(str(args.input)), read_feeds(args.input))]
     given = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
     texts = readable(given, Reading(session.encode, session.truncate), args.truncate)
     return [_Question(text) for text in texts]
-
-
-def _feeds(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} holds no arrays: {error}. Write it with numpy.savez.") from error
