@@ -176,7 +176,7 @@ def test_hub_alone_opens_a_model_that_was_downloaded(installed: Install) -> None
     (folder / "snapshots" / ("0" * 40)).symlink_to(
         ROOT / "src" / "pliant" / "models" / "assets" / "imdb-lstm"
     )
-    reply = json.loads(with_hub.answer(*PLIANT, "run", "owner/film", *TARGET, *TEXT, "--json"))
+    reply = json.loads(with_hub.answer(*PLIANT, "run", "owner/film", *TEXT, "--latency", "10s", "--json"))
     assert reply["label"] == "positive"
 
 
@@ -189,8 +189,8 @@ with pliant.Cluster("127.0.0.1:0", key="key", shares="equal", threads=1) as clus
     )
     try:
         cluster.wait(1, 120.0)
-        reply = cluster.run("sst2", "a fine film")
-        print(reply.label, *sorted({*reply.partitions[-1].participants} - {cluster.name}))
+        reply = cluster.open("sst2")("a fine film")
+        print(reply.label, *sorted({*reply.details.partitions[-1].participants} - {cluster.name}))
     finally:
         worker.terminate()
         worker.wait()
