@@ -155,6 +155,18 @@ def test_ids_are_answered_as_their_text(store: Path, slow_profile: Callable[...,
                 endpoint.request({"ids": wrong})
 
 
+def test_padding_among_ids_is_refused_and_no_sample_has_any(
+    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """RoBERTa's padding has no position: tokens behind it would shift. A node times samples at its start."""
+    with opened(tiny_store("roberta"), slow_profile(widths=(4,))) as endpoint:
+        assert endpoint.request(endpoint.sample(8)).length == 8
+        ids = endpoint.encode(TEXT).ids[None].astype(np.int64)
+        ids[0, 2] = endpoint.store.spec.position_offset - 1
+        with pytest.raises(InputError, match="padding"):
+            endpoint.request({"ids": ids})
+
+
 def test_plans_for_requests_do_not_follow_the_answers_to_calls(
     store: Path, slow_profile: Callable[..., DeviceProfile]
 ) -> None:

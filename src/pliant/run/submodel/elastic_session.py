@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+import numpy as np
+
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Percentile
 from pliant.ir.endpoint import Estimate, Request
@@ -143,6 +145,11 @@ class ElasticSession(TextSession[ElasticDetails]):
         return profile_of(replies[1:], f"{self.options.n_threads} threads")
 
     # As an endpoint
+
+    def sample(self, length: int) -> dict[str, np.ndarray]:
+        """`ids` of so many tokens, of a text and none of them padding."""
+        short = self.encode("a").ids
+        return {"ids": np.resize(short, max(1, length))[None].astype(np.int64)}
 
     @property
     def trade(self) -> Trade:
