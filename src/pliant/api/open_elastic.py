@@ -15,7 +15,6 @@ from typing import Literal
 import msgspec
 
 from pliant.api.model import ElasticModel, StoreModel
-from pliant.compiler.executable.encoder_stages import arena_bytes
 from pliant.errors import InputError, StoreError
 from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile, Dilation, dilate
@@ -29,6 +28,7 @@ from pliant.profile.profile_cache import load_profile, profile_path, save_profil
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
+from pliant.run.submodel.grant import beside_weights, granted
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.settings import cache_folder
 from pliant.store.build import Progress, build
@@ -96,11 +96,12 @@ def plan_of(
 
     Raises BudgetError naming the nearest feasible target.
     """
-    spec, planner = store.spec, planner_of(store.manifest, profile)
+    planner = planner_of(store.manifest, profile)
     length = planner.bucket(options.length)
     if baseline is None:
-        n_bytes = arena_bytes(spec, spec.widths[-1], length, options.compute)
-        return planner.resident(options, arena_bytes=n_bytes)[0]
+        beside = beside_weights(store, options, min(options.length, store.spec.max_tokens))
+        terms = granted(planner, options, beside)
+        return planner.resident(terms, arena_bytes=beside.arena_bytes, fixed_bytes=beside.fixed_bytes)[0]
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
     settings, expected = options.planning, cost_table(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid

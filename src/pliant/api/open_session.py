@@ -25,7 +25,7 @@ from pliant.ir.device import DeviceProfile, Dilation
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.recurrent_session import RecurrentSession
-from pliant.run.process_memory import MemoryBudget
+from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
 from pliant.run.session import Session
 from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import thread_count
@@ -36,7 +36,7 @@ def open(
     source: Source,
     *,
     latency: str | float | None = None,
-    preload: str | int = 0,
+    preload: str | int | None = None,
     working: str | int | None = None,
     length: int = 64,
     threads: int | None = None,
@@ -44,7 +44,7 @@ def open(
     best_effort: bool = False,
     compute: Compute = "fp32",
     profile: DeviceProfile | None = None,
-    memory: MemoryBudget | None = None,
+    memory: Memory | None = None,
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
     depths: Depths | None = None,
@@ -63,24 +63,26 @@ def open(
     `pliant compile` wrote, or an ONNX model: its path, its bytes or a ModelProto. Text encoders give an
     `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
     answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
-    `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. All other options are for
-    text encoders; InputError names one that was given for another kind of model.
+    `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. `memory` ("8MB", or
+    bytes) bounds what the session adds to the process: weights, buffers, activations (docs/memory.md). All
+    other options are for text encoders; InputError names one that was given for another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
-    answered. `profile` stands in for the kept or measured one, `dilation` makes the device slower, `memory`
-    is shared with other sessions. Where the store holds measured accuracy, the submodel of the highest
-    expected accuracy runs; `plan=PlanOptions(choose="size")` takes the largest instead, as the paper does.
-    Layers are left out only of a model that was trained for it (`pliant stretch`) or whose accuracy without
-    them was measured; `depths="any"` leaves them out of any model, and replies then say `cut` "untrained".
-    `margin` is the fraction of the target kept for what no plan knows of. `working` bounds the memory that
-    layers in flight are read into: bits are lowered until they fit. `io_reserve`: what a layer cannot run
-    without is read in time even if reads take this many times their 95th percentile (at least 1; None
-    learns it from their spread). The session plans for compute and reads as its latest answers took them,
-    unless `adapt` is False. `baseline` runs as one of the systems STI is compared with. `quantizer` is how
-    weights became codes (None: "lloyd", or whatever a store has); the paper's system is `plan=PAPER,
-    anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`. Raises PliantError: see errors.py
-    for which.
+    answered. What of `memory` is `preload` and `working`, where these are not given, is the planner's choice;
+    a `MemoryBudget` in its place is shared: several sessions take from it what they add. `profile` stands in
+    for the kept or measured one, `dilation` makes the device slower. Where the store holds measured accuracy,
+    the submodel of the highest expected accuracy runs; `plan=PlanOptions(choose="size")` takes the largest
+    instead, as the paper does. Layers are left out only of a model that was trained for it (`pliant stretch`)
+    or whose accuracy without them was measured; `depths="any"` leaves them out of any model, and replies then
+    say `cut` "untrained". `margin` is the fraction of the target kept for what no plan knows of. `working`
+    bounds the memory that layers in flight are read into: bits are lowered until they fit. `io_reserve`: what
+    a layer cannot run without is read in time even if reads take this many times their 95th percentile (at
+    least 1; None learns it from their spread). The session plans for compute and reads as its latest answers
+    took them, unless `adapt` is False. `baseline` runs as one of the systems STI is compared with.
+    `quantizer` is how weights became codes (None: "lloyd", or whatever a store has); the paper's system is
+    `plan=PAPER, anytime=False, margin=0.0, adapt=False, quantizer="equal-population"`. Raises PliantError:
+    see errors.py for which.
     """
     given = locals()
     model = resolve(source)
@@ -88,7 +90,8 @@ def open(
         case StoreModel() | CheckpointModel():
             options = SessionOptions(
                 latency_s=WHOLE_S if latency is None else parse_seconds(latency),
-                preload_bytes=parse_bytes(preload),
+                preload_bytes=preload_of(preload, memory),
+                memory_bytes=bound_of(memory),
                 working_bytes=None if working is None else parse_bytes(working),
                 length=length,
                 n_threads=thread_count(threads),
@@ -107,7 +110,7 @@ def open(
                 model,
                 options,
                 profile=profile,
-                memory=memory,
+                memory=memory if isinstance(memory, MemoryBudget) else None,
                 dilation=dilation,
                 baseline=baseline,
                 quantizer=quantizer,
@@ -115,18 +118,22 @@ def open(
                 on_progress=on_progress,
             )
         case RecurrentNetwork():
-            _check_options(model, given, ("threads", "cache", "dilation"))
+            _check_options(model, given, ("threads", "cache", "dilation", "memory"))
             slower, made = _compute_alone(model, dilation), shared_pool(threads, cache)
-            return RecurrentSession(model.source, *made, name=model.name, dilation=slower)
+            most = _own_bound(model, memory)
+            return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory_bytes=most)
         case OnnxGraph():
-            _check_options(model, given, ("threads", "cache", "dilation"))
+            _check_options(model, given, ("threads", "cache", "dilation", "memory"))
             from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
+            from pliant.run.graph.model_options import ModelOptions
 
             slower = _compute_alone(model, dilation)
-            return open_graph(model, threads=threads, cache=cache, dilation=slower)
+            graph = ModelOptions({}, memory_bytes=_own_bound(model, memory))
+            return open_graph(model, graph, threads=threads, cache=cache, dilation=slower)
         case CompiledProgram():
-            _check_options(model, given, ("threads", "dilation"))
-            return open_compiled(model.name, model.path, threads, _compute_alone(model, dilation))
+            _check_options(model, given, ("threads", "dilation", "memory"))
+            slower, most = _compute_alone(model, dilation), _own_bound(model, memory)
+            return open_compiled(model.name, model.path, threads, slower, memory=most)
         case EncoderModel():
             raise refused(model, "pliant.open")
         case _:
@@ -141,6 +148,16 @@ def _compute_alone(model: Model, dilation: Dilation) -> float:
             f"alone, not {dilation}."
         )
     return dilation.compute
+
+
+def _own_bound(model: Model, memory: Memory | None) -> int | None:
+    """The bound of a session with one way to answer. Raises InputError for one that sessions share."""
+    if isinstance(memory, MemoryBudget):
+        raise InputError(
+            f"{model.name} is {model.kind}, which cannot share a MemoryBudget: text encoders can; give it a "
+            'bound of its own, such as memory="8MB".'
+        )
+    return bound_of(memory)
 
 
 def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:

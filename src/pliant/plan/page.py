@@ -71,6 +71,12 @@ def _summary(plan: Plan) -> Iterator[str]:
         f"{format_bytes(budget.preload_bytes)} preloaded, {format_bytes(memory.working_bytes)} working "
         f"({most}window of {plan.window} layers); activations {format_bytes(memory.arena_bytes)}"
     )
+    if memory.fixed_bytes:
+        within = "" if budget.memory_bytes is None else f" of {format_bytes(budget.memory_bytes)}"
+        yield (
+            f"  codebooks, embeddings and head {format_bytes(memory.fixed_bytes)}; in all "
+            f"{format_bytes(memory.total_bytes)}{within}"
+        )
 
 
 def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:

@@ -6,9 +6,21 @@ from types import TracebackType
 
 from pliant.errors import BudgetError
 from pliant.kernels.runtime.turns import Turns
-from pliant.quantities import format_bytes
+from pliant.quantities import format_bytes, parse_bytes
 
 _STATUS = Path("/proc/self/status")
+
+
+def bound_of(memory: "Memory | None") -> int | None:
+    """What bounds one session alone; None for no bound, or one that sessions share. Raises InputError."""
+    return None if memory is None or isinstance(memory, MemoryBudget) else parse_bytes(memory)
+
+
+def preload_of(preload: str | int | None, memory: "Memory | None") -> int | None:
+    """The preload buffer that was asked for: none without a bound to split, else the planner's choice."""
+    if preload is None:
+        return 0 if bound_of(memory) is None else None
+    return parse_bytes(preload)
 
 
 def peak_rss_bytes() -> int:
@@ -54,6 +66,10 @@ class MemoryBudget:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reserved.clear()
+
+
+Memory = str | int | MemoryBudget
+"""A bound of what one session adds to its process, such as "8MB", or one that several sessions share."""
 
 
 def _status(field: str) -> int:

@@ -48,4 +48,4 @@ def test_a_layer_takes_five_tensors(shape: tuple[int, int, int]) -> None:
                spec.n_heads * g.slice_ffn)  # fmt: skip
     lives = ((0, 6), (0, 1), (1, 2), (2, 6), (4, 5))
     tensors = [Lifetime(4 * tokens * n, *life) for n, life in zip(columns, lives, strict=True)]
-    assert arena_bytes(spec, spec.n_heads, tokens) <= place(tensors).n_bytes
+    assert arena_bytes(spec, "F32", tokens) <= place(tensors).n_bytes

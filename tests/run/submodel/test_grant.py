@@ -17,7 +17,7 @@ from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
-BESIDE = Beside(70_000, 30_000)
+BESIDE = Beside(70_000, 30_000, OWN)
 seeds = st.integers(0, 2**31)
 times = st.floats(0.1, 2.0)
 

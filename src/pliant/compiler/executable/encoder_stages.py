@@ -15,9 +15,9 @@ from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.place import ALIGNMENT
 from pliant.compiler.executable.stage import Form, Stage, coded_form
-from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses
+from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses, plain_bytes
 from pliant.kernels.attention.attention_texts import text_blocks
-from pliant.kernels.emit.isa import X86_64
+from pliant.kernels.emit.isa import X86_64, host_isa
 from pliant.kernels.runtime.aligned_memory import zeroed_bytes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -33,8 +33,8 @@ from pliant.models.ids import check_ids
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.models.word_table import QuantizedTable
-from pliant.store.coding.encode_layer import ResidentLayer
-from pliant.store.store_files import Embeddings, HeadWeights
+from pliant.store.coding.encode_layer import RESIDENT_ARRAYS, ResidentLayer
+from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
 
 @final
@@ -51,6 +51,7 @@ class Encoder:
     """
 
     hidden: np.ndarray
+    arena: np.ndarray
     arena_bytes: int
 
     def __init__(
@@ -71,9 +72,8 @@ class Encoder:
         self._kernels: dict[str, int] = {}
         geometry = slice_geometry(spec)
         self._layers = [Weights(geometry, spec.precision, r, library.isa, compute) for r in resident]
-        self._embeddings = embeddings
-        plain = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
-        self._plain = [PlainWeights(name, linear) for name, linear in plain.items() if linear is not None]
+        self._embeddings, self._ends = embeddings, head
+        self._plain = [PlainWeights(name, linear) for name, linear in _plain_layers(embeddings, head).items()]
         self.reserve(tokens)
 
     def reserve(self, tokens: int) -> None:
@@ -82,13 +82,13 @@ class Encoder:
         self._stages: dict[tuple[int, int], Stage] = {}
         self._forms: dict[int, Form] = {}
         embedding = coded_form(
-            embedding_graph(self.spec, _word_format(self._embeddings), tokens), self._target
+            embedding_graph(self.spec, word_format(self._embeddings), tokens), self._target
         )
         head = coded_form(head_graph(self.spec, tokens), self._target)
         layer = self._form(self.spec.n_heads, tokens, (embedding, head))
         n_bytes = _padded(max(form.image.arena_bytes for form in (embedding, layer, head)))
         columns = slice_geometry(self.spec).hidden
-        block = zeroed_bytes(n_bytes + 4 * tokens * columns)
+        block = self.arena = zeroed_bytes(n_bytes + 4 * tokens * columns)
         self.arena_bytes = block.nbytes
         self.hidden = block[n_bytes:].view(np.float32).reshape(tokens, columns)
         self._ids, self._types = np.zeros((2, tokens), np.int32)
@@ -103,6 +103,15 @@ class Encoder:
         at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
         self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
         self.tokens = tokens
+
+    @property
+    def fixed_arrays(self) -> list[np.ndarray]:
+        """What every plan needs, as `fixed_bytes` counts it, to be measured."""
+        own = [array for layer in self._layers for array in layer.arrays]
+        own += [array for plain in self._plain for array in plain.arrays]
+        stored = [getattr(layer.resident, name) for layer in self._layers for name in RESIDENT_ARRAYS]
+        books = [book for layer in self._layers for book in layer.resident.codebooks.values()]
+        return [*own, *stored, *books, *_end_arrays(self._embeddings, self._ends)]
 
     def place(self, layer: int, part: int, first: int, count: int, address: int) -> None:
         """Say where one part of `count` neighbouring slices of `layer` lies: slice `first` at `address`."""
@@ -169,13 +178,51 @@ class Encoder:
         return form
 
 
-def arena_bytes(spec: ModelSpec, width: int, tokens: int, compute: Precise = "fp32") -> int:
-    """What activations take when layers of `width` slices run over up to `tokens` rows, on any CPU."""
-    layer = coded_form(layer_graph(spec, width, tokens, compute), Target(X86_64)).image
-    return _padded(layer.arena_bytes) + layer.inputs["hidden"].n_bytes
+def arena_bytes(spec: ModelSpec, word: TableFormat, tokens: int, compute: Precise = "fp32") -> int:
+    """What the activations of up to `tokens` rows take, on any CPU, before anything is allocated."""
+    graphs = (
+        embedding_graph(spec, word, tokens),
+        head_graph(spec, tokens),
+        layer_graph(spec, spec.n_heads, tokens, compute),
+    )
+    most = max(coded_form(graph, Target(X86_64)).image.arena_bytes for graph in graphs)
+    return _padded(most) + 4 * tokens * slice_geometry(spec).hidden
 
 
-def _word_format(embeddings: Embeddings) -> TableFormat:
+def fixed_bytes(
+    spec: ModelSpec,
+    resident: Sequence[ResidentLayer],
+    embeddings: Embeddings,
+    head: HeadWeights,
+    compute: Precise = "fp32",
+) -> int:
+    """What every plan of a model needs in memory: codebooks, outliers, biases, norms, embeddings and head.
+
+    The word table is not counted: it stays mapped.
+    """
+    geometry, isa = slice_geometry(spec), host_isa()
+    layers = (Weights(geometry, spec.precision, layer, isa, compute) for layer in resident)
+    own = sum(array.nbytes for layer in layers for array in layer.arrays)
+    plain = sum(map(plain_bytes, _plain_layers(embeddings, head).values()))
+    ends = sum(array.nbytes for array in _end_arrays(embeddings, head))
+    return own + plain + ends + sum(layer.n_bytes for layer in resident)
+
+
+def _plain_layers(embeddings: Embeddings, head: HeadWeights) -> dict[str, Linear]:
+    layers = {"project": embeddings.project, "dense": head.dense, "classifier": head.classifier}
+    return {name: linear for name, linear in layers.items() if linear is not None}
+
+
+def _end_arrays(embeddings: Embeddings, head: HeadWeights) -> list[np.ndarray]:
+    """What the embeddings and the head hold, as stored, but for the word table."""
+    arrays = [embeddings.position, embeddings.norm, embeddings.row_hashes]
+    arrays += [] if embeddings.types is None else [embeddings.types]
+    plain = _plain_layers(embeddings, head).values()
+    return arrays + [array for linear in plain for array in (linear.weight, linear.bias)]
+
+
+def word_format(embeddings: Embeddings) -> TableFormat:
+    """How the word table is kept."""
     return "codes" if isinstance(embeddings.word, QuantizedTable) else embeddings.word.precision
 
 

@@ -58,6 +58,11 @@ class Weights:
             | norm_addresses("output_norm", resident.output_norm)
         )
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """What is held beside the resident part of the store, to be measured."""
+        return [*self._tables.values(), self.slices, self._step, self._codes, self._table_at]
+
     def place(self, part: int, first: int, count: int, address: int) -> None:
         """Slices `first` .. `first + count - 1` of `part` begin at `address`, one behind the other."""
         size = self._full_bytes if part == FULL else self._plane_bytes
@@ -91,12 +96,23 @@ class PlainWeights:
         self._slices["outlier_rows"] = self._outlier_rows.ctypes.data
 
     @property
+    def arrays(self) -> list[np.ndarray]:
+        """What is held beside the layer of the store, to be measured."""
+        return [self._packed, self._bias, self._outlier_rows, self._slices]
+
+    @property
     def addresses(self) -> dict[str, int]:
         """Where its inputs stand, by their names in a graph."""
         return {
             f"{self._name}.slices": self._slices.ctypes.data,
             f"{self._name}.bias": self._bias.ctypes.data,
         }
+
+
+def plain_bytes(linear: Linear) -> int:
+    """Bytes of the arrays of `PlainWeights`, before they are made."""
+    rows, columns = _pad(linear.weight.shape[1]), _pad(linear.weight.shape[0])
+    return 4 * (rows * columns + columns + columns // GROUP_COLUMNS + 1) + SLICE_DTYPE.itemsize
 
 
 def norm_addresses(name: str, norm: np.ndarray) -> dict[str, int]:

@@ -20,7 +20,7 @@ from pliant.compiler.executable.encode_image import Row, kernels
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
 from pliant.compiler.executable.stage import Form, Stage
-from pliant.errors import InputError
+from pliant.errors import BudgetError, InputError
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
 from pliant.kernels.runtime.jit import Library
@@ -35,6 +35,7 @@ from pliant.run.graph.feeds import GivenFeeds
 from pliant.run.graph.operator_calls import operator_calls
 from pliant.run.graph.ports import shown
 from pliant.run.graph.recurrent_plan import RecurrentPlan
+from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.text_session import Asked, TextSession
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ class RecurrentSession(TextSession[None]):
         *,
         name: str | None = None,
         dilation: float = 1.0,
+        memory_bytes: int | None = None,
     ) -> None:
+        """Raises BudgetError where the weights, with activations of the shortest form, take more memory."""
         spec = source.spec
         super().__init__(
             name or source.name,
@@ -73,7 +76,7 @@ class RecurrentSession(TextSession[None]):
             vocab=spec.vocab,
             dilation=dilation,
         )
-        self.source = source
+        self.source, self._memory_bytes = source, memory_bytes
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._turns, self._closed = Turns(), False
@@ -99,6 +102,27 @@ class RecurrentSession(TextSession[None]):
         """Of all weights in memory: as kernels want them, as the source has them, and the words' vectors."""
         held = [*self._weights.values(), *self.source.weights.values(), self.source.table]
         return sum(array.nbytes for array in held)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """Predicted when its forms were made, and measured now."""
+        with self._turns.lock:
+            steps = max(self._forms, default=0)
+            given = [*self.source.weights.values(), self.source.table]
+            return MemoryUse(
+                self._memory_bytes,
+                (
+                    part("weights as given, words", sum(a.nbytes for a in given), given),
+                    part("weights", sum(a.nbytes for a in self._weights.values()), self._weights.values()),
+                    part(
+                        "activations",
+                        self._activation_bytes(steps, self._arena.n_bytes),
+                        [self._vectors, self._states, self._arena.memory],
+                    ),
+                ),
+                (scratch_part(self._pool),),
+                rss_bytes(),
+            )
 
     @property
     def plan(self) -> RecurrentPlan:
@@ -223,6 +247,7 @@ class RecurrentSession(TextSession[None]):
         """
         spec = self.spec
         form = recurrent_form(recurrent_graph(spec, self.source.weights, steps), self._target)
+        self._check_bound(form, steps)
         self._pack(form)
         code = addresses(kernels(form.image), self._library)
         self._pool.reserve(form.image.scratch_bytes)
@@ -239,6 +264,28 @@ class RecurrentSession(TextSession[None]):
         at |= {VECTORS: self._vectors.ctypes.data, STATES: self._states.ctypes.data}
         at |= {answer: self._numbers.ctypes.data, ARENA: self._arena.address}
         self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
+
+    def _check_bound(self, form: Form, steps: int) -> None:
+        """Raise BudgetError, before anything is allocated, where the form of `steps` does not fit."""
+        if self._memory_bytes is None:
+            return
+        packed = {name: packed.n_bytes for name, packed in form.image.packed.items()}
+        packed |= {name: constant.nbytes for name, constant in form.image.constants.items()}
+        packed |= {name: array.nbytes for name, array in self._weights.items()}
+        given = sum(array.nbytes for array in (*self.source.weights.values(), self.source.table))
+        arena = max(form.image.arena_bytes, self._arena.n_bytes)
+        activations = self._activation_bytes(max(steps, *self._forms, 0), arena)
+        needed = sum(packed.values()) + given + activations
+        if needed > self._memory_bytes:
+            raise BudgetError(
+                f"{self._memory_bytes} bytes of memory are too little for texts of up to {steps} words in "
+                f"{self.name}: its weights and words, which are in fp32, take {needed - activations}, "
+                f"activations {activations}. Give at least {needed} bytes, or shorter texts."
+            )
+
+    def _activation_bytes(self, steps: int, arena_bytes: int) -> int:
+        """Of a form: its inputs and states, and what its kernels keep between."""
+        return arena_bytes + 4 * steps * (self.spec.inputs + self.spec.width)
 
     def _pack(self, form: Form) -> None:
         """Keep the form's weights as its kernels read them, each filled before it is known by name."""

@@ -25,6 +25,7 @@ from pliant.plan.result import Plan
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.feeds import GivenFeeds
 from pliant.run.graph.ports import shown
+from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.details import ElasticDetails
@@ -99,6 +100,15 @@ class ElasticSession(TextSession[ElasticDetails]):
     def weight_bytes(self) -> int:
         """Bytes of weights in memory: preload buffer and working buffer."""
         return self.runner.weights.n_bytes
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the session adds to its process, predicted beside measured; it prints as a table.
+
+        The working buffer is predicted as the largest of all plans made so far.
+        """
+        with self._turns.lock:
+            return self.runner.memory
 
     @property
     def plan(self) -> Plan:
@@ -208,19 +218,27 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._check_open()
             self.runner.warm_up(short)
 
-    def retarget(self, latency: str | float | None = None, preload: str | int | None = None) -> None:
-        """Change target or buffer, replan, and warm up if the session was warm before.
+    def retarget(
+        self,
+        latency: str | float | None = None,
+        preload: str | int | None = None,
+        memory: str | int | None = None,
+    ) -> None:
+        """Change target, buffer or memory, replan, and warm up if the session was warm before.
 
-        Raises BudgetError, changing nothing, when that cannot be, and InputError when neither is given.
+        A new bound of memory is split by the planner anew, around `preload` where that is given too. Raises
+        BudgetError, changing nothing, when that cannot be, and InputError when nothing is given.
         """
-        if latency is None and preload is None:
-            raise InputError("there is nothing to change: give latency, such as '10ms', or preload, or both.")
+        if latency is None and preload is None and memory is None:
+            raise InputError(
+                "there is nothing to change: give latency, such as '10ms', preload, or memory, such as '8MB'."
+            )
         latency_s = None if latency is None else parse_seconds(latency)
-        preload_bytes = None if preload is None else parse_bytes(preload)
+        preload_bytes, memory_bytes = (None if x is None else parse_bytes(x) for x in (preload, memory))
         with self._turns.lock:
             self._check_open()
-            self.runner.retarget(latency_s, preload_bytes)
-            self._trade = self._trade if preload is None else None
+            self.runner.retarget(latency_s, preload_bytes, memory_bytes)
+            self._trade = self._trade if preload is None and memory is None else None
             self.runner.warm_again(self.encode("a"))
 
     def give_way(self) -> None:

@@ -7,6 +7,7 @@ rest.
 from dataclasses import dataclass, replace
 from functools import partial
 
+from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, word_format
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import cost_table
 from pliant.plan.result import Plan
@@ -15,6 +16,7 @@ from pliant.plan.submodel.submodel import rank, submodels
 from pliant.quantities import format_seconds
 from pliant.run.submodel.planning import Planner, SessionOptions
 from pliant.store.container import BLOCK
+from pliant.store.read import Store
 
 _ANY_TARGET_S = 3600.0
 """Targets from here on are those of users who named none."""
@@ -22,10 +24,14 @@ _ANY_TARGET_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Bytes that a session takes beside its weights: activations, and what every plan of its model needs."""
+    """Bytes that a session takes beside its weights: activations, and what every plan of its model needs.
 
-    arena_bytes: int = 0
-    fixed_bytes: int = 0
+    Activations are those of inputs of up to `n_tokens`.
+    """
+
+    arena_bytes: int
+    fixed_bytes: int
+    n_tokens: int
 
     @property
     def total_bytes(self) -> int:
@@ -111,8 +117,16 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: Beside) -> B
     is_hurried = options.latency_s < _ANY_TARGET_S
     within = f" within {format_seconds(options.latency_s)}" if is_hurried else ""
     return BudgetError(
-        f"{options.memory_bytes} bytes of memory are too little to answer {options.length} tokens{within}: "
+        f"{options.memory_bytes} bytes of memory are too little to answer {beside.n_tokens} tokens{within}: "
         f"weights take at least {weight_bytes}, activations {beside.arena_bytes}, codebooks, embeddings and "
         f"head {beside.fixed_bytes}. Give at least {total} bytes"
         f"{', or raise the latency target' if is_hurried else ''}."
     )
+
+
+def beside_weights(store: Store, options: SessionOptions, n_tokens: int) -> Beside:
+    """What a session on `store` with room for `n_tokens` takes beside its weights."""
+    layers = [store.resident(k) for k in range(store.spec.n_layers)]
+    fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, options.compute)
+    arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, options.compute)
+    return Beside(arena, fixed, n_tokens)

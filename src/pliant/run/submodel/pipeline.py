@@ -46,7 +46,7 @@ class Ring:
     """The working buffer: one block for the layers in flight, shared by the plans of a session."""
 
     def __init__(self) -> None:
-        self.buffer = aligned_buffer(0)
+        self.buffer = np.empty(0, np.uint8)
 
     @property
     def n_bytes(self) -> int:

@@ -25,6 +25,11 @@ class PreloadBuffer:
         """Bytes of weights held."""
         return sum(block.nbytes for block in self._held.values())
 
+    @property
+    def blocks(self) -> tuple[np.ndarray, ...]:
+        """The memory of each run held, to be measured."""
+        return tuple(self._held.values())
+
     def planes(self, shape: tuple[int, ...]) -> np.ndarray:
         """Planes held of every shard without a gap, 32 for full fidelity: int64 [N, M] of `shape`."""
         parts = np.zeros((*shape, FULL + 1), bool)

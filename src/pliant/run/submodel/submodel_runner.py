@@ -13,15 +13,19 @@ from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile
 from pliant.ir.program import Run
 from pliant.models.tokenizer import Encoded
-from pliant.plan.result import Plan
+from pliant.models.word_table import QuantizedTable
+from pliant.plan.result import Plan, PlanMemory
 from pliant.run.lanes import Lanes
+from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.engine import Engine, runs_of
+from pliant.run.submodel.grant import Beside, beside_weights, granted
 from pliant.run.submodel.passes import MOST_ROWS, passes
 from pliant.run.submodel.pipeline import Outcome, Pipeline
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.run.submodel.plans import PlanKey, Plans
 from pliant.run.submodel.weight_memory import WeightMemory
+from pliant.store.container import BLOCK
 from pliant.store.read import Store
 
 
@@ -41,7 +45,8 @@ class SubmodelRunner:
     """What a session runs its answers with; one caller at a time.
 
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
-    target. `shared` is a budget that other sessions take from as well.
+    target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
+    `terms` say what of `options.memory_bytes` is preload and working buffer (run/submodel/grant.py).
     """
 
     def __init__(
@@ -64,15 +69,17 @@ class SubmodelRunner:
         # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
         self.lanes = Lanes(("io",), effort=time.thread_time if options.n_threads == 1 else None)
         self.weights = WeightMemory(store, self.engine, self.lanes, device.dilation.io)
+        self._beside = beside_weights(store, options, self.engine.encoder.tokens)
+        self.terms = options
         self._plans: Plans[Pipeline] = Plans(
             device,
             self._make,
-            lambda length: self.planner.least_s(self.options, length, self.weights.planes()),
+            lambda length: self.planner.least_s(self.terms, length, self.weights.planes()),
             margin=options.margin,
             adapts=options.adapts and fixed is None,
         )
         try:
-            self._replan()
+            self._replan(self._beside)
         except BaseException:
             self.close()
             raise
@@ -107,7 +114,7 @@ class SubmodelRunner:
         """
         lanes, dilation = self.lanes, self.device.dilation
         since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
-        self.engine.reserve(encoded.n_tokens)
+        self.reserve(encoded.n_tokens)
         pipeline = self.pipeline(encoded.n_tokens, target_s, as_profiled=as_profiled)
         lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
         (answered,) = self._run([encoded], pipeline)
@@ -163,6 +170,25 @@ class SubmodelRunner:
         length = self.planner.bucket(answered.n_tokens)
         return self._plans.is_within_reach(answered.pipeline, length, target_s)
 
+    @property
+    def memory(self) -> MemoryUse:
+        """What was planned, over all plans made so far, and what of it is in memory now."""
+        preload, working = self.weights.blocks
+        planned = [pipeline.plan.memory for pipeline in self._plans.made()]
+        encoder, word = self.engine.encoder, self.store.embeddings.word
+        table = word.codes if isinstance(word, QuantizedTable) else word.values
+        return MemoryUse(
+            self.options.memory_bytes,
+            (
+                part("weights kept (preload)", self.weights.preload_bytes, preload),
+                part("weights read (working)", max((m.working_bytes for m in planned), default=0), [working]),
+                part("activations", self._beside.arena_bytes, [encoder.arena]),
+                part("codebooks, embeddings, head", self._beside.fixed_bytes, encoder.fixed_arrays),
+            ),
+            (part("word table (mapped file)", table.nbytes, [table]), scratch_part(self.engine.pool)),
+            rss_bytes(),
+        )
+
     def warm_up(self, short: Encoded) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
         self._is_warm = True
@@ -172,7 +198,7 @@ class SubmodelRunner:
         try:
             for bucket in (n for n in self.device.lengths if n <= longest):
                 n = min(bucket, self.options.length, self.store.spec.max_tokens)
-                self.engine.reserve(n)
+                self.reserve(n)
                 text = Encoded(np.resize(short.ids, n), np.resize(short.types, n))
                 self._run([text], self.pipeline(n, target_s))
         finally:
@@ -186,16 +212,40 @@ class SubmodelRunner:
         if self._is_warm and self.weights.keep_bytes is None:
             self.warm_up(short)
 
-    def retarget(self, latency_s: float | None = None, preload_bytes: int | None = None) -> None:
-        """Change target or preload buffer, and plan anew. Raises BudgetError, changing nothing."""
+    def reserve(self, n_tokens: int) -> None:
+        """Make room for inputs of `n_tokens`; a no-op where there is.
+
+        Within a bound of memory, weights give way to the longer input's activations. Raises BudgetError,
+        changing nothing, where they cannot.
+        """
+        if n_tokens <= self.engine.encoder.tokens:
+            return
+        beside = beside_weights(self.store, self.options, n_tokens)
+        if self.options.memory_bytes is not None:
+            self._replan(beside)
+        self.engine.reserve(n_tokens)
+        self._beside = beside
+
+    def retarget(
+        self,
+        latency_s: float | None = None,
+        preload_bytes: int | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
+        """Change target, preload buffer or memory, and plan anew. Raises BudgetError, changing nothing.
+
+        With a new bound of memory, the preload buffer is the planner's choice again, unless it is given too.
+        """
         before = self.options
+        preload = before.preload_bytes if memory_bytes is None else None
         self.options = replace(
             before,
             latency_s=before.latency_s if latency_s is None else latency_s,
-            preload_bytes=before.preload_bytes if preload_bytes is None else preload_bytes,
+            preload_bytes=preload if preload_bytes is None else preload_bytes,
+            memory_bytes=before.memory_bytes if memory_bytes is None else memory_bytes,
         )
         try:
-            self._replan()
+            self._replan(self._beside)
         except BaseException:
             self.options = before
             raise
@@ -204,7 +254,7 @@ class SubmodelRunner:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         try:
             # Not warmed up: this may stand before a request, and memory is short.
-            self.retarget(preload_bytes=(self.options.preload_bytes or 0) // 2)
+            self.retarget(preload_bytes=(self.terms.preload_bytes or 0) // 2)
         except BudgetError:
             return
 
@@ -212,9 +262,14 @@ class SubmodelRunner:
         """Keep what runs read, up to `keep_bytes`. Raises InputError where that is done already."""
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
+        plan = self.pipeline(self.options.length, self.options.latency_s).plan
+        kept = replace(plan.memory, preload_bytes=max(keep_bytes, plan.memory.preload_bytes))
+        self._check_bound(kept)
         if self._shared is not None:
-            plan = self.pipeline(self.options.length, self.options.latency_s).plan
-            self._shared.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes + keep_bytes)
+            self._shared.reserve(self, kept.total_bytes)
+        if self.terms.memory_bytes is not None:
+            left = self.terms.memory_bytes - self._beside.total_bytes - kept.preload_bytes
+            self.terms = replace(self.terms, working_bytes=max(left, BLOCK))
         self.weights.keep_bytes = keep_bytes
         self._plans.clear()
 
@@ -227,7 +282,7 @@ class SubmodelRunner:
     def disengage(self) -> None:
         """Let go of what was kept."""
         self.weights.keep_bytes = None
-        self._replan()
+        self._replan(self._beside)
 
     def _run(self, texts: Sequence[Encoded], pipeline: Pipeline) -> list[Answered]:
         """One pass over all texts."""
@@ -240,10 +295,12 @@ class SubmodelRunner:
             for numbers, n in zip(answers, lengths, strict=True)
         ]
 
-    def _replan(self) -> None:
-        plan, runs = self._planned()
+    def _replan(self, beside: Beside) -> None:
+        terms = self.options if self._fixed is not None else granted(self.planner, self.options, beside)
+        plan, runs = self._planned(terms, beside)
+        self._check_bound(plan.memory)
         if self._shared is not None:
-            self._shared.reserve(self, plan.memory.weight_bytes + self.engine.arena_bytes)
+            self._shared.reserve(self, plan.memory.total_bytes)
         self.lanes.drain()
         before = self._plans.clear()  # after an interrupt none counts on what is let go of
         try:
@@ -251,19 +308,36 @@ class SubmodelRunner:
         except StoreError:
             self._plans.clear(before)
             raise
+        self.terms = terms
         key = PlanKey(self.planner.bucket(self.options.length), self.options.latency_s)
         self._plans.clear({key: self.weights.bind(plan)})
 
-    def _planned(self) -> tuple[Plan, tuple[Run, ...]]:
+    def _planned(self, terms: SessionOptions, beside: Beside) -> tuple[Plan, tuple[Run, ...]]:
         """The plan for inputs of `options.length`, and what the preload buffer holds."""
+        sizes = {"arena_bytes": beside.arena_bytes, "fixed_bytes": beside.fixed_bytes}
         if self._fixed is not None:
-            return self._fixed, self._fixed.preload_runs
-        plan, held = self.planner.resident(self.options, arena_bytes=self.engine.arena_bytes)
+            memory = replace(self._fixed.memory, **sizes)
+            return replace(self._fixed, memory=memory), self._fixed.preload_runs
+        plan, held = self.planner.resident(terms, **sizes)
         return plan, runs_of(held)
 
+    def _check_bound(self, memory: PlanMemory) -> None:
+        """Raise BudgetError for more than the session may add to its process."""
+        most = self.options.memory_bytes
+        if most is not None and memory.total_bytes > most:
+            raise BudgetError(
+                f"this takes {memory.total_bytes} bytes, {memory.preload_bytes} of them kept between runs, "
+                f"but the session's memory is {most}: keep less, or give at least {memory.total_bytes} bytes."
+            )
+
     def _make(self, key: PlanKey) -> Pipeline:
-        options, held = replace(self.options, latency_s=key.latency_s), self.weights.planes()
+        terms, held = replace(self.terms, latency_s=key.latency_s), self.weights.planes()
         plan = self._fixed or self.planner.plan(
-            options, key.length, held=held, arena_bytes=self.engine.arena_bytes, slowdown=key.slowdown
+            terms,
+            key.length,
+            held=held,
+            arena_bytes=self._beside.arena_bytes,
+            fixed_bytes=self._beside.fixed_bytes,
+            slowdown=key.slowdown,
         )
         return self.weights.bind(plan)

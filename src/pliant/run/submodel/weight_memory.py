@@ -39,6 +39,11 @@ class WeightMemory:
         return self._preload.n_bytes
 
     @property
+    def blocks(self) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """The memory of the preload buffer, run by run, and the working buffer, to be measured."""
+        return self._preload.blocks, self._ring.buffer
+
+    @property
     def preload_runs(self) -> tuple[Run, ...]:
         """What the preload buffer holds."""
         return self._preload.runs

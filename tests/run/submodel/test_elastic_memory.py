@@ -1,0 +1,157 @@
+"""An elastic session within one bound of memory: split by the planner, kept to, measured."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pliant.errors import BudgetError, InputError
+from pliant.run.memory_use import MemoryUse
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import SessionOptions
+from pliant.store.read import Store, open_store
+from tests.run.conftest import paper_profile
+
+ELASTIC = {"n_layers": 4, "widths": (2, 4)}
+SHORT, LONG = "a good film", " ".join(["the film is good and the story is not bad"] * 2)
+ANY_S = 3600.0
+MEMORY, MORE = 700_000, 800_000
+"""What every plan of the tiny store needs is 434 KB; its weights at full fidelity are 393 KB."""
+
+
+@pytest.fixture
+def store(tiny_store: Callable[..., Path]) -> Store:
+    return open_store(tiny_store(**ELASTIC))
+
+
+def opened(store: Store, cache: Path, memory: int, **options: object) -> ElasticSession:
+    terms = replace(SessionOptions(ANY_S, None, length=8, memory_bytes=memory, adapts=False), **options)
+    return ElasticSession(store, paper_profile(), terms, cache=cache)
+
+
+def least_of(store: Store, cache: Path) -> int:
+    with pytest.raises(BudgetError) as failure:
+        opened(store, cache, 0)
+    found = re.search(r"Give at least (\d+) bytes", str(failure.value))
+    assert found is not None
+    return int(found[1])
+
+
+def assert_kept(use: MemoryUse, most: int) -> None:
+    assert use.budget_bytes == most
+    assert use.predicted_bytes <= most
+    for part in use.parts:
+        assert part.predicted_bytes is not None
+        assert part.measured_bytes <= part.predicted_bytes, part
+
+
+def test_every_part_is_measured_as_it_was_predicted(store: Store, kernel_cache: Path) -> None:
+    """What is predicted before anything is allocated is what lies in memory, up to whole pages."""
+    with store, opened(store, kernel_cache, MEMORY) as session:
+        session.warm_up()
+        session(SHORT)
+        use, plan = session.memory, session.plan
+    assert_kept(use, MEMORY)
+    names = [part.name for part in use.parts]
+    assert names[:3] == ["weights kept (preload)", "weights read (working)", "activations"]
+    measured = {part.name: part.measured_bytes for part in use.parts}
+    predicted = {part.name: part.predicted_bytes for part in use.parts}
+    assert measured["weights kept (preload)"] == predicted["weights kept (preload)"]
+    assert measured["codebooks, embeddings, head"] == predicted["codebooks, embeddings, head"]
+    assert plan.memory.total_bytes <= MEMORY == plan.budget.memory_bytes
+    assert "of 700 KB" in str(use)
+    assert "of 700 KB" in str(plan)
+
+
+@pytest.mark.parametrize("compute", ["fp32", "int8"])
+def test_what_every_plan_needs_is_counted_to_the_byte(store: Store, kernel_cache: Path, compute: str) -> None:
+    """The planner has it from the store's sizes, before an engine is made."""
+    with store, opened(store, kernel_cache, 10**9, compute=compute) as session:
+        arrays = {a.ctypes.data: a.nbytes for a in session.runner.engine.encoder.fixed_arrays}
+        (fixed,) = [p for p in session.memory.parts if p.name == "codebooks, embeddings, head"]
+        assert fixed.predicted_bytes == sum(arrays.values())
+        assert session.plan.memory.arena_bytes == session.runner.engine.arena_bytes
+
+
+def test_the_least_that_an_error_names_opens_and_answers(store: Store, kernel_cache: Path) -> None:
+    """A byte less is refused."""
+    with store:
+        least = least_of(store, kernel_cache)
+        with opened(store, kernel_cache, least) as session:
+            assert session(SHORT).label is not None
+            assert_kept(session.memory, least)
+        with pytest.raises(BudgetError):
+            opened(store, kernel_cache, least - 1)
+
+
+@pytest.mark.parametrize("more", [0, 20_000, 80_000, 300_000])
+def test_all_that_a_session_does_stays_within_its_memory(store: Store, kernel_cache: Path, more: int) -> None:
+    """Texts of other lengths, other targets, batches, requests: each has a plan of its own."""
+    with store:
+        most = least_of(store, kernel_cache) + more
+        with opened(store, kernel_cache, most) as session:
+            session.warm_up()
+            for latency in (None, 0.002, 0.01, 10.0):
+                for text in (SHORT, "good"):
+                    session(text, latency=latency)
+                    assert_kept(session.memory, most)
+            session([SHORT, "good", SHORT, "film"])
+            assert_kept(session.memory, most)
+            session.run({"text": SHORT})
+            session.answer(session.request(session.sample(6)))
+            assert_kept(session.memory, most)
+
+
+def test_weights_give_way_to_a_longer_input_or_it_is_refused(store: Store, kernel_cache: Path) -> None:
+    """A longer input's activations take memory that weights had; the session outlives one too long."""
+    with store:
+        least = least_of(store, kernel_cache)
+        with opened(store, kernel_cache, least + 40_000) as session:
+            kept = session.plan.memory.preload_bytes
+            n_tokens = session(LONG).length
+            assert n_tokens > 8
+            assert session.plan.memory.preload_bytes < kept
+            assert_kept(session.memory, least + 40_000)
+        with opened(store, kernel_cache, least) as session:
+            for _ in range(2):
+                with pytest.raises(BudgetError, match=f"{n_tokens} tokens"):
+                    session(LONG)
+            assert session(SHORT).label is not None
+            assert_kept(session.memory, least)
+
+
+def test_retarget_moves_the_bound(store: Store, kernel_cache: Path) -> None:
+    """More memory holds more; too little changes nothing; a preload buffer is part of it."""
+    with store, opened(store, kernel_cache, MEMORY) as session:
+        held = session.plan.memory.preload_bytes
+        session.retarget(memory=f"{2 * MEMORY // 1000}KB")
+        assert session.plan.memory.preload_bytes > held
+        assert_kept(session.memory, 2 * MEMORY)
+        with pytest.raises(BudgetError, match="Give at least"):
+            session.retarget(memory=1000)
+        assert_kept(session.memory, 2 * MEMORY)
+        session.retarget(memory=MORE, preload=50_000)
+        assert session.plan.memory.preload_bytes <= 50_000
+        with pytest.raises(InputError, match=f"do not fit into {MORE} bytes"):
+            session.retarget(preload=MORE)
+        session.retarget(memory=MEMORY)
+        assert session.plan.memory.preload_bytes == held
+        session.give_way()
+        assert session.plan.memory.preload_bytes <= held // 2
+        assert_kept(session.memory, MEMORY)
+
+
+def test_an_engagement_keeps_within_the_memory(store: Store, kernel_cache: Path) -> None:
+    """What it keeps of its reads counts like the preload buffer."""
+    with store, opened(store, kernel_cache, MEMORY, preload_bytes=0) as session:
+        with pytest.raises(BudgetError, match="keep less"), session.engagement(preload=MEMORY):
+            pass
+        with session.engagement(preload=15_000):
+            for _ in range(3):
+                session(SHORT)
+                assert session.memory.predicted_bytes <= MEMORY
+            assert session.memory.parts[0].predicted_bytes
+        session(SHORT)
+        assert_kept(session.memory, MEMORY)
