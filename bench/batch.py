@@ -136,8 +136,8 @@ def _peers(file: Path, feeds: Callable[[], list[Feeds]]) -> dict[str, Answers]:
 
 
 def _measure(report: Report, subject: Subject, rounds: int) -> None:
-    wanted = subject.ways[ONE]()
-    differences = {name: _difference(wanted, way()) for name, way in subject.ways.items()}
+    answers = {name: way() for name, way in subject.ways.items()}
+    differences = {name: _difference(answers[ONE], found) for name, found in answers.items()}
     seconds, _ = interleaved({name: partial(_seconds, way) for name, way in subject.ways.items()}, rounds)
     rows = []
     for name, taken in seconds.items():
