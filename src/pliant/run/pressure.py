@@ -82,9 +82,10 @@ class PressureFlag:
         if self._process != os.getpid():
             self.close()
             self._start()
-        was_short = self._was_short.is_set()
+        if not self._was_short.is_set():
+            return False
         self._was_short.clear()
-        return was_short
+        return True
 
     def close(self) -> None:
         """Stop watching; safe to call twice."""
