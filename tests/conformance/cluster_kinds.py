@@ -69,7 +69,7 @@ CLUSTER_KINDS: dict[str, Kind] = {
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
-            "memory": "its memory is not predicted yet",
+            "memory": "its plan tells the weights on each device; nothing measures them",
         },
     ),
     "cluster of two": Kind(
@@ -79,7 +79,7 @@ CLUSTER_KINDS: dict[str, Kind] = {
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
-            "memory": "its memory is not predicted yet",
+            "memory": "its plan tells the weights on each device; nothing measures them",
         },
         n_answers=20,
     ),

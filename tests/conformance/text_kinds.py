@@ -74,7 +74,6 @@ def _torchs(source: Callable[[], RecurrentSource]) -> Callable[[Path, Feeds], Ar
     return wanted
 
 
-_UNMEASURED = {"memory": "its memory is not predicted yet"}
 TEXT_KINDS: dict[str, Kind] = {
     "elastic store": Kind(
         open=_elastic(_store, 0),
@@ -82,7 +81,6 @@ TEXT_KINDS: dict[str, Kind] = {
         wanted=_in_float64,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         texts=WORDS,
-        lacks=_UNMEASURED,
         ask=_under_several_targets,
     ),
     "elastic checkpoint": Kind(
@@ -91,7 +89,6 @@ TEXT_KINDS: dict[str, Kind] = {
         wanted=_in_float64,
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         texts=WORDS,
-        lacks=_UNMEASURED,
     ),
     "recurrent shipped": Kind(
         open=_recurrent("imdb-lstm"),
@@ -99,7 +96,6 @@ TEXT_KINDS: dict[str, Kind] = {
         wanted=_torchs(_shipped_lstm),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
-        lacks=_UNMEASURED,
     ),
     "recurrent random": Kind(
         open=_recurrent("random:cove-200"),
@@ -107,7 +103,6 @@ TEXT_KINDS: dict[str, Kind] = {
         wanted=_torchs(lambda: random_recurrent("cove-200")),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
-        lacks=_UNMEASURED,
         n_answers=50,
     ),
 }
