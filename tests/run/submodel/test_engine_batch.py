@@ -1,4 +1,4 @@
-"""Several texts in one pass: what each would answer alone, for all lengths, widths, bits and threads."""
+"""Several texts in one run: what each would answer alone, for all lengths, widths, bits and threads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

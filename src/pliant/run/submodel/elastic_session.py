@@ -47,8 +47,8 @@ class ElasticSession(TextSession[ElasticDetails]):
     Inputs of another length than `options.length` run with a plan of their own bucket over the same
     preload buffer. Raises BudgetError when no submodel meets the target at `options.length`.
 
-    A list of texts is answered in few passes over the layers, without padding, each text by the plan it has
-    alone: the target is each text's own, and `reply.seconds` run to the end of its pass.
+    A list of texts is answered in batches that run together, without padding, each text by the plan it has
+    alone: the target is each text's own, and `reply.seconds` run to the end of its batch.
 
     A call is answered under the session's target or its own, by plans that follow what the latest answers
     took unless `options.adapts` is off. A `Request` is answered by the most accurate plan whose bound keeps
@@ -292,7 +292,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._make_ready()
             target_s = self.options.latency_s if latency_s is None else latency_s
             texts = [one.encoded for one in asked]
-            for numbers, answered in self.runner.answer_batch(texts, target_s, cpu_s=cpu_s):
+            for numbers, answered in self.runner.answer_batches(texts, target_s, cpu_s=cpu_s):
                 end_s = time.perf_counter()
                 times = [AnswerTimes(end_s - asked[i].start_s, waited_s, target_s) for i in numbers]
                 replies |= zip(numbers, self._replies(answered, times), strict=True)

@@ -113,7 +113,7 @@ class Engine:
         return self.answers([encoded], layers, width)[0]
 
     def answers(self, texts: Sequence[Encoded], layers: tuple[int, ...], width: int) -> list[np.ndarray]:
-        """As `answer`, for all texts in one pass: each layer runs once, over the rows of all of them."""
+        """As `answer`, for all texts in one run: each layer runs once, over the rows of all of them."""
         lengths = tuple(len(text.ids) for text in texts)
         self.embed_texts(texts)
         for layer in layers:

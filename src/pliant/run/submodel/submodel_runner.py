@@ -18,9 +18,9 @@ from pliant.plan.result import Plan, PlanMemory
 from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.run.submodel.grant import Beside, beside_weights, granted
-from pliant.run.submodel.passes import MOST_ROWS, passes
 from pliant.run.submodel.pipeline import Outcome, Pipeline
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.run.submodel.plans import PlanKey, Plans
@@ -31,7 +31,7 @@ from pliant.store.read import Store
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A text's numbers, float32 [labels] or [features], and the pass that gave them, of `n_rows` tokens."""
+    """A text's numbers, float32 [labels] or [features], and the run that gave them, of `n_rows` tokens."""
 
     numbers: np.ndarray
     pipeline: Pipeline
@@ -121,14 +121,14 @@ class SubmodelRunner:
         lanes.rest_host(since_s, dilation.compute)
         return answered
 
-    def answer_batch(
+    def answer_batches(
         self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
     ) -> Iterator[tuple[tuple[int, ...], list[Answered]]]:
-        """The numbers of the texts of each pass, and their answers, pass by pass.
+        """The numbers of the texts of each batch, and their answers, batch by batch.
 
         Each text is answered by the plan that it would have alone; the bits that run are those planned. Under
-        a budget of memory a pass has no more rows than there is room for already. An engagement plans anew
-        after every run, so that each text is a pass. Raises as `answer` does.
+        a budget of memory a batch has no more rows than there is room for already. An engagement plans anew
+        after every run, so that each text is a batch. Raises as `answer` does.
         """
         if self.weights.keep_bytes is not None:
             for i, text in enumerate(texts):
@@ -140,7 +140,7 @@ class SubmodelRunner:
         pipelines = [self.pipeline(text.n_tokens, target_s) for text in texts]
         is_bounded = self._shared is not None or self.options.memory_bytes is not None
         rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
-        for numbers in passes([text.n_tokens for text in texts], pipelines, rows):
+        for numbers in batches([text.n_tokens for text in texts], pipelines, rows):
             pipeline = pipelines[numbers[0]]
             lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
             answered = self._run([texts[i] for i in numbers], pipeline)
@@ -285,7 +285,7 @@ class SubmodelRunner:
         self._replan(self._beside)
 
     def _run(self, texts: Sequence[Encoded], pipeline: Pipeline) -> list[Answered]:
-        """One pass over all texts."""
+        """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
         answers: list[np.ndarray] = []
         embed = partial(self.engine.embed_texts, texts)

@@ -1,17 +1,17 @@
-"""Cut a batch of texts into passes, each of which runs the layers of one plan once, over all its rows."""
+"""Put texts together in batches, each of which runs the layers of one plan once, over all its rows."""
 
 from collections.abc import Hashable, Sequence
 
 MOST_ROWS = 256
-"""Of one pass: with more, texts a second rise no further, and intermediate tensors take more memory."""
+"""Of one batch: with more, texts a second rise no further, and intermediate tensors take more memory."""
 
 
-def passes(
+def batches(
     lengths: Sequence[int], plans: Sequence[Hashable], most_rows: int = MOST_ROWS
 ) -> tuple[tuple[int, ...], ...]:
-    """The numbers of the texts of each pass: of one plan, in their order, of at most `most_rows` tokens.
+    """The numbers of the texts of each batch: of one plan, in their order, of at most `most_rows` tokens.
 
-    A longer text has a pass of its own.
+    A longer text is a batch of its own.
     """
     found: list[list[int]] = []
     last: dict[Hashable, tuple[list[int], int]] = {}

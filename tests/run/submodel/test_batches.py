@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pliant.errors import LaneError
 from pliant.ir.cost import DeviceProfile, Disk
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.passes import MOST_ROWS, passes
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
 from pliant.store.read import open_store
 
@@ -26,10 +26,10 @@ SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must n
     st.lists(st.tuples(st.integers(1, 300), st.sampled_from("ab")), max_size=40),
     st.sampled_from([1, 60, MOST_ROWS]),
 )
-def test_every_text_is_in_one_pass_of_its_plan(texts: list[tuple[int, str]], most_rows: int) -> None:
-    """None is lost or run twice; a pass keeps its bound, and two of one plan that follow could not be one."""
+def test_every_text_is_in_one_batch_of_its_plan(texts: list[tuple[int, str]], most_rows: int) -> None:
+    """None is lost or run twice; a batch keeps its bound, and two that follow could not be one."""
     lengths, plans = [n for n, _ in texts], [plan for _, plan in texts]
-    found = passes(lengths, plans, most_rows)
+    found = batches(lengths, plans, most_rows)
     assert sorted(i for numbers in found for i in numbers) == list(range(len(texts)))
     for plan in "ab":
         own = [numbers for numbers in found if plans[numbers[0]] == plan]
@@ -68,7 +68,7 @@ def test_each_text_of_a_batch_has_the_plan_it_has_alone(
 def test_a_batch_reads_its_weights_once(
     tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
 ) -> None:
-    """What pays most where nothing is in memory: all texts share one pass and one set of loads."""
+    """What pays most where nothing is in memory: all texts share one run and one set of loads."""
     options = SessionOptions(10.0, 0, length=8, is_anytime=False)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
@@ -119,7 +119,7 @@ def test_a_budget_keeps_a_batch_in_the_room_there_is(
     slow_profile: Callable[..., DeviceProfile],
     kernel_cache: Path,
 ) -> None:
-    """Passes are shorter then, and no byte is taken that was promised to nobody or to another session."""
+    """Batches are smaller then, and no byte is taken that was promised to nobody or to another session."""
     options = SessionOptions(10.0, 10**6, length=24, memory_bytes=None if is_shared else 10**7)
     with (
         open_store(tiny_store(**ELASTIC)) as store,
@@ -141,7 +141,7 @@ def test_damage_met_by_a_batch_is_an_error_and_the_session_lives(
     kernel_cache: Path,
     tmp_path: Path,
 ) -> None:
-    """No text of the pass is answered from weights that were not as they were written."""
+    """No text of the batch is answered from weights that were not as they were written."""
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
     options = SessionOptions(10.0, 0, length=8, is_anytime=False)
     layer = sorted(path.glob("*layer*"))[1]
