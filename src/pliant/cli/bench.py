@@ -16,7 +16,16 @@ from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.peers import PEERS, Run, open_peer
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.trace import Trace, kept
-from pliant.cli.shared.verb_options import Json, Precise, SessionArguments, Threads, resolve_for, shipped
+from pliant.cli.shared.verb_options import (
+    Json,
+    MemoryBound,
+    Precise,
+    Preload,
+    SessionArguments,
+    Threads,
+    resolve_for,
+    shipped,
+)
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
 from pliant.run.graph.ports import fixed
@@ -77,13 +86,14 @@ class BenchArguments:
             help="Target of a text encoder, such as 20ms.", show_default="none: the most accurate answer"
         ),
     ] = None
-    preload: Annotated[str, typer.Option(help="Weights that a text encoder keeps between runs.")] = "0"
+    preload: Preload = None
     length: Annotated[int, typer.Option(help="Tokens of the text that is timed.", min=1)] = 64
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
     ] = False
     trace: Trace = None
     json: Json = False
+    memory: MemoryBound = None
 
 
 def bench(args: BenchArguments) -> None:
@@ -127,7 +137,7 @@ def _peers(args: BenchArguments, model: Model) -> list[str]:
 def _open(args: BenchArguments, model: Model) -> Session[Any]:
     """The session that is timed. Raises InputError for options that a model of this kind does not have."""
     is_graph = isinstance(model, OnnxGraph | CompiledProgram)
-    if is_graph and (args.latency is not None or args.preload != "0"):
+    if is_graph and (args.latency is not None or args.preload is not None):
         raise InputError(
             f"{model.name} is {model.kind}: it has no target; leave out --latency and --preload."
         )
@@ -144,6 +154,7 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
             threads=args.threads,
             weights=weights_of(args.weights),
             compute=args.compute,
+            memory=args.memory,
         )
     asked = SessionArguments(
         args.model,
@@ -152,6 +163,7 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
         length=args.length,
         threads=args.threads,
         compute=args.compute,
+        memory=args.memory,
     )
     with progress_bar() as on_progress:
         return asked.open(model, on_progress)

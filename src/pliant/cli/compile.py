@@ -138,11 +138,13 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
 
 
 def weights_of(text: str) -> Weights:
-    """`"fp32"` or `"6"` -> "fp32" or 6; raises InputError for what is neither."""
+    """`"fp32"`, `"auto"` or `"6"` -> the same, or 6; raises InputError for what is none of these."""
     if text == "fp32":
         return "fp32"
+    if text == "auto":
+        return "auto"
     if not text.isdecimal():
-        raise InputError(f"--weights {text!r}: give fp32, or bits from 1 to 6.")
+        raise InputError(f"--weights {text!r}: give fp32, bits from 1 to 6, or auto for what fits --memory.")
     return int(text)
 
 

@@ -14,7 +14,7 @@ import typer
 from pliant import __version__
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.show import print_json
-from pliant.cli.shared.verb_options import Json, LayersLeft, Threads, shipped
+from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.run.session import Session
@@ -94,7 +94,13 @@ class NodeArguments:
         float | None,
         typer.Option(help="Least accuracy of such an answer, late if it has to be.", min=0, max=1),
     ] = None
-    preload: Annotated[str, typer.Option(help="Weights of a session kept in memory.")] = "100MB"
+    preload: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights of a text encoder kept in memory.",
+            show_default="100MB, or what the planner makes of --memory",
+        ),
+    ] = None
     threads: Threads = None
     depths: LayersLeft = "trained"
     queue: Annotated[
@@ -141,6 +147,7 @@ class NodeArguments:
         typer.Option("--verbose", help="Say of each request, by its id, where it goes and what it took."),
     ] = False
     json: Json = False
+    memory: MemoryBound = None
 
 
 def node(args: NodeArguments) -> None:
@@ -200,7 +207,12 @@ def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
     """The session that answers, on this device or over the workers that join it."""
     if args.cluster is None:
         with open_served(
-            args.model, preload=args.preload, threads=args.threads, dilation=args.dilate, depths=args.depths
+            args.model,
+            preload=args.preload,
+            memory=args.memory,
+            threads=args.threads,
+            dilation=args.dilate,
+            depths=args.depths,
         ) as served:
             yield served
         return

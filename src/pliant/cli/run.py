@@ -95,8 +95,10 @@ def _to_feeds(session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked
 
 def _show(args: RunArguments, model: Model, session: Session[Any], asked: Text, reply: Reply[Any]) -> None:
     if args.json:
-        print_json(reply_values(reply, model, session) | {"truncated": asked.is_truncated})
+        values = reply_values(reply, model, session)
+        print_json(values | {"truncated": asked.is_truncated, "memory": session.memory})
         return
     show_reply(reply, model, session, asked.text, is_truncated=asked.is_truncated)
     if args.timeline and isinstance(reply.details, ElasticDetails):
         show_steps(reply.details)
+        typer.echo(str(session.memory), nl=False)

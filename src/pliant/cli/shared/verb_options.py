@@ -15,6 +15,7 @@ from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
+from pliant.run.process_memory import bound_of, preload_of
 from pliant.run.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
@@ -51,7 +52,7 @@ LayersLeft = Annotated[Depths, typer.Option(help=_LAYERS_LEFT)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-_ANY_MODEL = ("source", "latency", "length", "threads", "dilate_compute")
+_ANY_MODEL = ("source", "latency", "length", "threads", "dilate_compute", "memory")
 """Options of a session that are not for text encoders alone."""
 
 
@@ -61,6 +62,22 @@ def resolve_for(source: str, verb: str) -> Model:
     if verb not in VERBS[type(model)]:
         raise refused(model, f"pliant {verb}")
     return model
+
+
+MemoryBound = Annotated[
+    str | None,
+    typer.Option(
+        help="Most that the session adds to the process, such as 8MB: weights, buffers, activations.",
+        show_default="unbounded",
+    ),
+]
+Preload = Annotated[
+    str | None,
+    typer.Option(
+        help="Weights kept in memory between runs, such as 200KB.",
+        show_default="0, or what the planner makes of --memory",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +95,7 @@ class SessionArguments:
             help="Target from text to answer, such as 20ms.", show_default="none: the most accurate answer"
         ),
     ] = None
-    preload: Annotated[str, typer.Option(help="Weights kept in memory between runs, such as 200KB.")] = "0"
+    preload: Preload = None
     working: Annotated[
         str | None,
         typer.Option(
@@ -129,6 +146,7 @@ class SessionArguments:
         float, typer.Option(help="Emulate a device that computes this many times slower.")
     ] = 1.0
     dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
+    memory: MemoryBound = None
 
     def __post_init__(self) -> None:
         if not self.paper:
@@ -156,7 +174,8 @@ class SessionArguments:
     def options(self) -> SessionOptions:
         return SessionOptions(
             latency_s=self.target_s or WHOLE_S,
-            preload_bytes=parse_bytes(self.preload),
+            preload_bytes=preload_of(self.preload, self.memory),
+            memory_bytes=bound_of(self.memory),
             working_bytes=None if self.working is None else parse_bytes(self.working),
             length=self.length,
             n_threads=thread_count(self.threads),
@@ -194,9 +213,14 @@ class SessionArguments:
             names = ", ".join(_option(f.name.replace("_", "-"), getattr(self, f.name)) for f in given)
             raise InputError(
                 f"{model.name} is {model.kind}, which has no option {names}: leave out what is not "
-                "--latency, --length, --threads or --dilate-compute."
+                "--latency, --length, --threads, --memory or --dilate-compute."
             )
-        return open_session(self.source, threads=self.threads, dilation=Dilation(self.dilate_compute))
+        return open_session(
+            self.source,
+            threads=self.threads,
+            dilation=Dilation(self.dilate_compute),
+            memory=self.memory,
+        )
 
     def open_elastic(
         self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
