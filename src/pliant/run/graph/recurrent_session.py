@@ -22,7 +22,7 @@ from pliant.compiler.executable.recurrent_stages import described_calls, recurre
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import BudgetError, InputError
 from pliant.ir.reply import Reply
-from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats
+from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats, trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
@@ -88,6 +88,7 @@ class RecurrentSession(TextSession[None]):
         self._types = np.zeros(spec.max_tokens, np.int32)  # words have no types: nobody writes to them
         with self._turns.lock:
             self._reserve(_LEAST_STEPS)
+        trim_heap()  # words are read as float32, which takes several times what is kept
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self._pool.n_threads} threads"
