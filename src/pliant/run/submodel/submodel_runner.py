@@ -143,7 +143,9 @@ class SubmodelRunner:
         for numbers in batches([text.n_tokens for text in texts], pipelines, rows):
             pipeline = pipelines[numbers[0]]
             lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
-            answered = self._run([texts[i] for i in numbers], pipeline)
+            batch = [texts[i] for i in numbers]
+            self.reserve(sum(text.n_tokens for text in batch))  # what `memory` predicts grows with the arena
+            answered = self._run(batch, pipeline)
             since_s = lanes.rest_host(since_s, dilation.compute)
             yield numbers, answered
 
