@@ -66,9 +66,16 @@ def test_every_part_is_measured_as_it_was_predicted(store: Store, kernel_cache: 
 
 
 @pytest.mark.parametrize("compute", ["fp32", "int8"])
-def test_what_every_plan_needs_is_counted_to_the_byte(store: Store, kernel_cache: Path, compute: str) -> None:
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "electra"])
+@pytest.mark.parametrize("is_classifier", [True, False])
+def test_what_every_plan_needs_is_counted_to_the_byte(
+    tiny_store: Callable[..., Path], kernel_cache: Path, family: str, is_classifier: bool, compute: str
+) -> None:
     """The planner has it from the store's sizes, before an engine is made."""
-    with store, opened(store, kernel_cache, 10**9, compute=compute) as session:
+    with (
+        open_store(tiny_store(family, is_classifier, **ELASTIC)) as store,
+        opened(store, kernel_cache, 10**9, compute=compute) as session,
+    ):
         arrays = {a.ctypes.data: a.nbytes for a in session.runner.engine.encoder.fixed_arrays}
         (fixed,) = [p for p in session.memory.parts if p.name == "codebooks, embeddings, head"]
         assert fixed.predicted_bytes == sum(arrays.values())
