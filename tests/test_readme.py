@@ -26,7 +26,7 @@ def test_the_python_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     code, _ = EXAMPLES
     names: dict[str, object] = {}
     exec(code.replace("20ms", "2s").replace("10ms", "1s"), names)
-    assert names["answer"].label == "positive"  # type: ignore[attr-defined]
+    assert names["reply"].label == "positive"  # type: ignore[attr-defined]
 
 
 def test_the_onnx_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
