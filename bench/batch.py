@@ -24,7 +24,7 @@ import pliant
 from paired import paired
 from pliant.api.resolve import resolve
 from pliant.ir.reply import Reply
-from pliant.run.text_session import TextSession
+from pliant.run.session.text_session import TextSession
 from report import Report, interleaved, options
 from runtimes import THREADS
 from text_models import MINILM, export, export_classifier

@@ -17,8 +17,8 @@ from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
-from pliant.run.session import Session
-from pliant.run.text_feeds import Tensors
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import Tensors
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tokens

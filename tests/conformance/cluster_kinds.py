@@ -13,7 +13,7 @@ from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.open_member import MemberOptions, open_worker
 from pliant.cluster.net.key import new_key
 from pliant.models.encoder.encoder_random import random_encoder
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from tests.conformance.session_kind import Arrays, Feeds, Kind, classified, ids, once
 from tests.models.encoder_runs import run_encoder
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 
 Feeds = Mapping[str, Any]
 Arrays = dict[str, np.ndarray]

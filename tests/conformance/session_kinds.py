@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant.errors import InputError
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from tests.conformance.array_kinds import ARRAY_KINDS
 from tests.conformance.cluster_kinds import CLUSTER_KINDS
 from tests.conformance.session_kind import LENGTHS, Kind

@@ -24,7 +24,7 @@ from pliant.errors import BudgetError, InputError, PliantError
 from pliant.ir.endpoint import Endpoint
 from pliant.ir.reply import Reply
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from tests.conformance.session_kind import LENGTHS, Kind
 from tests.conformance.session_kinds import KINDS, in_threads
 

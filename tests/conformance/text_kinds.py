@@ -10,7 +10,7 @@ import pliant
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recurrent_source, random_recurrent
 from pliant.models.spec import tensor_shapes
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.store.build import build
 from tests.conformance.session_kind import Arrays, Feeds, Kind, classified, ids, once

@@ -11,8 +11,8 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
-from pliant.run.session import Session
-from pliant.run.text_feeds import Tensors
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import Tensors
 from pliant.serve.protocol.oip_tensors import DATATYPES
 
 

@@ -13,7 +13,7 @@ import httpx
 
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.router_settings import RouterSettings
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.http.security import Address
 from pliant.serve.http.server import NodeServer
 from pliant.serve.node.serving_node import Node

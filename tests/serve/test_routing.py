@@ -12,7 +12,7 @@ import pytest
 
 from pliant.ir.endpoint import Request
 from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
-from pliant.run.text_feeds import Tensors
+from pliant.run.session.text_feeds import Tensors
 from pliant.serve.http.limits import Limits
 from pliant.serve.upstream.upstreams import REQUEST_HEADER
 from tests.serve.liars import Liar

@@ -26,7 +26,7 @@ from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer

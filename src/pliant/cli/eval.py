@@ -23,10 +23,10 @@ from pliant.models.examples import read_examples
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.process_memory import peak_rss_bytes
-from pliant.run.session import Session
+from pliant.run.session.session import Session
+from pliant.run.session.text_session import TextSession
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.text_session import TextSession
 
 _KEYS = (
     "accuracy", "accuracy_interval", "expected_accuracy", "n", "seconds", "target_s", "met_fraction",

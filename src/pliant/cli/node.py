@@ -17,7 +17,7 @@ from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
 from pliant.serve.node.served import open_served
 from pliant.serve.protocol.terms import Terms

@@ -17,7 +17,7 @@ from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.trace import write_trace
 

@@ -15,8 +15,8 @@ from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.recurrent.recurrent_source import RecurrentSource, random_recurrent
 from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
-from pliant.run.session import Session
-from pliant.run.text_feeds import Tensors
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import Tensors
 from pliant.serve.node.served import open_served
 from tests.reference_model import run_model
 from tests.serve.models import Upper, texts

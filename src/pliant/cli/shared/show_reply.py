@@ -13,9 +13,9 @@ from pliant.ir.reply_text import accuracy_text, answer_text, time_text
 from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.process_memory import peak_rss_bytes
-from pliant.run.session import Session
+from pliant.run.session.session import Session
+from pliant.run.session.text_session import TextSession
 from pliant.run.submodel.details import ElasticDetails
-from pliant.run.text_session import TextSession
 from pliant.run.trace import compare_table
 
 

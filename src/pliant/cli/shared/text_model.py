@@ -12,8 +12,8 @@ from pliant.cli.shared.text_lines import Reading
 from pliant.errors import InputError
 from pliant.ir.reply import Reply, softmax
 from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
-from pliant.run.session import Session
-from pliant.run.text_session import TextSession
+from pliant.run.session.session import Session
+from pliant.run.session.text_session import TextSession
 
 _LOGITS = "logits"
 

@@ -16,7 +16,7 @@ from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import bound_of, preload_of
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import cache_folder, thread_count

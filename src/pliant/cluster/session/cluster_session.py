@@ -22,12 +22,12 @@ from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import format_seconds, parse_seconds
-from pliant.run.graph.feeds import GivenFeeds, fed_array
-from pliant.run.text_feeds import text_of
-from pliant.run.text_session import TEXT, Asked, Texts, TextSession
+from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.text_feeds import text_of
+from pliant.run.session.text_session import TEXT, Asked, Texts, TextSession
 
 if TYPE_CHECKING:
-    from pliant.run.program_profile import ProgramProfile
+    from pliant.run.session.program_profile import ProgramProfile
 
 _TYPES = Port("types", "int64", (1, None))
 _LENGTH = 128
@@ -158,7 +158,7 @@ class ClusterSession(TextSession[ClusterDetails]):
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "ProgramProfile":
         """Predicted and measured steps on every device, over `runs` runs after one that is not counted."""
-        from pliant.run.program_profile import profile_of  # draws tables, which no answer needs
+        from pliant.run.session.program_profile import profile_of  # draws tables, which no answer needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")

@@ -17,16 +17,16 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
 from pliant.run.arena import Arena
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
-from pliant.run.graph.feeds import GivenFeeds, fed_arrays
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.graph.ports import Feeds, Shapes, shapes_of, shown, symbols
 from pliant.run.graph.stacking import Item
 from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
-from pliant.run.session import Session
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, Shapes, shapes_of, shown, symbols
+from pliant.run.session.session import Session
 from pliant.run.weight_sizes import combined
 
 if TYPE_CHECKING:
-    from pliant.run.graph.step_profile import Profile
+    from pliant.run.session.step_profile import Profile
 
 _MOST_ITEMS = 4096
 

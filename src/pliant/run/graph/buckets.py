@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.graph.ports import Feeds, Shapes, symbols
+from pliant.run.session.ports import Feeds, Shapes, symbols
 
 Cuts = Mapping[str, tuple[str | None, ...]]
 """For each output, the dimension that each axis is cut back to, or None."""

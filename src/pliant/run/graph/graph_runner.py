@@ -14,13 +14,13 @@ from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.graph.feeds import GivenFeeds, fed_arrays
-from pliant.run.graph.ports import Feeds, shapes_of, writable
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, shapes_of, writable
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
-    from pliant.run.graph.step_profile import Profile
+    from pliant.run.session.step_profile import Profile
 
 
 @final
@@ -93,7 +93,7 @@ class GraphRunner:
 
     def profile(self, feeds: Feeds, runs: int) -> "Profile":
         """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
-        from pliant.run.graph.step_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.step_profile import profile_of  # draws tables, which no run needs
 
         held = self.walk(feeds, None)
         ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])

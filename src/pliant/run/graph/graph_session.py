@@ -11,8 +11,8 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.graph.ports import Feeds, Shapes
 from pliant.run.memory_use import MemoryUse
+from pliant.run.session.ports import Feeds, Shapes
 
 
 @final

@@ -28,17 +28,17 @@ from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.evictions import Evictions
-from pliant.run.graph.feeds import GivenFeeds, fed_arrays
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions, Weights
 from pliant.run.graph.padding import Padding
-from pliant.run.graph.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.graph.stacking import Item, Stacking
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 

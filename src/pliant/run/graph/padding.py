@@ -9,7 +9,7 @@ from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
-from pliant.run.graph.ports import Feeds, Shapes, writable
+from pliant.run.session.ports import Feeds, Shapes, writable
 
 _Arrays = dict[str, np.ndarray]
 Once = Callable[[Feeds], _Arrays]

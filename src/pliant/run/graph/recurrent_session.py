@@ -31,15 +31,15 @@ from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import Encoded
 from pliant.run.arena import Arena
-from pliant.run.graph.feeds import GivenFeeds
 from pliant.run.graph.operator_calls import operator_calls
-from pliant.run.graph.ports import shown
 from pliant.run.graph.recurrent_plan import RecurrentPlan
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
-from pliant.run.text_session import Asked, TextSession
+from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.ports import shown
+from pliant.run.session.text_session import Asked, TextSession
 
 if TYPE_CHECKING:
-    from pliant.run.graph.step_profile import Profile
+    from pliant.run.session.step_profile import Profile
 
 _LEAST_STEPS = 64
 """Of the smallest form; it is made when the model is opened."""
@@ -147,7 +147,7 @@ class RecurrentSession(TextSession[None]):
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        from pliant.run.graph.step_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.step_profile import profile_of  # draws tables, which no run needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")

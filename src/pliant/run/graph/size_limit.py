@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pliant.errors import InputError, ShapeError
 from pliant.ir.port import Port
-from pliant.run.graph.ports import Shapes, symbols
+from pliant.run.session.ports import Shapes, symbols
 
 Fits = Callable[[Shapes], bool]
 

@@ -13,7 +13,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
-from pliant.run.graph.ports import Feeds, Shapes, symbols
+from pliant.run.session.ports import Feeds, Shapes, symbols
 
 COUNTS = (8, 4, 2)
 """How many feeds run together. More gain little: weights are read once for all of them already."""

@@ -23,21 +23,21 @@ from pliant.kernels.runtime.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
 from pliant.plan.result import Plan
 from pliant.quantities import parse_bytes, parse_seconds
-from pliant.run.graph.feeds import GivenFeeds
-from pliant.run.graph.ports import shown
 from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
+from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.ports import shown
+from pliant.run.session.text_session import Asked, TextSession
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.levels import levels
 from pliant.run.submodel.planning import SessionOptions
 from pliant.run.submodel.replies import AnswerTimes, replies_of
 from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
-from pliant.run.text_session import Asked, TextSession
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
-    from pliant.run.program_profile import ProgramProfile
+    from pliant.run.session.program_profile import ProgramProfile
 
 
 @final
@@ -146,7 +146,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "ProgramProfile":
         """Where the time of an answer to a text, or to feeds, goes: its steps, measured beside predicted."""
-        from pliant.run.program_profile import profile_of  # draws tables, which no answer needs
+        from pliant.run.session.program_profile import profile_of  # draws tables, which no answer needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")

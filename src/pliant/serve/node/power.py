@@ -15,7 +15,7 @@ from pliant.ir.endpoint import Request
 from pliant.profile.energy_meter import Meter, find_meters
 from pliant.route.choose_endpoint import ENERGY, Objective
 from pliant.route.energy import LTE, PowerModel, RadioModel
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.node.samples import sample_requests
 
 MEASURE = "measure"

@@ -6,7 +6,7 @@ from typing import Any
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 
 
 def sample_requests(served: Session[Any], lengths: Iterable[int]) -> list[Request]:

@@ -7,7 +7,7 @@ from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
 from pliant.plan.submodel.plan_options import Depths
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 
 _PRELOAD = "100MB"
 

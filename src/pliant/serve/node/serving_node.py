@@ -20,7 +20,7 @@ from pliant.route.node_messages import RouteMessage, Spent
 from pliant.route.node_word import Told, Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.explain_choice import Explanation, explain

@@ -26,7 +26,7 @@ from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tls, Tokens, check_exposure
 from pliant.serve.node.admission import Admission

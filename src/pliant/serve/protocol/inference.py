@@ -16,7 +16,7 @@ from msgspec import structs
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.session import Session
+from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
     DATATYPES,

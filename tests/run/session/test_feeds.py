@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.graph.feeds import fed_array, fed_arrays
+from pliant.run.session.feeds import fed_array, fed_arrays
 
 _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -158,7 +158,7 @@ def test_torch_tensors_are_taken() -> None:
 def test_torch_is_not_imported_for_it() -> None:
     """It would be a second of start-up and 200 MB for every session."""
     code = (
-        "import sys; from pliant.run.graph.feeds import fed_array; from pliant.ir.port import Port; "
+        "import sys; from pliant.run.session.feeds import fed_array; from pliant.ir.port import Port; "
         "fed_array(Port('x', 'int64', None), [1]); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

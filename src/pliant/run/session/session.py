@@ -16,9 +16,9 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.ir.times.time_curve import TimeCurve
-from pliant.run.graph.feeds import GivenFeeds
-from pliant.run.graph.ports import Feeds, by_name
 from pliant.run.memory_use import MemoryUse
+from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.ports import Feeds, by_name
 
 D = TypeVar("D", covariant=True)
 _UNKNOWN = TimeCurve(((0, 0.0),))
@@ -118,10 +118,10 @@ class Session(ABC, Generic[D]):
     ) -> dict[str, np.ndarray] | list[np.ndarray]:
         """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
 
-        A feed is a numpy array, another library's tensor, or a list of numbers; run/graph/feeds.py says what
-        is cast. As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises InputError
-        naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger than the
-        model takes; GraphError when the model cannot be compiled for these shapes.
+        A feed is a numpy array, another library's tensor, or a list of numbers; run/session/feeds.py says
+        what is cast. As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises
+        InputError naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger
+        than the model takes; GraphError when the model cannot be compiled for these shapes.
         """
         given, into, names = by_name(feeds, out, self.outputs)
         results = self._run(given, into)

@@ -8,7 +8,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.graph.feeds import GivenFeeds
+from pliant.run.session.feeds import GivenFeeds
 
 Feeds = Mapping[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]

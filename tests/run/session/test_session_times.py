@@ -9,7 +9,7 @@ import pliant
 from pliant.errors import BudgetError, InputError
 from pliant.ir.device import Dilation
 from pliant.ir.endpoint import Endpoint, Request
-from pliant.run.text_feeds import Tensors
+from pliant.run.session.text_feeds import Tensors
 from tests.models.onnx_models import parse
 from tests.serve.models import Fake
 
@@ -73,7 +73,7 @@ def test_a_slower_device_is_emulated_by_sleep() -> None:
 def test_a_dilated_session_is_slow_however_it_is_asked(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`pliant.open` takes the dilation of any model; one that only nodes saw would be measured wrongly."""
     slept_s: list[float] = []
-    monkeypatch.setattr("pliant.run.session.time.sleep", slept_s.append)
+    monkeypatch.setattr("pliant.run.session.session.time.sleep", slept_s.append)
     with pliant.open(source, threads=1, dilation=Dilation(3.0)) as session:
         feeds = session.sample(4)
         session.run(feeds)

@@ -14,10 +14,10 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import parse_seconds
-from pliant.run.graph.feeds import GivenFeeds, fed_array
-from pliant.run.graph.ports import Feeds
-from pliant.run.session import Session
-from pliant.run.text_feeds import as_bytes, text_of
+from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.ports import Feeds
+from pliant.run.session.session import Session
+from pliant.run.session.text_feeds import as_bytes, text_of
 
 D = TypeVar("D", covariant=True)
 TEXT, IDS = Port("text", "bytes", (1,)), Port("ids", "int64", (1, None))

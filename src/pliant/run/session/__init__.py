@@ -1,0 +1,1 @@
+"""What sessions of every kind share: their methods, feeds, ports and profiles."""
