@@ -10,15 +10,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from pliant.ir.endpoint import Request
-from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
-from pliant.run.session.text_feeds import Tensors
 from pliant.serve.http.http_app import make_app
 from pliant.serve.http.limits import Limits
 from pliant.serve.http.security import Address, Tokens
@@ -57,36 +52,6 @@ class Unrouted:
         return Answer(answer, HERE, self.name, Spent(done.waited_s + done.spent_s, done.waited_s))
 
 
-class Late(Session[None]):
-    """A model of the same name and form that nobody asks."""
-
-    max_length, degree, plan = 16384, 1, None
-
-    def __init__(self, like: Session[Any]) -> None:
-        super().__init__()
-        self.name, self.identity, self.platform = like.name, like.identity, like.platform
-        self.inputs, self.outputs = like.inputs, like.outputs
-
-    def __call__(self, value: object, /) -> Reply[None]:
-        raise NotImplementedError
-
-    def _run(self, feeds: object, out: object) -> Tensors:
-        raise NotImplementedError
-
-    def request(self, feeds: Tensors) -> Request:
-        return Request(1, tensors=feeds)
-
-    def _reply(self, request: Request) -> Reply[None]:
-        outputs = {"logits": np.zeros((1, 2), np.float32), "label": np.array([b"?"], object)}
-        return Reply(outputs, self.name, 0.0, None)
-
-    def sample(self, length: int) -> Tensors:
-        return {}
-
-    def close(self) -> None:
-        pass
-
-
 async def unrouted(model: str) -> None:
     served = open_served(model, preload="100MB", threads=1)
     node: Any = Unrouted(served)
@@ -96,7 +61,8 @@ async def unrouted(model: str) -> None:
 
 
 async def late(model: str, n: int) -> None:
-    like = open_served(model, preload="100MB", threads=1)
+    """Nodes that nobody asks, since they are said to take 100 seconds."""
+    served = open_served(model, preload="100MB", threads=1)
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
         print(url, flush=True)
@@ -105,7 +71,7 @@ async def late(model: str, n: int) -> None:
         NodeOptions(ANY, "0", name=f"late{i}", prior=TimeCurve(((0, 100.0 + i),)), settle_s=0.0)
         for i in range(n)
     ]
-    await asyncio.gather(*(serve(one, Late(like), on_start) for one in options))  # type: ignore[arg-type]
+    await asyncio.gather(*(serve(one, served, on_start) for one in options))  # type: ignore[arg-type]
 
 
 def main() -> None:

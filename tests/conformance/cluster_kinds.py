@@ -69,7 +69,6 @@ CLUSTER_KINDS: dict[str, Kind] = {
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
-            "memory": "its plan tells the weights on each device; nothing measures them",
         },
     ),
     "cluster of two": Kind(
@@ -79,7 +78,6 @@ CLUSTER_KINDS: dict[str, Kind] = {
         too_long=({"ids": np.ones((1, 25), np.int64)}, "24"),
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
-            "memory": "its plan tells the weights on each device; nothing measures them",
         },
         n_answers=20,
     ),

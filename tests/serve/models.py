@@ -11,6 +11,7 @@ from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
+from pliant.run.memory_use import MemoryUse
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import Tensors
 from pliant.serve.protocol.oip_tensors import DATATYPES
@@ -28,6 +29,7 @@ class Fake(Session[None]):
 
     platform = "test"
     plan = None
+    memory = MemoryUse(None, (), (), 0)
     weight_bytes = 0
 
     def __call__(self, value: object, /) -> Reply[None]:

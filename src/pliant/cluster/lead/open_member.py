@@ -75,9 +75,7 @@ def _machine(options: MemberOptions) -> Iterator[_Machine]:
         Pool(options.n_threads, library) as pool,
         member_lanes(options.name, _Paced(own, pace), options.n_threads) as lanes,
     ):
-        holding = Holding(options.name, library, pool, pace)
-        if options.free_bytes is not None:
-            holding.free_bytes = options.free_bytes
+        holding = Holding(options.name, library, pool, pace, options.free_bytes)
         yield _Machine(holding, lanes)
 
 

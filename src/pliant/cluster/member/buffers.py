@@ -61,8 +61,13 @@ class Buffers:
         self._arrays = {key: aligned_floats(box.n_rows, box.n_columns) for key, box in self._boxes.items()}
 
     @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All of them, to be measured."""
+        return (*self._x, *self._arrays.values())
+
+    @property
     def n_bytes(self) -> int:
-        return sum(array.nbytes for array in (*self._x, *self._arrays.values()))
+        return sum(array.nbytes for array in self.arrays)
 
     def x(self, layer: int) -> np.ndarray:
         """What enters `layer`, float32 [tokens, hidden], as a view."""

@@ -12,6 +12,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.profile.system_memory import free_memory_bytes
+from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
 
 SPARE_BYTES = 48 << 20
 """What stays free beside weights: for a layer while it is read, for activations, for others on the device.
@@ -23,11 +24,17 @@ class Holding:
     """Builds this member's stages of any model, on one pool of threads; keeps what plans still need."""
 
     def __init__(
-        self, device: str, library: Library, pool: Pool, dilation: Callable[[], float] = lambda: 1.0
+        self,
+        device: str,
+        library: Library,
+        pool: Pool,
+        dilation: Callable[[], float] = lambda: 1.0,
+        bound_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._device, self._library, self._pool = device, library, pool
         self._dilation = dilation
-        self.free_bytes = free_for_model(self)
+        self._bound_bytes = bound_bytes
+        self.free_bytes = free_for_model(self) if bound_bytes is None else bound_bytes
         self._shards: dict[str, Shards] = {}
 
     def prepare(self, source: EncoderSource, partition: Partition) -> Holder:
@@ -57,6 +64,13 @@ class Holding:
         """Of a model's weights that are held here, those of its input and head among them."""
         shards = self._shards.get(source.identity)
         return 0 if shards is None else shards.weight_bytes + shards.end_bytes
+
+    def memory_of(self, source: EncoderSource) -> MemoryUse:
+        """What a model takes here, beside the bound of this device's weights, where it was given one."""
+        shards = self._shards.get(source.identity)
+        bound = None if self._bound_bytes is None else self._bound_bytes()
+        parts = () if shards is None else shards.memory()
+        return MemoryUse(bound, parts, (scratch_part(self._pool),), rss_bytes())
 
     def _of(self, source: EncoderSource) -> Shards:
         if source.identity not in self._shards:

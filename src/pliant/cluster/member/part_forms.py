@@ -68,9 +68,14 @@ class Forms:
         """Spent reading and packing weights so far, compiling left out."""
 
     @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """All weights held, in the form kernels want."""
+        return tuple(self._weights.values())  # at once: others ask while some load
+
+    @property
     def weight_bytes(self) -> int:
         """Of all weights held, in the form kernels want."""
-        return sum(array.nbytes for array in list(self._weights.values()))  # others ask while some load
+        return sum(array.nbytes for array in self.arrays)
 
     def compiled(self, part: Part) -> Compiled:
         """The part compiled, now or earlier."""

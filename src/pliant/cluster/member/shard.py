@@ -25,6 +25,7 @@ from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
 from pliant.run.arena import Arena
 from pliant.run.graph.graph_runner import GraphRunner, open_image
+from pliant.run.memory_use import MemoryPart, part
 
 _MOST_ENDS = 64
 """Compiled ends kept, two a length."""
@@ -53,6 +54,18 @@ class Shards:
     def end_bytes(self) -> int:
         """Of the weights held for the input and the head."""
         return sum(array.nbytes for end in list(self._ends.values()) for array in end.weights.values())
+
+    def memory(self) -> tuple[MemoryPart, ...]:
+        """What this device holds of the model: predicted when it was packed, and measured now."""
+        ends, made = list(self._ends.values()), list(self._made)
+        end_weights = [array for end in ends for array in end.weights.values()]
+        own = [end.arena for end in ends] + [array for one in made for array in (one.arena, *one.buffers)]
+        used = sum(end.arena_bytes for end in ends) + sum(one.arena_bytes for one in made)
+        return (
+            part("weights", self.weight_bytes, self._forms.arrays),
+            part("input and head", self.end_bytes, end_weights),
+            part("activations", used, own),
+        )
 
     def prepare(self, partition: Partition, first: int = 0) -> "Shard":
         """This device's stages of layers `first` on: compiles, reads and packs what is not there yet.
@@ -155,6 +168,16 @@ class Shard:
     def arena_bytes(self) -> int:
         """Of everything that lives for a run: tensors between stages and inside of them."""
         return self._arena.n_bytes + self._buffers.n_bytes
+
+    @property
+    def arena(self) -> np.ndarray:
+        """The memory of tensors inside of stages, to be measured."""
+        return self._arena.memory
+
+    @property
+    def buffers(self) -> tuple[np.ndarray, ...]:
+        """The memory of tensors between stages, likewise."""
+        return self._buffers.arrays
 
     def release(self) -> None:
         """Let go of the weights, whoever still holds this object; a stage that runs keeps them to its end."""

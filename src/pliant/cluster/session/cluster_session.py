@@ -22,6 +22,7 @@ from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import format_seconds, parse_seconds
+from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
 from pliant.run.session.text_feeds import text_of
 from pliant.run.session.text_session import TEXT, Asked, Texts, TextSession
@@ -170,6 +171,11 @@ class ClusterSession(TextSession[ClusterDetails]):
     def weight_bytes(self) -> int:
         """What the primary's own share takes; `plan.weight_bytes` tells of all devices."""
         return self._primary.leader.holding.bytes_of(self.encoder)
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What the model takes on the primary; `plan.weight_bytes` tells of all devices."""
+        return self._primary.leader.holding.memory_of(self.encoder)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """The tokens of a text or a pair. Raises InputError where the model reads no text, or not this."""

@@ -59,6 +59,11 @@ class GraphRunner:
         self._place_arena()
 
     @property
+    def arena(self) -> np.ndarray:
+        """The arena's memory, to be measured."""
+        return self._arena.memory
+
+    @property
     def arena_bytes(self) -> int:
         return self.program.arena_bytes
 

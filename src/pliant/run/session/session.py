@@ -138,9 +138,9 @@ class Session(ABC, Generic[D]):
         """Bytes of weights that this process holds for the session."""
 
     @property
+    @abstractmethod
     def memory(self) -> MemoryUse:
         """What the session adds to its process, predicted beside measured; it prints as a table."""
-        raise InputError(f"the memory of {self.name} is not measured.")
 
     @abstractmethod
     def explain(self, length: int) -> Any:
