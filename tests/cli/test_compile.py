@@ -199,7 +199,7 @@ def test_weights_in_codes(tmp_path: Path) -> None:
     np.testing.assert_allclose(pliant.load(out, threads=1).run({"x": x})["y"], x @ weights, atol=0.3)
     for words, said in (
         (["--weights", "8"], "8 bits do not exist"),
-        (["--weights", "half"], "'half': give fp32, or bits from 1 to 6"),
+        (["--weights", "half"], "'half': give fp32, bits from 1 to 6, or auto"),
         (["--compute", "int8"], "give weights=1 to 6"),
     ):
         status, _, error = run("compile", str(path), *words)

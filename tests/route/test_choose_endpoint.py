@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pliant.errors import RouteError
 from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME, Candidate, Objective, choose
-from tests.ir.test_time_curve import curves
+from tests.ir.times.test_time_curve import curves
 
 part = st.floats(0, 3).map(lambda x: round(x, 3))
 

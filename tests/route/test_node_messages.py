@@ -22,7 +22,7 @@ from pliant.route.node_messages import (
     encode_told,
 )
 from pliant.route.node_word import Told, Trail
-from tests.ir.test_time_curve import curves
+from tests.ir.times.test_time_curve import curves
 
 GOOD = {"node": "a", "points": [[0, 0.5], [9, 1]], "through": ["b"], "stamp": [7, 1], "spent_s": 0.25}
 

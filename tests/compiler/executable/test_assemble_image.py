@@ -86,4 +86,4 @@ def test_shares_follow_the_extent() -> None:
         dict.fromkeys("xay", ROWS),
     )
     made = assemble(graph, [Lowered((whole,)), Lowered((rows,))], Target(X86_64))
-    assert np.array_equal(made.shares(3), [[7, 2], [3, 1]])
+    assert np.array_equal(made.shares((3,)), [[7, 2], [3, 1]])
