@@ -78,7 +78,7 @@ def test_an_output_replaces_an_input_that_nothing_reads_any_more() -> None:
 def test_shares_follow_the_extent() -> None:
     """Calls without an extent stay whole: a head has one row whatever the sequence."""
     whole = Call(KERNEL, RowArgs, {}, 7, ("x",), ("a",), grain=2)
-    rows = Call(KERNEL, RowArgs, {}, 4, ("a",), ("y",), extent=Extent((), lambda n: (n, 1)))
+    rows = Call(KERNEL, RowArgs, {}, 4, ("a",), ("y",), extent=Extent((), lambda lengths: (sum(lengths), 1)))
     graph = Graph(
         (Node("step", ("x",), ("a",)), Node("step", ("a",), ("y",))),
         ("x",),
@@ -86,4 +86,4 @@ def test_shares_follow_the_extent() -> None:
         dict.fromkeys("xay", ROWS),
     )
     made = assemble(graph, [Lowered((whole,)), Lowered((rows,))], Target(X86_64))
-    assert np.array_equal(made.shares((3,)), [[7, 2], [3, 1]])
+    assert np.array_equal(made.shares((3, 1)), [[7, 2], [4, 1]])
