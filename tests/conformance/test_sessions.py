@@ -127,7 +127,7 @@ def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shar
 
 
 def test_a_text_is_answered_as_its_tokens(shared: Opened) -> None:
-    """Whoever brings a tokenizer of their own gets the same answers."""
+    """A client that uses its own tokenizer sends token ids; its answers are those of the text."""
     if not shared.kind.texts:
         pytest.skip("it reads no text")
     for text in shared.kind.texts:
