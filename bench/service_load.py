@@ -7,9 +7,11 @@ take little of the machine that they share with the nodes.
 import asyncio
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
+
+from pliant.route.node_identity import NODE_HEADER
 
 MODEL = "imdb-lstm"
 _END = b"\r\n\r\n"
@@ -22,10 +24,10 @@ def infer_body(tensor: dict[str, object]) -> bytes:
 
 @dataclass(slots=True)
 class Answers:
-    """What came back in `took_s` seconds: statuses, and the seconds of each answer."""
+    """What came back in `took_s` seconds: statuses, and the seconds of each answer by node."""
 
     statuses: Counter[str] = field(default_factory=Counter)
-    seconds: list[float] = field(default_factory=list)
+    by_node: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     took_s: float = 0.0
 
     @property
@@ -77,7 +79,7 @@ class _Client(asyncio.Protocol):
             return
         now_s = time.perf_counter()
         self._found.statuses[head[9:12].decode()] += 1
-        self._found.seconds.append(now_s - self._sent_s)
+        self._found.by_node[_field(head, NODE_HEADER)].append(now_s - self._sent_s)
         if now_s < self._ends_s:
             self._send()
         else:
@@ -91,7 +93,13 @@ class _Client(asyncio.Protocol):
 
 
 def _length(head: bytes) -> int:
+    return int(_field(head, "content-length") or 0)
+
+
+def _field(head: bytes, name: str) -> str:
+    """The value of a header; "" where there is none."""
+    start = f"{name.lower()}:".encode()
     for line in head.lower().split(b"\r\n"):
-        if line.startswith(b"content-length:"):
-            return int(line.partition(b":")[2])
-    return 0
+        if line.startswith(start):
+            return line.removeprefix(start).strip().decode()
+    return ""
