@@ -31,7 +31,7 @@ from pliant.run.graph.graph_session import GraphSession
 from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import MemoryBudget
-from pliant.run.session.step_profile import Profile
+from pliant.run.session.call_profile import Profile
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions

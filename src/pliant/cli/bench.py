@@ -29,7 +29,8 @@ from pliant.cli.shared.verb_options import (
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
 from pliant.run.session.ports import fixed
-from pliant.run.session.session import Session, StepProfile
+from pliant.run.session.session import Session
+from pliant.run.session.step_profile import StepProfile
 from pliant.settings import thread_count
 
 

@@ -20,7 +20,8 @@ from pliant.cli.shared.verb_options import (
 )
 from pliant.ir.device import DeviceProfile
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.session.session import Session, StepProfile
+from pliant.run.session.session import Session
+from pliant.run.session.step_profile import StepProfile
 from pliant.settings import cache_folder, thread_count
 
 _LENGTH = 64

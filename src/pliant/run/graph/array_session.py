@@ -26,7 +26,7 @@ from pliant.run.session.session import Session
 from pliant.run.weight_sizes import combined
 
 if TYPE_CHECKING:
-    from pliant.run.session.step_profile import Profile
+    from pliant.run.session.call_profile import Profile
 
 _MOST_ITEMS = 4096
 

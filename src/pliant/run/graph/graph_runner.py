@@ -20,7 +20,7 @@ from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
-    from pliant.run.session.step_profile import Profile
+    from pliant.run.session.call_profile import Profile
 
 
 @final
@@ -98,7 +98,7 @@ class GraphRunner:
 
     def profile(self, feeds: Feeds, runs: int) -> "Profile":
         """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
-        from pliant.run.session.step_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.call_profile import profile_of  # draws tables, which no run needs
 
         held = self.walk(feeds, None)
         ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])

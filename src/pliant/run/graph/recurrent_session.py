@@ -39,7 +39,7 @@ from pliant.run.session.ports import shown
 from pliant.run.session.text_session import Asked, TextSession
 
 if TYPE_CHECKING:
-    from pliant.run.session.step_profile import Profile
+    from pliant.run.session.call_profile import Profile
 
 _LEAST_STEPS = 64
 """Of the smallest form; it is made when the model is opened."""
@@ -147,7 +147,7 @@ class RecurrentSession(TextSession[None]):
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
-        from pliant.run.session.step_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.call_profile import profile_of  # draws tables, which no run needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")

@@ -1,14 +1,10 @@
 """Where the time of a session that runs a program goes, step by step: predicted beside measured."""
 
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from pliant.ir.cost import Span
@@ -16,9 +12,8 @@ from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_seconds
+from pliant.run.session.step_profile import StepProfile
 from pliant.run.trace import compare_table, perfetto_trace
-
-_WIDTH = 132
 
 
 class ProgramDetails(Protocol):
@@ -35,7 +30,7 @@ class ProgramDetails(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramProfile:
+class ProgramProfile(StepProfile):
     """`runs` answers to one input: median and fastest, in seconds from the input to the answer.
 
     `fastest` is the program of the fastest answer, with its times. `where` says what computed: "2 threads".
@@ -52,14 +47,6 @@ class ProgramProfile:
         ran = self.fastest
         return (compare_table(ran.program, ran.predicted_spans, ran.spans),)
 
-    def __str__(self) -> str:
-        text = io.StringIO()
-        text.write(timeline_text(self.fastest.program, self.fastest.spans))
-        for table in self.tables():
-            Console(file=text, width=_WIDTH).print(table)
-        text.write(self.summary)
-        return text.getvalue()
-
     @property
     def summary(self) -> str:
         """One line: how long, as predicted, how often, on what."""
@@ -74,9 +61,8 @@ class ProgramProfile:
         ran = self.fastest
         return perfetto_trace(ran.program, predicted=ran.predicted_spans, measured=ran.spans)
 
-    def write_trace(self, path: Path) -> None:
-        """Write `chrome_trace` as JSON."""
-        path.write_text(json.dumps(self.chrome_trace()), encoding="utf-8")
+    def _timeline(self) -> str:
+        return timeline_text(self.fastest.program, self.fastest.spans)
 
 
 def profile_of(replies: Sequence[Reply[ProgramDetails]], where: str) -> ProgramProfile:

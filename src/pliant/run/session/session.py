@@ -4,9 +4,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar, Generic, Literal, NoReturn, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 import numpy as np
 
@@ -20,30 +19,12 @@ from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import Feeds, by_name
 
+if TYPE_CHECKING:
+    from pliant.run.session.step_profile import StepProfile
+
 D = TypeVar("D", covariant=True)
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long: it is tried."""
-
-
-class StepProfile(Protocol):
-    """Where the time of some runs went: it prints as a table of steps.
-
-    `median_s` and `min_s` are of whole runs; `summary` is one line.
-    """
-
-    @property
-    def median_s(self) -> float: ...
-    @property
-    def min_s(self) -> float: ...
-    @property
-    def summary(self) -> str: ...
-    def tables(self) -> Sequence[Any]:
-        """Tables of rich, the one of steps last."""
-        ...
-
-    def write_trace(self, path: Path) -> None:
-        """Write the fastest run as a Chrome trace."""
-        ...
 
 
 class Session(ABC, Generic[D]):
@@ -147,7 +128,7 @@ class Session(ABC, Generic[D]):
         """The plan for inputs of `length` items, made ready now; it prints as `plan` does."""
 
     @abstractmethod
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> StepProfile:
+    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "StepProfile":
         """Where the time of a run goes, step by step, over `runs` runs after one that is not counted.
 
         The feeds are one of `ways`, as `run` takes them. Raises InputError as `run` does, and below 1 run.

@@ -14,7 +14,7 @@ from pliant.compiler.executable.encode_image import Row
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.session.step_profile import profile_of
+from pliant.run.session.call_profile import profile_of
 from tests.models.onnx_models import parse
 
 MODEL = parse(
