@@ -20,7 +20,7 @@ from pliant.serve.http.security import Address, Tokens
 from pliant.serve.http.server import NodeServer, bind
 from pliant.serve.node.admission import Admission
 from pliant.serve.node.metrics import HERE, Metrics
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.serve.node.serving_node import Answer, Call, Node
 from pliant.serve.node.start_node import NodeOptions, serve
 from pliant.serve.protocol.inference import read_request, signature, write_reply
@@ -53,7 +53,7 @@ class Unrouted:
 
 
 async def unrouted(model: str) -> None:
-    served = open_served(model, preload="100MB", threads=1)
+    served = open_endpoint(model, preload="100MB", threads=1)
     node: Any = Unrouted(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
@@ -62,7 +62,7 @@ async def unrouted(model: str) -> None:
 
 async def late(model: str, n: int) -> None:
     """Nodes that nobody asks, since they are said to take 100 seconds."""
-    served = open_served(model, preload="100MB", threads=1)
+    served = open_endpoint(model, preload="100MB", threads=1)
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
         print(url, flush=True)

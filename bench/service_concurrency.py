@@ -21,7 +21,7 @@ import numpy as np
 
 from crime_node import Connection, body, node, started, wait_for
 from paired import paired
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from report import Report
 from service_load import MODEL, Answers, infer_body, load
 
@@ -78,7 +78,7 @@ def _name(slower: int) -> str:
 
 def _heavy() -> bytes:
     """As many words as take HEAVY_S on this machine, by number: reading them takes little."""
-    served = open_served(MODEL, preload="0", threads=1)
+    served = open_endpoint(MODEL, preload="0", threads=1)
     try:
         n = 4096
         request = served.request(served.sample(n))

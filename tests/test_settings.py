@@ -20,7 +20,7 @@ from pliant.cluster.net.key import make_key
 from pliant.errors import InputError
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.submodel.engine import Engine
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.settings import cache_folder, config_folder, cpu_quota, physical_cores, thread_count
 from pliant.store.build import build
 from pliant.store.read import open_store
@@ -217,7 +217,7 @@ def test_all_kinds_of_sessions_share_their_kernels(
 
     def served() -> None:
         for source in (str(add), "imdb-lstm"):
-            open_served(source, preload="0", threads=2).close()  # other threads: another library
+            open_endpoint(source, preload="0", threads=2).close()  # other threads: another library
 
     made = []
     for opened in (compiled, recurrent, elastic, clustered, served):

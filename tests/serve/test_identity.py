@@ -14,7 +14,7 @@ from pliant.api.resolve import resolve
 from pliant.cli.app import app
 from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
 from pliant.route.node_messages import ROUTE_HEADER
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from tests.models.onnx_models import external
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, fixed, reserved, running
@@ -53,9 +53,12 @@ def test_a_model_of_the_same_name_and_other_weights_is_never_asked(
     assert pliant.open(other, threads=1)(LIKED).label != expected
     words = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [LIKED]}
     with (
-        running(open_served(other, preload="0", threads=1), name="other", **fixed(*HONEST)) as up,
+        running(open_endpoint(other, preload="0", threads=1), name="other", **fixed(*HONEST)) as up,
         running(
-            open_served("imdb-lstm", preload="0", threads=1), name="end", upstreams=(up.url,), **fixed(*LATE)
+            open_endpoint("imdb-lstm", preload="0", threads=1),
+            name="end",
+            upstreams=(up.url,),
+            **fixed(*LATE),
         ) as end,
     ):
         mismatches = f'pliant_mismatches_total{{upstream="{up.url}"}}'

@@ -16,7 +16,7 @@ from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Level, Trade
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.serve.protocol.terms import Terms
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, Running, fixed, running
@@ -155,7 +155,7 @@ def test_what_would_be_refused_is_explained_as_refused() -> None:
 
 def test_a_session_has_no_deadline_of_its_own(tiny_model: Callable[..., Path]) -> None:
     """Requests that named none were given the least accurate submodel, late as well, to keep 50 ms."""
-    served = open_served(str(tiny_model("bert", n_layers=4, widths=(2, 4))), preload="0", threads=1)
+    served = open_endpoint(str(tiny_model("bert", n_layers=4, widths=(2, 4))), preload="0", threads=1)
     with running(served, name="alone") as node:
         assert node.node is not None
         assert node.node.terms == Terms()
@@ -253,7 +253,7 @@ def test_an_answer_that_does_not_come_is_given_up_while_there_is_time_for_anothe
 def test_a_small_real_model_trades_through_http(binary: bool, tiny_model: Callable[..., Path]) -> None:
     """A session end to end: no hurry is the whole model's answer, an impossible deadline is refused."""
     directory = tiny_model("bert", n_layers=4, widths=(2, 4))
-    served = open_served(str(directory), preload="100MB", threads=1)
+    served = open_endpoint(str(directory), preload="100MB", threads=1)
     with pliant.open(directory, latency="60min", preload="100MB", threads=1) as session:
         expected = session("good film")
     assert expected.logits is not None

@@ -19,7 +19,7 @@ from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.run.session.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.serve.protocol.terms import Terms
 
 LEARN_S = 3.0
@@ -206,7 +206,7 @@ def node(args: NodeArguments) -> None:
 def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
     """The session that answers, on this device or over the workers that join it."""
     if args.cluster is None:
-        with open_served(
+        with open_endpoint(
             args.model,
             preload=args.preload,
             memory=args.memory,

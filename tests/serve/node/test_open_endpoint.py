@@ -17,7 +17,7 @@ from pliant.models.spec import tensor_shapes
 from pliant.models.tokenizer import open_tokenizer
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import Tensors
-from pliant.serve.node.served import open_served
+from pliant.serve.node.open_endpoint import open_endpoint
 from tests.reference_model import run_model
 from tests.serve.models import Upper, texts
 from tests.serve.nodes import PATIENCE_S, running
@@ -26,7 +26,7 @@ TEXT = "a charming and often affecting journey"
 
 
 def opened(source: str) -> Session[Any]:
-    return open_served(source, preload="100MB", threads=1)
+    return open_endpoint(source, preload="100MB", threads=1)
 
 
 def asked(url: str, name: str, tensor: dict[str, object]) -> httpx.Response:

@@ -12,7 +12,7 @@ from pliant.run.session.session import Session
 _PRELOAD = "100MB"
 
 
-def open_served(
+def open_endpoint(
     source: str,
     *,
     preload: str | None,
