@@ -4,7 +4,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 import numpy as np
@@ -15,6 +14,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.ir.times.time_curve import TimeCurve
+from pliant.kernels.runtime.turns import Turns
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import Feeds, by_name
@@ -60,7 +60,7 @@ class Session(ABC, Generic[D]):
         """With `dilation`, a slower device is emulated: each run sleeps (dilation - 1) times what it took."""
         self.dilation, self._clock, self._sleep = dilation, clock, sleep
         self._times: LocalTimes | None = None
-        self._timing = Lock()
+        self._timing = Turns()
 
     def __enter__(self) -> Self:
         return self
@@ -205,7 +205,7 @@ class Session(ABC, Generic[D]):
         start_s = self._clock()
         reply = self._reply(request)
         seconds = self._clock() - start_s
-        with self._timing:
+        with self._timing.lock:
             if self._times is None:
                 self.expect(None)
             assert self._times is not None
