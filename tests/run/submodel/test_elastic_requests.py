@@ -104,6 +104,55 @@ def test_the_whole_answers_time_follows_from_a_smaller_ones(
         )
 
 
+def _short_memory(endpoint: ElasticSession) -> None:
+    for _ in range(3):
+        endpoint.give_way()
+
+
+def _longer_input(endpoint: ElasticSession) -> None:
+    endpoint.answer(endpoint.request(endpoint.sample(24)))
+
+
+def _shorter_target(endpoint: ElasticSession) -> None:
+    endpoint.retarget(latency=0.006)
+
+
+def _engaged(endpoint: ElasticSession) -> None:
+    with endpoint.engagement(20_000):
+        endpoint.curve()
+
+
+@pytest.mark.parametrize("change", [_short_memory, _longer_input, _shorter_target, _engaged])
+def test_a_floor_holds_after_the_weights_in_memory_have_changed(
+    change: Callable[[ElasticSession], None], store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Plans were compared over the buffer as it was at first: answers over less were below their floor.
+
+    The disk is slow, so that what is in memory decides how accurate a plan is.
+    """
+    options = SessionOptions(
+        WHOLE_S, None, length=8, n_threads=1, adapts=False, is_anytime=False, memory_bytes=700_000
+    )
+    with (
+        open_store(store) as opened_store,
+        ElasticSession(opened_store, slow_profile(disk=Disk(1e-4, 1e6)), options) as endpoint,
+    ):
+        deadlines_s = np.geomspace(0.002, 0.2, 12).tolist()
+        floors = {endpoint.estimate(Request(7, TEXT, deadline_s=s)).accuracy or 0.0 for s in deadlines_s}
+        assert len(floors) > 3
+        change(endpoint)
+        best = endpoint.estimate(Request(7, TEXT)).accuracy or 0.0
+        for floor in floors:
+            request = Request(7, TEXT, accuracy_floor=floor)
+            if floor > best:
+                with pytest.raises(BudgetError, match="lower the floor"):
+                    endpoint.answer(request)
+                continue
+            reply = endpoint.answer(request)
+            assert (reply.accuracy or 0.0) >= floor - 1e-9
+            assert reply.accuracy == endpoint.estimate(request).accuracy
+
+
 def test_a_floor_out_of_reach_is_refused(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
     """With the value and the limit, before anything runs."""
     with opened(store, slow_profile()) as endpoint, pytest.raises(BudgetError, match="lower the floor"):

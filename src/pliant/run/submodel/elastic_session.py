@@ -82,6 +82,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         self.store, self.device = store, device
         self._tokenizer = open_tokenizer(store.path, spec)
         self._trade: Trade | None = None
+        self._n_traded = 0
         self._pace = AdaptiveBound()
         self._turns, self._closed = Turns(), False
         self.runner = SubmodelRunner(store, device, options, cache=cache, shared=memory, fixed=fixed)
@@ -163,12 +164,15 @@ class ElasticSession(TextSession[ElasticDetails]):
 
     @property
     def trade(self) -> Trade:
-        """Accuracy against time: all plans for requests, made when they are first asked for."""
+        """Accuracy against time: all plans for requests, made when they are first asked for.
+
+        Whoever changes what is in memory makes it anew, so that nodes that look at it wait for no answer.
+        """
         found = self._trade
         if found is None:
             with self._turns.lock:
                 self._check_open()
-                found = self._trade = self._trade or Trade(levels(self.runner), self.name, self._pace)
+                found = self._traded()
         return found
 
     @property
@@ -191,13 +195,18 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Raises BudgetError for a floor out of reach, InputError, and LaneError from StoreError on damage.
         """
-        n, trade = request.length, self.trade
-        pick = trade.pick(n, request.accuracy_floor, request.deadline_s)
-        assert isinstance(pick.level.key, float)
-        reply = self._answer(self._asked_by(request), pick.level.key, as_profiled=True)
-        with self._timing:
+        n, asked = request.length, self._asked_by(request)
+        with self._turns.lock:
+            waited_s = self._turn_of(asked)
+            self.runner.reserve(n)  # weights may give way to a longer input, before plans are compared
+            trade = self._traded()
+            left_s = None if request.deadline_s is None else request.deadline_s - waited_s
+            pick = trade.pick(n, request.accuracy_floor, left_s)
+            assert isinstance(pick.level.key, float)
+            answered = self.runner.answer(asked.encoded, pick.level.key, cpu_s=asked.cpu_s, as_profiled=True)
+            reply = self._reply_of(asked, answered, waited_s, pick.level.key)
             # Waiting for other threads says nothing of the device.
-            trade.took(pick.level, n, reply.seconds - reply.waited_s)
+            trade.took(pick.level, n, reply.seconds - waited_s)
         expected_s = pick.level.at(n)
         whole_s = trade.fullest(n).level.at(n) / expected_s * reply.seconds if expected_s else None
         return replace(
@@ -238,8 +247,8 @@ class ElasticSession(TextSession[ElasticDetails]):
         with self._turns.lock:
             self._check_open()
             self.runner.retarget(latency_s, preload_bytes, memory_bytes)
-            self._trade = self._trade if preload is None and memory is None else None
             self.runner.warm_again(self.encode("a"))
+            self._renew_trade()
 
     def give_way(self) -> None:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
@@ -248,6 +257,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             if self._pressure is not None:
                 self._pressure.take()
             self.runner.give_way()
+            self._renew_trade()
 
     @contextmanager
     def engagement(self, preload: str | int) -> Iterator["ElasticSession"]:
@@ -260,6 +270,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         with self._turns.lock:
             self._check_open()
             self.runner.engage(keep_bytes)
+            self._renew_trade()
         try:
             yield self
         finally:
@@ -268,6 +279,7 @@ class ElasticSession(TextSession[ElasticDetails]):
                     self._check_open()
                     self.runner.disengage()
                     self.runner.warm_again(self.encode("a"))
+                    self._renew_trade()
 
     def close(self) -> None:
         """Stop all threads and give the memory back; safe to call twice."""
@@ -298,21 +310,41 @@ class ElasticSession(TextSession[ElasticDetails]):
                 replies |= zip(numbers, self._replies(answered, times), strict=True)
         return [replies[i] for i in range(len(asked))]
 
-    def _answer(
-        self, asked: Asked, latency_s: float | None, *, as_profiled: bool = False
-    ) -> Reply[ElasticDetails]:
+    def _answer(self, asked: Asked, latency_s: float | None) -> Reply[ElasticDetails]:
         with self._turns.lock:
-            waited_s = time.perf_counter() - asked.ready_s
-            self._make_ready()
+            waited_s = self._turn_of(asked)
             target_s = self.options.latency_s if latency_s is None else latency_s
-            answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s, as_profiled=as_profiled)
-            if not as_profiled:
-                seconds = time.perf_counter() - asked.start_s
-                self.runner.observe(answered, target_s, seconds, waited_s)
-            times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
-            (reply,) = self._replies([answered], [times])
-            self.runner.count_kept()
-            return reply
+            answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s)
+            seconds = time.perf_counter() - asked.start_s
+            self.runner.observe(answered, target_s, seconds, waited_s)
+            return self._reply_of(asked, answered, waited_s, target_s)
+
+    def _turn_of(self, asked: Asked) -> float:
+        """The seconds for which an input waited for its turn, which it has now. Raises InputError."""
+        waited_s = time.perf_counter() - asked.ready_s
+        self._make_ready()
+        return waited_s
+
+    def _reply_of(
+        self, asked: Asked, answered: Answered, waited_s: float, target_s: float
+    ) -> Reply[ElasticDetails]:
+        """The reply to the one input of a run, which ends with it."""
+        times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
+        (reply,) = self._replies([answered], [times])
+        self.runner.count_kept()
+        return reply
+
+    def _traded(self) -> Trade:
+        """The trade over what is in memory now; call in a turn."""
+        if self._trade is None or self._n_traded != self.runner.n_changes:
+            self._trade = Trade(levels(self.runner), self.name, self._pace)
+            self._n_traded = self.runner.n_changes
+        return self._trade
+
+    def _renew_trade(self) -> None:
+        """After a change of what is in memory, where requests are answered; call in a turn."""
+        if self._trade is not None:
+            self._traded()
 
     def _replies(
         self, answered: Sequence[Answered], times: Sequence[AnswerTimes]

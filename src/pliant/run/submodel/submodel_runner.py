@@ -47,6 +47,7 @@ class SubmodelRunner:
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
     target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
     `terms` say what of `options.memory_bytes` is preload and working buffer (run/submodel/grant.py).
+    `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SubmodelRunner:
         self.planner = planner_of(store.manifest, device)
         self._shared, self._fixed = shared, fixed
         self._is_warm = False
+        self.n_changes = 0
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
@@ -254,9 +256,11 @@ class SubmodelRunner:
 
     def give_way(self) -> None:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
+        # More may have been asked for than the model has.
+        held = min(self.terms.preload_bytes or 0, self.weights.preload_bytes)
         try:
             # Not warmed up: this may stand before a request, and memory is short.
-            self.retarget(preload_bytes=(self.terms.preload_bytes or 0) // 2)
+            self.retarget(preload_bytes=held // 2)
         except BudgetError:
             return
 
@@ -273,6 +277,7 @@ class SubmodelRunner:
             left = self.terms.memory_bytes - self._beside.total_bytes - kept.preload_bytes
             self.terms = replace(self.terms, working_bytes=max(left, BLOCK))
         self.weights.keep_bytes = keep_bytes
+        self.n_changes += 1
         self._plans.clear()
 
     def count_kept(self) -> None:
@@ -311,6 +316,7 @@ class SubmodelRunner:
             self._plans.clear(before)
             raise
         self.terms = terms
+        self.n_changes += 1
         key = PlanKey(self.planner.bucket(self.options.length), self.options.latency_s)
         self._plans.clear({key: self.weights.bind(plan)})
 
