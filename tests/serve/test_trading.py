@@ -1,5 +1,6 @@
 """Nodes whose model can be less accurate and sooner: what is answered while links are up, and when not."""
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +12,16 @@ import numpy as np
 import pytest
 
 import pliant
-from pliant.errors import NodeError
+from pliant.errors import BudgetError, NodeError
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Level, Trade
 from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.serve.protocol.terms import Terms
+from tests.run.conftest import paper_profile
 from tests.serve.models import Upper, texts
-from tests.serve.nodes import PATIENCE_S, Running, fixed, running
+from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
 from tests.serve.test_routing import metric, until
 
 WHOLE, SMALL = 0.92, 0.8
@@ -172,6 +174,22 @@ def test_what_nobody_can_promise_is_refused_with_the_limit() -> None:
     with running(Upper(), name="plain") as node:
         assert asked(node, accuracy_floor=0.5).status_code == 422
         assert told(asked(node, deadline_s=100)) == ("ABCDE", {"met": True})
+
+
+def test_an_input_too_long_for_the_nodes_memory_is_refused_with_the_limit(
+    tiny_store: Callable[..., Path],
+) -> None:
+    """It was a failure, 500, for which the node below left this one out, as another had the memory."""
+    with pytest.raises(BudgetError) as least:
+        pliant.open(tiny_store(), memory=1, length=4, profile=paper_profile())
+    found = re.search(r"Give at least (\d+) bytes", str(least.value))
+    assert found is not None
+    served = pliant.open(tiny_store(), memory=int(found[1]), length=4, profile=paper_profile())
+    with running(served, name="alone") as node:
+        url = f"{node.url}/v2/models/{served.name}/infer"
+        said = [httpx.post(url, content=asking(x), timeout=PATIENCE_S) for x in ("bad", "good " * 20, "bad")]
+        assert [response.status_code for response in said] == [200, 422, 200]
+        assert "too little to answer 22 tokens" in said[1].json()["error"]
 
 
 def test_a_nodes_own_terms_hold_where_a_request_has_none() -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
 from pliant.route.node_identity import NODE_HEADER, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
@@ -229,6 +229,8 @@ class _Paths:
         status, headers = 500, {NODE_HEADER: self._node.name}
         if isinstance(error, InputError | RouteError):
             status = 400
+        if isinstance(error, BudgetError):  # this device has not the accuracy, or the memory for this length
+            status = 422
         if isinstance(error, NodeError):
             status = error.status
             if error.retry_after_s is not None:

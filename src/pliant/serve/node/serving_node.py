@@ -11,7 +11,7 @@ from functools import partial
 from math import ceil, inf
 from typing import Any, final
 
-from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
+from pliant.errors import InputError, NodeError, PliantError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import LOCAL, TIME, Choice, Objective
@@ -111,8 +111,9 @@ class Node:
     async def infer(self, call: Call) -> Answer:
         """The answer, made here or above; a request that came before under its id is not run again.
 
-        Raises InputError for what the model does not take, NodeError for a circle (508), where nobody has
-        room (503), for an accuracy that the model does not have (422), and for a model that fails (500).
+        Raises InputError for what the model does not take, BudgetError for an accuracy that it does not have
+        and an input too long for its memory, NodeError for a circle (508), where nobody has room (503), and
+        for a model that fails (500).
         """
         start_s = self.clock()
         served = self.served
@@ -382,7 +383,7 @@ class Node:
     def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
         """The request with its terms: its source's, where another node passed it on.
 
-        Raises NodeError for an accuracy that this device has not: those above it hold the same model.
+        Raises BudgetError for an accuracy that this device has not: those above it hold the same model.
         """
         is_passed_on = call.route is not None and bool(call.route.path)
         terms = request.terms.over(self.terms)
@@ -390,10 +391,7 @@ class Node:
             terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor, call.route.best_effort)
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
         wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
-        try:
-            self.served.estimate(wish.at(start_s))
-        except BudgetError as error:
-            raise NodeError(str(error), status=422) from error
+        self.served.estimate(wish.at(start_s))
         return wish
 
     def _trail(self, call: Call) -> Trail:
