@@ -96,7 +96,7 @@ def overhead(report: Report, rounds: int, stack: ExitStack) -> None:
     """The same requests, in turns, to the model, the app without a router, and nodes of 0 and 8 upstreams."""
     late, _ = stack.enter_context(started([sys.executable, str(PEER), MODEL, "--late", str(N_LATE)], N_LATE))
     ups = [word for url in late for word in ("--upstream", url)]
-    served = open_endpoint(MODEL, preload="100MB", threads=1)
+    served = open_endpoint(MODEL, threads=1)
     stack.callback(served.close)
     plain = stack.enter_context(started([sys.executable, str(PEER), MODEL]))[0][0]
     alone = stack.enter_context(started(node()))[0][0]

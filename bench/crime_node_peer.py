@@ -53,7 +53,7 @@ class Unrouted:
 
 
 async def unrouted(model: str) -> None:
-    served = open_endpoint(model, preload="100MB", threads=1)
+    served = open_endpoint(model, threads=1)
     node: Any = Unrouted(served)
     sock = bind(ANY)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
@@ -62,7 +62,7 @@ async def unrouted(model: str) -> None:
 
 async def late(model: str, n: int) -> None:
     """Nodes that nobody asks, since they are said to take 100 seconds."""
-    served = open_endpoint(model, preload="100MB", threads=1)
+    served = open_endpoint(model, threads=1)
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
         print(url, flush=True)

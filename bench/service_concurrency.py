@@ -78,7 +78,7 @@ def _name(slower: int) -> str:
 
 def _heavy() -> bytes:
     """As many words as take HEAVY_S on this machine, by number: reading them takes little."""
-    served = open_endpoint(MODEL, preload="0", threads=1)
+    served = open_endpoint(MODEL, threads=1)
     try:
         n = 4096
         request = served.request(served.sample(n))

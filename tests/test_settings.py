@@ -217,7 +217,7 @@ def test_all_kinds_of_sessions_share_their_kernels(
 
     def served() -> None:
         for source in (str(add), "imdb-lstm"):
-            open_endpoint(source, preload="0", threads=2).close()  # other threads: another library
+            open_endpoint(source, threads=2).close()  # other threads: another library
 
     made = []
     for opened in (compiled, recurrent, elastic, clustered, served):

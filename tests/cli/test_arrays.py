@@ -183,6 +183,3 @@ def test_plan_profile_and_bench_take_them(
             "bench", one, "--runs", "3", "--against", "", *(("--dim", "batch=1") if one is model else ())
         )
         assert row["runtime"] == "pliant"
-    refused = cli("bench", compiled, "--latency", "20ms")
-    assert refused.exit_code == 1
-    assert "leave out --latency" in refused.stderr

@@ -142,6 +142,15 @@ def test_a_node_answers_over_the_workers_that_join_it(tmp_path: Path) -> None:
         node.communicate()
 
 
+def test_a_node_over_a_cluster_bounds_its_own_memory(cli: Cli, tmp_path: Path) -> None:
+    """--memory was dropped with --cluster: a bound that is no number was accepted."""
+    cli("cluster", "key", tmp_path / "key")
+    words = ("--cluster", "127.0.0.1:0", "--key", tmp_path / "key", "--memory", "much")
+    refused = cli("node", small_model(tmp_path), *words)
+    assert refused.exit_code == 1
+    assert "'much'" in refused.stderr
+
+
 def _address(said: Path, primary: "subprocess.Popen[bytes]") -> str:
     """Where it listens, once it says so."""
     until_s = time.monotonic() + WAIT_S

@@ -145,4 +145,3 @@ def test_onnx_files_and_compiled_ones_are_inspected(
     made = as_json("inspect", tmp_path / "made")
     assert list(made["outputs"]) == ["y"]
     assert "kind: compiled" in cli("inspect", tmp_path / "made").stdout
-    assert "--verify checks the files of a store" in cli("inspect", tmp_path / "m.onnx", "--verify").stderr

@@ -86,7 +86,6 @@ def test_plan_profile_and_bench_take_it(
         (("run", "--text", "a", "--dilate-io", "2"), "no option --dilate-io 2"),
         (("run", "--text", "a", "--preload", "1MB", "--no-adapt"), "no option --preload 1MB, --no-adapt"),
         (("run", "--text", "a", "--timeline"), "one step"),
-        (("plan", "--explain"), "no timeline"),
         (("run", "--text", "  "), "empty"),
     ],
 )

@@ -53,12 +53,9 @@ def test_a_model_of_the_same_name_and_other_weights_is_never_asked(
     assert pliant.open(other, threads=1)(LIKED).label != expected
     words = {"name": "text", "shape": [1], "datatype": "BYTES", "data": [LIKED]}
     with (
-        running(open_endpoint(other, preload="0", threads=1), name="other", **fixed(*HONEST)) as up,
+        running(open_endpoint(other, threads=1), name="other", **fixed(*HONEST)) as up,
         running(
-            open_endpoint("imdb-lstm", preload="0", threads=1),
-            name="end",
-            upstreams=(up.url,),
-            **fixed(*LATE),
+            open_endpoint("imdb-lstm", threads=1), name="end", upstreams=(up.url,), **fixed(*LATE)
         ) as end,
     ):
         mismatches = f'pliant_mismatches_total{{upstream="{up.url}"}}'

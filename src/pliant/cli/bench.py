@@ -11,12 +11,14 @@ import typer
 from rich.table import Table
 
 from pliant.api.compile_onnx import compile, sample_feeds
-from pliant.api.model import CompiledProgram, Model, OnnxGraph
+from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
 from pliant.cli.peers import PEERS, Run, open_peer
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import (
+    LENGTH,
     Json,
     MemoryBound,
     Precise,
@@ -88,7 +90,9 @@ class BenchArguments:
         ),
     ] = None
     preload: Preload = None
-    length: Annotated[int, typer.Option(help="Tokens of the text that is timed.", min=1)] = 64
+    length: Annotated[
+        int | None, typer.Option(help="Tokens of the text that is timed.", min=1, show_default=str(LENGTH))
+    ] = None
     profile: Annotated[
         bool, typer.Option("--profile", help="Say where pliant's time goes, step by step.")
     ] = False
@@ -137,15 +141,12 @@ def _peers(args: BenchArguments, model: Model) -> list[str]:
 
 def _open(args: BenchArguments, model: Model) -> Session[Any]:
     """The session that is timed. Raises InputError for options that a model of this kind does not have."""
-    is_graph = isinstance(model, OnnxGraph | CompiledProgram)
-    if is_graph and (args.latency is not None or args.preload is not None):
-        raise InputError(
-            f"{model.name} is {model.kind}: it has no target; leave out --latency and --preload."
-        )
-    if not isinstance(model, OnnxGraph) and (args.dim or args.bucket or args.weights != "fp32"):
-        raise InputError(
-            f"{model.name} is {model.kind}: --dim, --bucket and --weights are for ONNX files; leave them out."
-        )
+    if not isinstance(model, ElasticModel):
+        refuse_options(model, args, ("latency", "preload"))
+    if isinstance(model, OnnxGraph | CompiledProgram):
+        refuse_options(model, args, ("length",))
+    if not isinstance(model, OnnxGraph):
+        refuse_options(model, args, ("dim", "bucket", "weights"), "those are for ONNX files")
     if isinstance(model, OnnxGraph):
         dims, buckets = dims_of(args.dim), buckets_of(args.bucket)
         return compile(
@@ -167,13 +168,13 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
         memory=args.memory,
     )
     with progress_bar() as on_progress:
-        return asked.open(model, on_progress)
+        return asked.open(model, on_progress, takes=("length",))
 
 
 def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[str, np.ndarray]:
     if isinstance(model, OnnxGraph | CompiledProgram):
         return sample_feeds([fixed(port, dims_of(args.dim)) for port in session.inputs])
-    return session.sample(min(args.length, session.max_length))
+    return session.sample(min(args.length or LENGTH, session.max_length))
 
 
 def _show(rows: list[Measured]) -> None:

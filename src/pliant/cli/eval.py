@@ -11,6 +11,7 @@ import typer
 
 from pliant.api.model import ElasticModel, Model
 from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
 from pliant.cli.shared.text_lines import Text, Truncate, readable
@@ -69,10 +70,10 @@ _OnProgress = Callable[[int, int], None]
 def evaluate(args: EvalArguments) -> None:
     """Answer every example of DATA once, one after the other, and say how well and how fast."""
     model = resolve_for(args.session.source, "eval")
-    if args.baseline is not None and not isinstance(model, ElasticModel):
-        raise InputError(f"{model.name} is {model.kind}, which is not planned: leave out --baseline.")
+    if not isinstance(model, ElasticModel):
+        refuse_options(model, args, ("baseline",))
     with progress_bar() as on_progress:
-        session = args.session.open(model, on_progress, args.baseline)
+        session = args.session.open(model, on_progress, args.baseline, takes=("latency",))
         with session:
             ask = _arrays if is_feed_file(args.data) else _texts
             answered = ask(args, model, session, lambda i, n: on_progress("answering", i, n))

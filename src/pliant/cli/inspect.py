@@ -21,10 +21,10 @@ from pliant.api.model import (
 from pliant.api.open_elastic import packed_store
 from pliant.api.resolve import resolve
 from pliant.cli.pack import store_line, store_values
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, shipped
 from pliant.compiler.aot.compiled_directory import open_saved
-from pliant.errors import InputError
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
 from pliant.settings import cache_folder
@@ -55,7 +55,10 @@ class InspectArguments:
 
 def inspect(args: InspectArguments) -> None:
     """Print what a model is; of a store (packed first, where it is none) sizes, error and importance."""
-    match resolve(args.source):
+    named = resolve(args.source)
+    if not isinstance(named, ElasticModel):
+        refuse_options(named, args, ("verify",), "it checks the files of a store; see pliant pack")
+    match named:
         case StoreModel() | CheckpointModel() as model:
             _inspect_store(model, is_verifying=args.verify, is_json=args.json)
             return
@@ -69,8 +72,6 @@ def inspect(args: InspectArguments) -> None:
             values = _compiled_values(path)
         case _ as other:
             assert_never(other)
-    if args.verify:
-        raise InputError(f"--verify checks the files of a store, and {args.source} is none; see pliant pack.")
     if args.json:
         print_json(values)
         return

@@ -12,7 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from pliant import __version__
+from pliant.api.model import ElasticModel
+from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.errors import NodeError
@@ -102,7 +105,7 @@ class NodeArguments:
         ),
     ] = None
     threads: Threads = None
-    depths: LayersLeft = "trained"
+    depths: LayersLeft = None
     queue: Annotated[
         int, typer.Option(help="Requests that may wait; more are told to come again.", min=0)
     ] = 64
@@ -139,7 +142,9 @@ class NodeArguments:
             help="Answer over several devices: HOST:PORT where `pliant worker --join` finds this one."
         ),
     ] = None
-    workers: Annotated[int, typer.Option(help="Workers of the cluster to wait for.", min=0)] = 1
+    workers: Annotated[
+        int | None, typer.Option(help="Workers of the cluster to wait for.", min=0, show_default="1")
+    ] = None
     key: KeyFile = None
     dilate: Slower = 1.0
     verbose: Annotated[
@@ -205,6 +210,7 @@ def node(args: NodeArguments) -> None:
 @contextmanager
 def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
     """The session that answers, on this device or over the workers that join it."""
+    _check(args)
     if args.cluster is None:
         with open_endpoint(
             args.model,
@@ -219,12 +225,28 @@ def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
     from pliant.api.open_cluster import Cluster  # needs pyzmq
 
     with Cluster(
-        args.cluster, key=args.key, threads=args.threads, dilation=args.dilate, on_event=say
+        args.cluster,
+        key=args.key,
+        threads=args.threads,
+        memory=args.memory,
+        dilation=args.dilate,
+        on_event=say,
     ) as cluster:
         session = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read
-        cluster.wait(args.workers, PATIENCE_S)
+        cluster.wait(1 if args.workers is None else args.workers, PATIENCE_S)
         session.curve()  # measures the devices, before anybody asks
         yield session
+
+
+def _check(args: NodeArguments) -> None:
+    """Raise InputError for options that the model does not have where it answers."""
+    model = resolve(args.model)
+    if args.cluster is not None:
+        refuse_options(model, args, ("preload", "depths"), "leave it out with --cluster")
+        return
+    if not isinstance(model, ElasticModel):
+        refuse_options(model, args, ("preload", "depths"))
+    refuse_options(model, args, ("workers", "key"), "it is for --cluster")
 
 
 def _exempt_from_collection() -> None:

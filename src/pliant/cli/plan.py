@@ -8,9 +8,9 @@ import typer
 
 from pliant.api import open_elastic as api
 from pliant.api.model import ElasticModel
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
-from pliant.errors import InputError
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
 from pliant.plan.result import Plan
@@ -37,13 +37,12 @@ def plan(args: PlanArguments) -> None:
     if isinstance(model, ElasticModel):
         made = _elastic_plan(args, model)
     else:
-        if args.baseline is not None or args.plot is not None or args.explain:
-            raise InputError(
-                f"{model.name} is {model.kind}, which has no timeline: leave out --baseline, --plot and "
-                "--explain."
-            )
-        with progress_bar() as on_progress, args.session.open(model, on_progress) as session:
-            made = session.explain(args.session.length)
+        refuse_options(model, args, ("baseline", "plot", "explain"))
+        with (
+            progress_bar() as on_progress,
+            args.session.open(model, on_progress, takes=("length",)) as session,
+        ):
+            made = session.explain(args.session.planned_length)
     if args.json:
         print_json(made)
         return

@@ -9,6 +9,7 @@ import typer
 
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
+from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
 from pliant.cli.shared.text_lines import Text, Truncate, readable, text_lines
@@ -51,14 +52,16 @@ def run(args: RunArguments) -> None:
     if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     model = resolve_for(args.session.source, "run")
-    if (args.timeline or args.trace is not None) and not isinstance(model, ElasticModel):
-        raise InputError(
-            f"{model.name} is {model.kind}, whose answer is one step: leave out --timeline and --trace, and "
-            "see pliant profile or pliant bench --trace."
+    if not isinstance(model, ElasticModel):
+        refuse_options(
+            model,
+            args,
+            ("timeline", "trace"),
+            "its answer is one step; see pliant profile or pliant bench --trace",
         )
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
-        session = args.session.open(model, on_progress)
+        session = args.session.open(model, on_progress, takes=("latency",))
     with session:
         answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(session, feeds)
         for asked, reply in answers:

@@ -26,7 +26,7 @@ TEXT = "a charming and often affecting journey"
 
 
 def opened(source: str) -> Session[Any]:
-    return open_endpoint(source, preload="100MB", threads=1)
+    return open_endpoint(source, threads=1)
 
 
 def asked(url: str, name: str, tensor: dict[str, object]) -> httpx.Response:
@@ -78,7 +78,7 @@ def test_a_session_answers_text(tiny_model: Callable[..., Path]) -> None:
     """With the model's own logits, as a cluster and an ONNX file of it give them: not their log-softmax."""
     directory = tiny_model("bert", widths=(2, 4))
     served = opened(str(directory))
-    with pliant.open(directory, latency="10s", preload="100MB", threads=1) as session:
+    with pliant.open(directory, latency="10s", threads=1) as session:
         expected = session("good film")
     assert expected.logits is not None
     request = served.request({"text": texts("good film")})
@@ -129,6 +129,14 @@ def test_an_onnx_model_of_one_shape_answers_it(tmp_path: Path) -> None:
     served = opened(str(tmp_path / "image.onnx"))
     assert served.request(served.sample(8)).length == 1 <= served.max_length
     served.close()
+
+
+def test_options_of_text_encoders_are_refused_for_other_models() -> None:
+    """They were dropped: who gave them believed that they counted."""
+    for given in ({"preload": "1MB"}, {"depths": "any"}):
+        (name,) = given
+        with pytest.raises(InputError, match=f"a recurrent model, which has no option {name}"):
+            open_endpoint("imdb-lstm", threads=1, **given)  # type: ignore[arg-type]
 
 
 class NotOne(Upper):

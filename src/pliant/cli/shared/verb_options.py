@@ -11,6 +11,7 @@ from pliant.api.model import VERBS, ElasticModel, Model, refused
 from pliant.api.open_elastic import Baseline, Compute, OnProgress
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
+from pliant.cli.shared.refuse_options import option_text, refuse_options
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
@@ -44,16 +45,21 @@ Precise = Annotated[Compute, typer.Option(help="Arithmetic of the matrix product
 System = Annotated[
     Baseline | None, typer.Option(help="Plan and run as one of the systems STI is compared with.")
 ]
-_LAYERS_LEFT = (
-    "Leave layers out only where the model was trained for it or its accuracy measured, or of any model, at "
-    "whatever that costs in accuracy."
-)
-LayersLeft = Annotated[Depths, typer.Option(help=_LAYERS_LEFT)]
+LayersLeft = Annotated[
+    Depths | None,
+    typer.Option(
+        help="Leave layers out only where the model was trained for it or its accuracy measured, or of any "
+        "model, at whatever that costs in accuracy.",
+        show_default=OURS.depths,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-_ANY_MODEL = ("source", "latency", "length", "threads", "dilate_compute", "memory")
+_ANY_MODEL = ("threads", "memory", "dilate_compute")
 """Options of a session that are not for text encoders alone."""
+LENGTH = 64
+"""Tokens that are planned for, or timed, where no other number is asked for."""
 
 
 def resolve_for(source: str, verb: str) -> Model:
@@ -103,7 +109,10 @@ class SessionArguments:
             show_default="unbounded",
         ),
     ] = None
-    length: Annotated[int, typer.Option(help="Input length, in tokens, that is planned for.")] = 64
+    length: Annotated[
+        int | None,
+        typer.Option(help="Input length, in tokens, that is planned for.", show_default=str(LENGTH)),
+    ] = None
     threads: Threads = None
     best_effort: Annotated[
         bool, typer.Option("--best-effort", help="Run the smallest submodel when no plan meets the target.")
@@ -119,7 +128,7 @@ class SessionArguments:
             show_default=OURS.choose,
         ),
     ] = None
-    depths: Annotated[Depths | None, typer.Option(help=_LAYERS_LEFT, show_default=OURS.depths)] = None
+    depths: LayersLeft = None
     io_reserve: Annotated[
         float | None,
         typer.Option(
@@ -151,19 +160,23 @@ class SessionArguments:
     def __post_init__(self) -> None:
         if not self.paper:
             return
-        paper = {"choose": PAPER.choose, "depths": PAPER.depths, "io-reserve": PAPER.io_reserve,
+        paper = {"choose": PAPER.choose, "depths": PAPER.depths, "io_reserve": PAPER.io_reserve,
                  "anytime": PAPER.is_anytime, "adapt": False}  # fmt: skip
         for name, value in paper.items():
-            given = getattr(self, name.replace("-", "_"))
+            given = getattr(self, name)
             if given is not None and given != value:
-                its_own = "without it" if value is None else f"with {_option(name, value)}"
+                its_own = "without it" if value is None else f"with {option_text(name, value)}"
                 raise InputError(
-                    f"{_option(name, given)} contradicts --paper, which plans {its_own}: leave one out."
+                    f"{option_text(name, given)} contradicts --paper, which plans {its_own}: leave one out."
                 )
 
     @property
     def dilation(self) -> Dilation:
         return Dilation(self.dilate_compute, self.dilate_io)
+
+    @property
+    def planned_length(self) -> int:
+        return LENGTH if self.length is None else self.length
 
     @property
     def target_s(self) -> float | None:
@@ -177,7 +190,7 @@ class SessionArguments:
             preload_bytes=preload_of(self.preload, self.memory),
             memory_bytes=bound_of(self.memory),
             working_bytes=None if self.working is None else parse_bytes(self.working),
-            length=self.length,
+            length=self.planned_length,
             n_threads=thread_count(self.threads),
             is_anytime=self.anytime is not False and not self.paper,
             best_effort=self.best_effort,
@@ -204,17 +217,23 @@ class SessionArguments:
             choose=self.choose or OURS.choose, depths=self.depths or OURS.depths, io_reserve=self.io_reserve
         )
 
-    def open(self, model: Model, on_progress: OnProgress, baseline: Baseline | None = None) -> Session[Any]:
-        """The session of any model. Raises InputError naming options that a model of its kind has not."""
+    def open(
+        self,
+        model: Model,
+        on_progress: OnProgress,
+        baseline: Baseline | None = None,
+        takes: tuple[str, ...] = (),
+    ) -> Session[Any]:
+        """The session of any model. Raises InputError naming options that a model of its kind has not.
+
+        `takes` are options that the verb itself has a use for, whatever the model.
+        """
         if isinstance(model, ElasticModel):
             return self.open_elastic(model, on_progress, baseline)
-        given = [f for f in fields(self) if f.name not in _ANY_MODEL and getattr(self, f.name) != f.default]
-        if given:
-            names = ", ".join(_option(f.name.replace("_", "-"), getattr(self, f.name)) for f in given)
-            raise InputError(
-                f"{model.name} is {model.kind}, which has no option {names}: leave out what is not "
-                "--latency, --length, --threads, --memory or --dilate-compute."
-            )
+        known = (*_ANY_MODEL, *takes)
+        others = {f.name for f in fields(self)} - {"source", *known}
+        *some, last = (f"--{name.replace('_', '-')}" for name in known)
+        refuse_options(model, self, others, f"leave out what is not {', '.join(some)} or {last}")
         return open_session(
             self.source,
             threads=self.threads,
@@ -244,13 +263,6 @@ class SessionArguments:
         threads = self.options.n_threads
         kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
         return dilate(kept, self.dilation)
-
-
-def _option(name: str, value: str | float | bool) -> str:
-    """As it stands on the command line."""
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {value}"
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:
