@@ -72,6 +72,8 @@ def test_without_a_latency_a_text_encoder_answers_with_all_it_has(
             "a recurrent model, which has no option latency, preload",
         ),
         (RELU, {"depths": "any"}, r"an ONNX model, which has no option depths.*pliant\.compile has further"),
+        ("imdb-lstm", {"weights": "auto"}, "a recurrent model, which has no option weights"),
+        ("sst2", {"weights": 4}, "a text encoder, which has no option weights: the plan chooses"),
         (
             "random:gru-300",
             {"adapt": False},

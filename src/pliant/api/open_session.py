@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache as remembered
 from inspect import signature
 from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
@@ -31,6 +31,9 @@ from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
+if TYPE_CHECKING:
+    from pliant.run.graph.model_options import Weights
+
 
 def open(
     source: Source,
@@ -45,6 +48,7 @@ def open(
     compute: Compute = "fp32",
     profile: DeviceProfile | None = None,
     memory: Memory | None = None,
+    weights: "Weights" = "fp32",
     dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     plan: PlanOptions = OURS,
     depths: Depths | None = None,
@@ -64,8 +68,10 @@ def open(
     `ElasticSession`, recurrent models a `RecurrentSession`; both answer text. ONNX models and compiled ones
     answer arrays, as `pliant.compile` and `pliant.load` give them; `compile` has more options. Without
     `threads` and `cache`, settings.py decides. `dilation` emulates a slower device. `memory` ("8MB", or
-    bytes) bounds what the session adds to the process: weights, buffers, activations (docs/memory.md). All
-    other options are for text encoders; InputError names one that was given for another kind of model.
+    bytes) bounds what the session adds to the process: weights, buffers, activations (docs/memory.md).
+    `weights` of an ONNX model are "fp32", coded in 1 to 6 bits, or with "auto" the most that fit `memory`, as
+    `pliant.compile` says. All other options are for text encoders; InputError names one that was given for
+    another kind of model.
 
     A text encoder answers within `latency`, keeping `preload` bytes of weights; without `latency` it
     answers as accurately as it can. `length` is the number of tokens planned for; inputs of any length are
@@ -88,6 +94,11 @@ def open(
     model = resolve(source)
     match model:
         case StoreModel() | CheckpointModel():
+            if weights != "fp32":
+                raise InputError(
+                    f"{model.name} is {model.kind}, which has no option weights: the plan chooses their "
+                    "bits; bound them with memory or preload."
+                )
             options = SessionOptions(
                 latency_s=WHOLE_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
@@ -123,12 +134,12 @@ def open(
             most = _own_bound(model, memory)
             return RecurrentSession(model.source, *made, name=model.name, dilation=slower, memory_bytes=most)
         case OnnxGraph():
-            _check_options(model, given, ("threads", "cache", "dilation", "memory"))
+            _check_options(model, given, ("threads", "cache", "dilation", "memory", "weights"))
             from pliant.api.compile_onnx import open_graph  # onnx takes a while to import
             from pliant.run.graph.model_options import ModelOptions
 
             slower = _compute_alone(model, dilation)
-            graph = ModelOptions({}, memory_bytes=_own_bound(model, memory))
+            graph = ModelOptions({}, weights=weights, memory_bytes=_own_bound(model, memory))
             return open_graph(model, graph, threads=threads, cache=cache, dilation=slower)
         case CompiledProgram():
             _check_options(model, given, ("threads", "dilation", "memory"))

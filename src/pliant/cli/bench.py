@@ -12,7 +12,7 @@ from rich.table import Table
 
 from pliant.api.compile_onnx import compile, sample_feeds
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
-from pliant.cli.compile import Dims, WeightBits, dims_of, weights_of
+from pliant.cli.compile import Dims, dims_of
 from pliant.cli.peers import PEERS, Run, open_peer
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
@@ -28,6 +28,7 @@ from pliant.cli.shared.verb_options import (
     resolve_for,
     shipped,
 )
+from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
 from pliant.quantities import format_seconds
 from pliant.run.session.ports import fixed
@@ -80,7 +81,7 @@ class BenchArguments:
         typer.Option(help="Sizes to pad a dimension to, such as sequence=32,64,128; repeatable."),
     ] = None
     runs: Annotated[int, typer.Option(help="Timed runs of each.", min=3)] = 50
-    weights: WeightBits = "fp32"
+    weights: WeightBits = None
     compute: Precise = "fp32"
     threads: Threads = None
     latency: Annotated[

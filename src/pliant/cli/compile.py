@@ -11,6 +11,7 @@ from rich.table import Table
 from pliant.api import compile_onnx as compiled
 from pliant.cli.shared.show import console, print_json
 from pliant.cli.shared.verb_options import Json, Precise, Threads
+from pliant.cli.shared.weight_bits import weights_of
 from pliant.compiler.aot.ahead_of_time import write_c
 from pliant.compiler.aot.compiled_directory import save
 from pliant.compiler.executable.call import Target
@@ -29,7 +30,6 @@ from pliant.kernels.emit.isa import (
 )
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes, format_seconds
-from pliant.run.graph.model_options import Weights
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.settings import cache_folder, thread_count
 
@@ -50,10 +50,6 @@ _ISAS: dict[str, Isa] = {
 }
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", help="Fix a symbolic dimension, such as batch=1; repeatable.")
-]
-
-WeightBits = Annotated[
-    str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
 ]
 
 
@@ -86,7 +82,9 @@ class CompileArguments:
     schedule: Annotated[
         ScheduleName, typer.Option(help="Who chooses layouts and loops: a rule, nobody, votes, a solver.")
     ] = "static"
-    weights: WeightBits = "fp32"
+    weights: Annotated[
+        str, typer.Option("--weights", help="Weights of products: fp32, or codes of 1..6 bits.")
+    ] = "fp32"
     compute: Precise = "fp32"
     threads: Threads = None
     json: Json = False
@@ -135,17 +133,6 @@ def dims_of(texts: list[str] | None) -> dict[str, int]:
             raise InputError(f"--dim {text!r}: give name=number, such as batch=1.")
         dims[name] = int(size)
     return dims
-
-
-def weights_of(text: str) -> Weights:
-    """`"fp32"`, `"auto"` or `"6"` -> the same, or 6; raises InputError for what is none of these."""
-    if text == "fp32":
-        return "fp32"
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal():
-        raise InputError(f"--weights {text!r}: give fp32, bits from 1 to 6, or auto for what fits --memory.")
-    return int(text)
 
 
 def identifier(model: Path) -> str:

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from pliant import __version__
-from pliant.api.model import ElasticModel
+from pliant.api.model import ElasticModel, OnnxGraph
 from pliant.api.resolve import resolve
 from pliant.cli.cluster.cluster_options import KeyFile, Slower, say
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
+from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import NodeError
 from pliant.quantities import parse_seconds
 from pliant.run.session.session import Session
@@ -153,6 +154,7 @@ class NodeArguments:
     ] = False
     json: Json = False
     memory: MemoryBound = None
+    weights: WeightBits = None
 
 
 def node(args: NodeArguments) -> None:
@@ -219,6 +221,7 @@ def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
             threads=args.threads,
             dilation=args.dilate,
             depths=args.depths,
+            weights=weights_of(args.weights),
         ) as served:
             yield served
         return
@@ -242,10 +245,12 @@ def _check(args: NodeArguments) -> None:
     """Raise InputError for options that the model does not have where it answers."""
     model = resolve(args.model)
     if args.cluster is not None:
-        refuse_options(model, args, ("preload", "depths"), "leave it out with --cluster")
+        refuse_options(model, args, ("preload", "depths", "weights"), "leave it out with --cluster")
         return
     if not isinstance(model, ElasticModel):
         refuse_options(model, args, ("preload", "depths"))
+    if not isinstance(model, OnnxGraph):
+        refuse_options(model, args, ("weights",), "it is for ONNX models")
     refuse_options(model, args, ("workers", "key"), "it is for --cluster")
 
 

@@ -75,6 +75,18 @@ def test_bench_refuses_what_the_kind_that_it_times_does_not_have(
     _refused(cli, ("bench", sources[kind], "--against", "", *words), what, " ".join(words))
 
 
+@pytest.mark.parametrize("kind", ["recurrent", "compiled", "encoder"])
+@pytest.mark.parametrize("verb", ["run", "plan", "eval", "node", "bench"])
+def test_weights_are_chosen_for_onnx_models_alone(
+    cli: Cli, sources: dict[str, str], kind: str, verb: str
+) -> None:
+    """A compiled model has those that it was compiled with, an encoder's are planned, fp32 included."""
+    more = {"run": ("--text", "a"), "eval": ("dev.tsv",), "bench": ("--against", "")}.get(verb, ())
+    what = KINDS.get(kind, "a text encoder")
+    for bits in ("auto", "fp32"):
+        _refused(cli, (verb, sources[kind], *more, "--weights", bits), what, f"--weights {bits}")
+
+
 @pytest.mark.parametrize(
     "words", [("--cluster", "127.0.0.1:0", "--preload", "1MB"), ("--workers", "2"), ("--key", "cluster.key")]
 )

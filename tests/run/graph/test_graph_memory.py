@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import pliant
 from pliant.api.compile_onnx import compile
 from pliant.errors import BudgetError, InputError
+from pliant.run.graph.onnx_session import OnnxSession
 from tests.models.onnx_models import parse
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -83,6 +84,18 @@ def test_auto_takes_fp32_where_it_fits_and_else_the_most_bits_that_do(mlp: Path)
     with compile(mlp, threads=1, weights="auto", memory=needs[3] - 1) as session:
         session.run(rows(8))
         assert session.weights == 2
+
+
+def test_a_session_of_open_keeps_weights_as_one_of_compile_does(mlp: Path) -> None:
+    """Both functions open ONNX models, and both bound their memory."""
+    with compile(mlp, threads=1, weights=4) as compiled, pliant.open(mlp, threads=1, weights=4) as opened:
+        expected = compiled.run(rows(8))
+        for name, answer in opened.run(rows(8)).items():
+            np.testing.assert_array_equal(answer, expected[name])
+    with pliant.open(mlp, threads=1, weights="auto", memory=needed(mlp, 8, 4)) as opened:
+        opened.run(rows(8))
+        assert isinstance(opened, OnnxSession)
+        assert opened.weights == 4
 
 
 @pytest.mark.parametrize("weights", ["fp32", 5, "auto"])

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from pliant.api import open_elastic as api
-from pliant.api.model import VERBS, ElasticModel, Model, refused
+from pliant.api.model import VERBS, ElasticModel, Model, OnnxGraph, refused
 from pliant.api.open_elastic import Baseline, Compute, OnProgress
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
+from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
@@ -60,6 +61,9 @@ _ANY_MODEL = ("threads", "memory", "dilate_compute")
 """Options of a session that are not for text encoders alone."""
 LENGTH = 64
 """Tokens that are planned for, or timed, where no other number is asked for."""
+
+
+_PLANNED = "the plan chooses the bits of its weights; bound them with --memory or --preload"
 
 
 def resolve_for(source: str, verb: str) -> Model:
@@ -156,6 +160,7 @@ class SessionArguments:
     ] = 1.0
     dilate_io: Annotated[float, typer.Option(help="Emulate a disk that reads this many times slower.")] = 1.0
     memory: MemoryBound = None
+    weights: WeightBits = None
 
     def __post_init__(self) -> None:
         if not self.paper:
@@ -230,7 +235,7 @@ class SessionArguments:
         """
         if isinstance(model, ElasticModel):
             return self.open_elastic(model, on_progress, baseline)
-        known = (*_ANY_MODEL, *takes)
+        known = (*_ANY_MODEL, *takes, *(("weights",) if isinstance(model, OnnxGraph) else ()))
         others = {f.name for f in fields(self)} - {"source", *known}
         *some, last = (f"--{name.replace('_', '-')}" for name in known)
         refuse_options(model, self, others, f"leave out what is not {', '.join(some)} or {last}")
@@ -239,12 +244,14 @@ class SessionArguments:
             threads=self.threads,
             dilation=Dilation(self.dilate_compute),
             memory=self.memory,
+            weights=weights_of(self.weights),
         )
 
     def open_elastic(
         self, model: ElasticModel, on_progress: OnProgress, baseline: Baseline | None = None
     ) -> ElasticSession:
         """The session, ours or a baseline's; packs and profiles first where that was never done."""
+        refuse_options(model, self, ("weights",), _PLANNED)
         return api.open_elastic(
             model,
             self.options,
@@ -256,6 +263,7 @@ class SessionArguments:
 
     def open_store(self, model: ElasticModel, on_progress: OnProgress) -> Store:
         """The store that a session would run from; packed first where that was never done."""
+        refuse_options(model, self, ("weights",), _PLANNED)
         return api.packed_store(model, cache_folder(), on_progress, self.quantizer)
 
     def profile(self, store: Store, on_progress: OnProgress) -> DeviceProfile:

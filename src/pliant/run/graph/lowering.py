@@ -116,7 +116,7 @@ class Lowering:
         given = f", the model's own in memory {sizes.given_bytes} (none, if it is given by its path)"
         advice = ""
         if self._options.weights != "auto":
-            advice = ', or weights="auto" (pliant.compile), which keeps them in as few bits as that takes'
+            advice = ', or weights="auto", which keeps them in as few bits as that takes'
         return BudgetError(
             f"{self._options.memory_bytes} bytes of memory are too little for {self._name} at these shapes: "
             f"weights in {kind} take {sizes.form_bytes}{given if sizes.given_bytes else ''}, activations "

@@ -1,6 +1,6 @@
 """Open the model that a node answers with by itself."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pliant.api.model import ElasticModel, EncoderModel, refused
 from pliant.api.open_session import open as open_session
@@ -8,6 +8,9 @@ from pliant.api.resolve import resolve
 from pliant.ir.device import Dilation
 from pliant.plan.submodel.plan_options import Depths
 from pliant.run.session.session import Session
+
+if TYPE_CHECKING:
+    from pliant.run.graph.model_options import Weights
 
 _PRELOAD = "100MB"
 
@@ -20,12 +23,13 @@ def open_endpoint(
     memory: str | None = None,
     dilation: float = 1.0,
     depths: Depths | None = None,
+    weights: "Weights" = "fp32",
 ) -> Session[Any]:
     """The model that `source` names, whatever its kind; one that only a cluster runs is refused.
 
     `preload` and `depths` are for a text encoder, which keeps 100 MB of weights where nothing bounds it;
-    `memory` bounds what the session adds; `dilation` emulates a device that is so many times slower.
-    Raises PliantError as `pliant.open` does.
+    `weights` are an ONNX model's; `memory` bounds what the session adds; `dilation` emulates a device that is
+    so many times slower. Raises PliantError as `pliant.open` does.
     """
     model = resolve(source)
     if isinstance(model, EncoderModel):
@@ -39,6 +43,7 @@ def open_endpoint(
         preload=preload,
         depths=depths,
         memory=memory,
+        weights=weights,
         dilation=Dilation(dilation),
         adapt=not is_elastic,  # an endpoint picks plans by the times that it observed itself
     )

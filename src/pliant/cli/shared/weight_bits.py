@@ -1,0 +1,30 @@
+"""How the command line names the bits that an ONNX model's weights are kept in."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pliant.errors import InputError
+
+if TYPE_CHECKING:  # it comes with the compiler, which few verbs need
+    from pliant.run.graph.model_options import Weights
+
+WeightBits = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="Weights of an ONNX model's products: fp32, codes of 1..6 bits, or auto: what fits --memory.",
+        show_default="fp32",
+    ),
+]
+
+
+def weights_of(text: str | None) -> "Weights":
+    """`"fp32"`, `"auto"` or `"6"` -> the same, or 6; raises InputError for what is none of these."""
+    if text is None or text == "fp32":
+        return "fp32"
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal():
+        raise InputError(f"--weights {text!r}: give fp32, bits from 1 to 6, or auto for what fits --memory.")
+    return int(text)
