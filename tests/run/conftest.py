@@ -1,13 +1,23 @@
 """Tiny stores and synthetic device profiles for tests of sessions and engines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.models.hf.checkpoint import open_checkpoint
+from pliant.run.process_memory import MemoryBudget
+from pliant.run.submodel.elastic_session import ElasticSession
+from pliant.run.submodel.planning import SessionOptions
 from pliant.store.build import build
+from pliant.store.read import open_store
+
+ELASTIC = {"n_layers": 4, "widths": (2, 4)}
+"""Of `tiny_store`: a model that can leave layers and slices out."""
+OpenElastic = Callable[..., AbstractContextManager[ElasticSession]]
+"""What the fixture `elastic_session` is."""
 
 
 @pytest.fixture(scope="session")
@@ -57,3 +67,29 @@ def paper_profile(
 def slow_profile() -> Callable[..., DeviceProfile]:
     """Devices on paper, as `paper_profile` makes them."""
     return paper_profile
+
+
+@pytest.fixture
+def elastic_session(tiny_store: Callable[..., Path], kernel_cache: Path) -> OpenElastic:
+    """`with elastic_session(options) as session:`, on the store ELASTIC and a device on paper.
+
+    Another store or profile, and a budget to share, may be given.
+    """
+
+    @contextmanager
+    def opened(
+        options: SessionOptions,
+        *,
+        store: Path | None = None,
+        profile: DeviceProfile | None = None,
+        memory: MemoryBudget | None = None,
+    ) -> Iterator[ElasticSession]:
+        with (
+            open_store(tiny_store(**ELASTIC) if store is None else store) as one,
+            ElasticSession(
+                one, profile or paper_profile(), options, cache=kernel_cache, memory=memory
+            ) as session,
+        ):
+            yield session
+
+    return opened

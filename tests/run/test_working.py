@@ -1,35 +1,21 @@
 """The bound of the working memory, measured: what a session really reads its layers into."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from pliant.ir.device import DeviceProfile
-from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions
-from pliant.store.read import open_store
-
-ELASTIC = {"n_layers": 4, "widths": (2, 4)}
+from tests.run.conftest import OpenElastic
 
 
 @pytest.mark.parametrize("is_anytime", [True, False])
 @pytest.mark.parametrize("working_bytes", [None, 120_000, 60_000, 30_000])
 def test_the_working_buffer_is_what_was_planned_and_within_its_bound(
-    working_bytes: int | None,
-    is_anytime: bool,
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
+    elastic_session: OpenElastic, working_bytes: int | None, is_anytime: bool
 ) -> None:
     """Planned in blocks of the file's order, measured in blocks that were read: both must agree."""
     options = SessionOptions(
         0.5, 2000, length=8, is_anytime=is_anytime, working_bytes=working_bytes, adapts=False
     )
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         session("a good film")
         planned = session.plan.memory
         assert session.weight_bytes == planned.preload_bytes + planned.working_bytes

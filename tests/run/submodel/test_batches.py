@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import LaneError
-from pliant.ir.cost import DeviceProfile, Disk
+from pliant.ir.cost import Disk
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
-from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
-from pliant.store.read import open_store
+from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
-ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 SHORT, LONG = "the story was good", "it was not a good film but the plot was good and the actor was bad"
 SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must not change the plan
 
@@ -43,19 +41,12 @@ def test_every_text_is_in_one_batch_of_its_plan(texts: list[tuple[int, str]], mo
 @pytest.mark.parametrize("preload", [0, 3000, 10**9])
 @pytest.mark.parametrize("latency_s", [0.02, 0.05, 10.0])
 def test_each_text_of_a_batch_has_the_plan_it_has_alone(
-    latency_s: float,
-    preload: int,
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
+    elastic_session: OpenElastic, latency_s: float, preload: int
 ) -> None:
     """A target is each text's own: a batch of many is no reason for worse answers."""
     texts = [SHORT, LONG, "good", LONG, SHORT, SHORT]
     options = SessionOptions(latency_s, preload, length=8, is_anytime=False)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         together, alone = session(texts), [session(text) for text in texts]
     for reply, one in zip(together, alone, strict=True):
         assert (reply.length, reply.target_s) == (one.length, one.target_s)
@@ -65,15 +56,10 @@ def test_each_text_of_a_batch_has_the_plan_it_has_alone(
         assert reply.scores == pytest.approx(one.scores, abs=1e-6)
 
 
-def test_a_batch_reads_its_weights_once(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_a_batch_reads_its_weights_once(elastic_session: OpenElastic) -> None:
     """What pays most where nothing is in memory: all texts share one run and one set of loads."""
     options = SessionOptions(10.0, 0, length=8, is_anytime=False)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         alone = session(SHORT)
         together = session([SHORT] * 5)
     assert alone.details.read_bytes > 0
@@ -81,31 +67,21 @@ def test_a_batch_reads_its_weights_once(
     assert len({id(reply.details.spans) for reply in together}) == 1
 
 
-def test_a_batch_waits_for_the_bits_that_were_planned(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_a_batch_waits_for_the_bits_that_were_planned(elastic_session: OpenElastic) -> None:
     """Latest starts are those of one text: layers of many take longer, refinements would seem late."""
-    profile = slow_profile(disk=Disk(1e-6, 1e9))
+    profile = paper_profile(disk=Disk(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, profile, options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, profile=profile) as session:
         session.runner.weights.io_slowdown = 10.0
         replies = session([SHORT, "good", SHORT])
     assert all(reply.seconds > options.latency_s for reply in replies)
     assert all(reply.details.bits == reply.details.planned_bits for reply in replies)
 
 
-def test_a_batch_within_an_engagement_keeps_what_it_reads(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_a_batch_within_an_engagement_keeps_what_it_reads(elastic_session: OpenElastic) -> None:
     """Each text of it is an execution, after which the next one's plan counts on what was kept (STI 3.3)."""
     options = SessionOptions(10.0, 0, length=8, is_anytime=False)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         with session.engagement("1MB"):
             first, second, _ = session([SHORT, SHORT, LONG])
         assert second.details.read_bytes < first.details.read_bytes
@@ -113,20 +89,12 @@ def test_a_batch_within_an_engagement_keeps_what_it_reads(
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_a_budget_keeps_a_batch_in_the_room_there_is(
-    is_shared: bool,
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-) -> None:
+def test_a_budget_keeps_a_batch_in_the_room_there_is(elastic_session: OpenElastic, is_shared: bool) -> None:
     """Batches are smaller then, and no byte is taken that was promised to nobody or to another session."""
     options = SessionOptions(10.0, 10**6, length=24, memory_bytes=None if is_shared else 10**7)
     with (
-        open_store(tiny_store(**ELASTIC)) as store,
         MemoryBudget(10**7) as shared,
-        ElasticSession(
-            store, slow_profile(), options, cache=kernel_cache, memory=shared if is_shared else None
-        ) as session,
+        elastic_session(options, memory=shared if is_shared else None) as session,
     ):
         before = session.runner.engine.arena_bytes
         replies = session([LONG] * 4)
@@ -136,19 +104,13 @@ def test_a_budget_keeps_a_batch_in_the_room_there_is(
 
 
 def test_damage_met_by_a_batch_is_an_error_and_the_session_lives(
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-    tmp_path: Path,
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path], tmp_path: Path
 ) -> None:
     """No text of the batch is answered from weights that were not as they were written."""
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
     options = SessionOptions(10.0, 0, length=8, is_anytime=False)
     layer = sorted(path.glob("*layer*"))[1]
-    with (
-        open_store(path) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, store=path) as session:
         whole = layer.read_bytes()
         expected = session(SHORT)
         layer.write_bytes(whole[: len(whole) // 2] + bytes(8) + whole[len(whole) // 2 + 8 :])

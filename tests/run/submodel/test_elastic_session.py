@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,22 +10,21 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
-from pliant.ir.cost import DeviceProfile, Disk
+from pliant.ir.cost import Disk
 from pliant.ir.device import Dilation, dilate
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import Plan
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.read import open_store
+from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 TEXT = "the story was not good"
-ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must not change the plan
 
 
@@ -47,19 +45,16 @@ def _expected(
 @pytest.mark.parametrize("preload", [0, 3000, 10**9])
 @pytest.mark.parametrize("latency_s", [0.006, 0.02, 10.0])
 def test_a_streamed_answer_equals_the_resident_one(
+    elastic_session: OpenElastic,
     latency_s: float,
     preload: int,
     tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
     kernel_cache: Path,
 ) -> None:
     """Whatever was streamed, preloaded or skipped, the logits are those of the bits the reply names."""
     path = tiny_store(**ELASTIC)
     options = SessionOptions(latency_s, preload, length=8)
-    with (
-        open_store(path) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, store=path) as session:
         for _ in range(3):
             reply = session(TEXT)
             assert reply.scores is not None
@@ -68,31 +63,21 @@ def test_a_streamed_answer_equals_the_resident_one(
             assert reply.label == ("negative", "positive")[int(np.argmax(expected))]
 
 
-def test_without_anytime_every_run_has_the_planned_bits(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_without_anytime_every_run_has_the_planned_bits(elastic_session: OpenElastic) -> None:
     """Then late IO costs time instead of fidelity."""
     options = SessionOptions(0.02, 1000, length=8, is_anytime=False)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         session.runner.weights.io_slowdown = 20.0
         for _ in range(3):
             reply = session(TEXT)
             assert reply.details.bits == reply.details.planned_bits == session.plan.bits
 
 
-def test_late_refinements_are_done_without(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_late_refinements_are_done_without(elastic_session: OpenElastic) -> None:
     """A disk far slower than its profile leaves the lowest bits, and the reply says so."""
-    profile = slow_profile(disk=Disk(1e-6, 1e9))
+    profile = paper_profile(disk=Disk(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, profile, options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, profile=profile) as session:
         session.runner.weights.io_slowdown = 500.0
         replies = [session(TEXT) for _ in range(3)]
     for ran in (reply.details for reply in replies):
@@ -101,15 +86,10 @@ def test_late_refinements_are_done_without(
     assert any(reply.details.bits != reply.details.planned_bits for reply in replies)
 
 
-def test_a_preload_buffer_for_everything_reads_nothing(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_a_preload_buffer_for_everything_reads_nothing(elastic_session: OpenElastic) -> None:
     """If |S| holds all that the submodel wants, the plan says so and no byte is read at run time."""
     options = SessionOptions(10.0, 10**9, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         reply = session(TEXT)
         assert session.plan.is_resident
         assert reply.details.read_bytes == 0
@@ -118,13 +98,10 @@ def test_a_preload_buffer_for_everything_reads_nothing(
 
 
 def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+    elastic_session: OpenElastic,
 ) -> None:
     """The app may update T and |S| at any time (STI 3.2)."""
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
-    ):
+    with elastic_session(SessionOptions(10.0, length=8)) as session:
         assert session(TEXT).details.submodel == (4, 4)
         session.retarget(latency="9ms", preload="2KB")
         assert session(TEXT).details.submodel != (4, 4)
@@ -135,15 +112,10 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
         assert session.plan == before
 
 
-def test_an_engagement_reads_less_and_ends_as_it_began(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_an_engagement_reads_less_and_ends_as_it_began(elastic_session: OpenElastic) -> None:
     """Back-to-back executions keep what they read, and the freed IO raises fidelity (STI 3.3)."""
-    profile = slow_profile(disk=Disk(1e-4, 4e6))
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, profile, SessionOptions(0.02, 1500, length=8), cache=kernel_cache) as session,
-    ):
+    profile = paper_profile(disk=Disk(1e-4, 4e6))
+    with elastic_session(SessionOptions(0.02, 1500, length=8), profile=profile) as session:
         before = session.plan
         with session.engagement(60_000) as engaged:
             replies = [engaged(TEXT) for _ in range(5)]
@@ -154,16 +126,13 @@ def test_an_engagement_reads_less_and_ends_as_it_began(
 
 
 def test_longer_inputs_than_planned_for_are_answered(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path]
 ) -> None:
     """The promise is for the planned length; correctness is for all."""
-    profile = slow_profile(lengths=(8,))
+    profile = paper_profile(lengths=(8,))
     path = tiny_store(**ELASTIC)
     text = " ".join(["good", "film"] * 11)
-    with (
-        open_store(path) as store,
-        ElasticSession(store, profile, SessionOptions(0.02, length=8), cache=kernel_cache) as session,
-    ):
+    with elastic_session(SessionOptions(0.02, length=8), store=path, profile=profile) as session:
         reply = session(text)
         assert reply.length == 24
         assert reply.scores is not None
@@ -175,18 +144,12 @@ def test_longer_inputs_than_planned_for_are_answered(
 
 
 def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-    tmp_path: Path,
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path], tmp_path: Path
 ) -> None:
     """The message names file, layer, part and slice; the next run still works or fails the same way."""
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
-    with (
-        open_store(path) as store,
-        ElasticSession(store, slow_profile(), SessionOptions(10.0, length=8), cache=kernel_cache) as session,
-    ):
-        entry = store.manifest.layers[1]
+    with elastic_session(SessionOptions(10.0, length=8), store=path) as session:
+        entry = session.store.manifest.layers[1]
         part = next(p for p in entry.parts if p.part == 6)
         with open(path / entry.file, "r+b") as file:
             file.seek(part.offsets[1] + 3)
@@ -200,22 +163,14 @@ def test_a_bit_flip_met_at_run_time_is_an_error_never_an_answer(
 
 
 def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-    tmp_path: Path,
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Kernels point into the buffer: letting go of it too early would answer from freed memory."""
     path = shutil.copytree(tiny_store(**ELASTIC), tmp_path / "store")
-    with (
-        open_store(path) as store,
-        ElasticSession(
-            store, slow_profile(), SessionOptions(0.02, 3000, length=8), cache=kernel_cache
-        ) as session,
-    ):
+    with elastic_session(SessionOptions(0.02, 3000, length=8), store=path) as session:
         held = session.runner.weights.preload_runs
         before = session(TEXT)
-        for entry in store.manifest.layers:
+        for entry in session.store.manifest.layers:
             part = next(p for p in entry.parts if p.part == 6)
             with open(path / entry.file, "r+b") as file:
                 file.seek(part.offsets[0])
@@ -226,40 +181,28 @@ def test_a_retarget_that_meets_damage_leaves_the_old_buffer_in_place(
         assert (session.plan.n, session.plan.width) == before.details.submodel
 
 
-def test_sessions_share_one_memory_budget(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_sessions_share_one_memory_budget(elastic_session: OpenElastic) -> None:
     """Several models in one process, each with its own target and buffer, under one total."""
     options = SessionOptions(0.02, 2000, length=8)
-    with open_store(tiny_store(**ELASTIC)) as store, MemoryBudget(800_000) as memory:
-        with ElasticSession(store, slow_profile(), options, cache=kernel_cache, memory=memory) as first:
+    larger = SessionOptions(10.0, 10**6, length=8)
+    with MemoryBudget(800_000) as memory:
+        with elastic_session(options, memory=memory) as first:
             assert memory.free_bytes < 800_000
-            with pytest.raises(BudgetError, match="free"):
-                ElasticSession(
-                    store, slow_profile(), replace(options, latency_s=10.0, preload_bytes=10**6),
-                    cache=kernel_cache, memory=memory,
-                )  # fmt: skip
+            with pytest.raises(BudgetError, match="free"), elastic_session(larger, memory=memory):
+                pass
             assert first(TEXT).label is not None
         assert memory.free_bytes == 800_000
 
 
 @pytest.mark.parametrize("preload", [16_000, 10**9])
 def test_under_memory_pressure_the_buffer_keeps_what_comes_first_in_its_order(
-    preload: int,
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
+    elastic_session: OpenElastic, preload: int
 ) -> None:
     """An app that holds on to memory is the first to be killed (STI 2.2).
 
     Half of a bound above the whole model is no less memory: a node gave way three times to let go of any.
     """
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(
-            store, slow_profile(), SessionOptions(0.02, preload, length=8), cache=kernel_cache
-        ) as session,
-    ):
+    with elastic_session(SessionOptions(0.02, preload, length=8)) as session:
         before, n_bytes = session.runner.weights.planes(), session.runner.weights.preload_bytes
         session.give_way()
         after = session.runner.weights.planes()
@@ -276,15 +219,10 @@ def test_the_peak_covers_what_was_held_and_let_go() -> None:
     assert 64 << 20 <= peak_rss_bytes() < 64 << 30
 
 
-def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(elastic_session: OpenElastic) -> None:
     """The first request must not pay for planning and fresh pages: it has a target as any other."""
     options = SessionOptions(10.0, 0, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         before = session(TEXT)
         session.runner.weights.io_slowdown = 2.0
         session.warm_up()
@@ -293,10 +231,7 @@ def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(
 
 
 def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    elastic_session: OpenElastic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first short text after a new target has that target too; planning inside it would miss it."""
     planned: list[int] = []
@@ -308,10 +243,7 @@ def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
 
     monkeypatch.setattr(WeightMemory, "bind", counted)
     options = SessionOptions(10.0, 0, length=24)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         assert len(planned) == 1  # what was never warm is not warmed up
         session.retarget(latency=5.0)
         assert len(planned) == 2
@@ -330,15 +262,12 @@ def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
 
 
 def test_one_answer_may_have_a_target_of_its_own(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+    elastic_session: OpenElastic, tiny_store: Callable[..., Path], kernel_cache: Path
 ) -> None:
     """Its submodel is the one that was forecast; the session's own target and buffer stay as they were."""
     path = tiny_store(**ELASTIC)
     options = SessionOptions(10.0, 10**9, length=8, n_threads=1)
-    with (
-        open_store(path) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, store=path) as session:
         weights = session.weight_bytes
         plan = session.plan_at(8, "6ms")
         small, whole, again = session(TEXT, latency="6ms"), session(TEXT), session(TEXT, latency=0.006)
@@ -352,17 +281,12 @@ def test_one_answer_may_have_a_target_of_its_own(
 
 
 def test_an_emulated_device_tokenises_slowly_too(
-    tiny_store: Callable[..., Path],
-    slow_profile: Callable[..., DeviceProfile],
-    kernel_cache: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    elastic_session: OpenElastic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer's time is from text to answer: on a slower device all of it takes longer."""
-    path, worked_s, slept = tiny_store(**ELASTIC), 0.002, []
-    device = dilate(slow_profile(), Dilation(50.0))
-    with open_store(path) as store, ElasticSession(
-        store, device, SessionOptions(60.0, length=8, n_threads=1), cache=kernel_cache
-    ) as session:  # fmt: skip
+    worked_s, slept = 0.002, []
+    device = dilate(paper_profile(), Dilation(50.0))
+    with elastic_session(SessionOptions(60.0, length=8, n_threads=1), profile=device) as session:
         encode = session.encode
 
         def slowly(text: str, pair: str | None = None) -> Encoded:
@@ -377,16 +301,11 @@ def test_an_emulated_device_tokenises_slowly_too(
     assert slept[0] >= 49 * worked_s
 
 
-def test_texts_of_a_list_are_answered_in_order_as_each_alone(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_texts_of_a_list_are_answered_in_order_as_each_alone(elastic_session: OpenElastic) -> None:
     """One that cannot be read is named before any is answered; the others' time is no time of the device."""
     texts = ["good", TEXT, "a bad plot and a good actor but no film"]
     options = SessionOptions(10.0, 10**9, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         replies, alone = session(texts), [session(text) for text in texts]
         for reply, one in zip(replies, alone, strict=True):
             assert reply.scores == pytest.approx(one.scores, abs=1e-6)
@@ -399,15 +318,10 @@ def test_texts_of_a_list_are_answered_in_order_as_each_alone(
             session(texts, "bad")
 
 
-def test_a_profile_shows_every_step_beside_its_prediction(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_a_profile_shows_every_step_beside_its_prediction(elastic_session: OpenElastic) -> None:
     """As `pliant run --timeline` does; the fastest of the answers counts."""
     options = SessionOptions(10.0, length=8)
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options) as session:
         found = session.profile(TEXT, runs=3)
         ran = found.fastest
         assert len(ran.spans) == len(ran.predicted_spans) == len(ran.program.steps)
@@ -423,14 +337,9 @@ def test_a_profile_shows_every_step_beside_its_prediction(
         assert len(session.profile({"ids": [[1, 2, 3]]}, 1).fastest.spans) == len(ran.spans)
 
 
-def test_what_would_run_is_explained_for_any_length(
-    tiny_store: Callable[..., Path], slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
-) -> None:
+def test_what_would_run_is_explained_for_any_length(elastic_session: OpenElastic) -> None:
     """A longer input has a plan of its own under the same target."""
-    with (
-        open_store(tiny_store(**ELASTIC)) as store,
-        ElasticSession(store, slow_profile(), SessionOptions(0.02, length=8), cache=kernel_cache) as session,
-    ):
+    with elastic_session(SessionOptions(0.02, length=8)) as session:
         for n, text in ((8, "the story was not good film"), (24, " ".join(["good", "film"] * 11))):
             plan = session.explain(n)
             assert (plan.n, plan.width) == session(text).details.submodel

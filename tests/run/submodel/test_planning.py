@@ -8,10 +8,9 @@ import pytest
 
 from pliant.ir.device import DeviceProfile
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy, read_manifest
-from pliant.store.read import open_store
+from tests.run.conftest import OpenElastic
 
 ELASTIC = {"n_layers": 4, "widths": (2, 4)}
 # Deep and narrow is best: the opposite of what most slices prefer at a target that fits 3x4 or 4x2.
@@ -63,14 +62,11 @@ def test_a_margin_keeps_that_share_of_the_target_free(
 
 
 def test_a_retargeted_session_and_an_engagement_go_on_choosing_by_accuracy(
-    measured: Path, slow_profile: Callable[..., DeviceProfile], kernel_cache: Path
+    elastic_session: OpenElastic, measured: Path
 ) -> None:
     """Every replanning takes the same rule, or answers would change with the way a target was set."""
     options = SessionOptions(1.0, length=8, n_threads=1)
-    with (
-        open_store(measured) as store,
-        ElasticSession(store, slow_profile(), options, cache=kernel_cache) as session,
-    ):
+    with elastic_session(options, store=measured) as session:
         assert (session.plan.n, session.plan.width) == (4, 2)  # expected to be more accurate than 4x4
         session.retarget(latency=0.0115)
         assert (session.plan.n, session.plan.width) == (4, 2)
