@@ -12,7 +12,6 @@ arrives, so no two nodes can raise each other's curves step by step. Requests ca
 limit as well (`Trail`), which holds while words are under way.
 """
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
@@ -26,17 +25,16 @@ from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
 from pliant.route.node_word import Told, Trail, checked_name
 from pliant.route.peer import PeerState, Successor
+from pliant.route.ping_schedule import PingSchedule
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream_queue import Passage, RecentAverage
-from pliant.route.words import wait_beyond, word_of
+from pliant.route.words import Words, wait_beyond
 
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
-_OPTIMISM = 0.8
 _NEVER = float("inf")
-_LATELY = 64
 
 
 class Router:
@@ -56,14 +54,12 @@ class Router:
         self._predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
         """This device and every successor that is ready, without the queues there."""
-        self._started, self._n_words = started, 0
+        self._words = Words(name, started, settings.max_n, self._behind)
         self._wait_s = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
-        self._lengths: deque[int] = deque(maxlen=_LATELY)
-        self._n_inputs = 0
+        self._pings = PingSchedule(settings)
         self._last_n = 1
         self._probes = Probes(settings.probe_after_s, prior)
-        self._words: dict[str | None, Told] = {}
         self._expects_until_s = float("inf")
         self._is_stale = True
         self._is_checked = False
@@ -88,8 +84,7 @@ class Router:
         """
         self._expect(now_s)
         if is_coming:
-            self._lengths.append(n)
-            self._n_inputs += 1
+            self._pings.add(n)
             self._last_n = n
         candidates = self._candidates(now_s)
         if exclude or trail is not None:
@@ -113,8 +108,11 @@ class Router:
         if now_s < self._next_due_s and self._is_checked:
             return ()
         self._predecessors.expire(now_s)
+        candidates = partial(self._candidates, now_s)
         found: list[Due] = [
-            Ping(s.name) for s in self._successors.values() if now_s >= s.ping_at_s and self._asks(s, now_s)
+            Ping(s.name)
+            for s in self._successors.values()
+            if now_s >= s.ping_at_s and self._pings.asks(s, candidates, now_s)
         ]
         found += self._broadcasts(now_s)
         if now_s >= self._probes.at_s:
@@ -327,7 +325,7 @@ class Router:
             return self._ways
         here = local_candidate(self._local.curve or _UNKNOWN, 0.0, self.settings.power)
         self._ways = [here, *[s.way() for s in self._successors.values() if s.is_ready]]
-        self._words = {}
+        self._words.clear()
         self._expects_until_s = min(
             (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
         )
@@ -353,11 +351,7 @@ class Router:
 
     def _word(self, predecessor: str | None, now_s: float) -> Told:
         """What `predecessor` is told: nothing that depends on it. None: what there is to tell."""
-        ways = self._refreshed()
-        word = self._words.get(None) or self._made(None, ways)
-        if predecessor is not None and predecessor in word.through:
-            ways = [way for way in ways if predecessor not in self._behind(way.name)]
-            word = self._words.get(predecessor) or self._made(predecessor, ways)
+        word, ways = self._words.of(predecessor, self._refreshed())
         waits_s = [self._usual_wait_s(way, now_s) for way in ways]
         wait_s = wait_beyond(word, self._last_n, ways, waits_s) if any(waits_s) else 0.0
         return replace(word, wait_s=wait_s) if wait_s else word
@@ -366,13 +360,6 @@ class Router:
         """The nodes that the curve of a candidate depends on."""
         told = None if name == LOCAL else self._successors[name].told
         return frozenset() if told is None else told.through
-
-    def _made(self, predecessor: str | None, ways: list[Candidate]) -> Told:
-        self._n_words += 1
-        stamp = (self._started, self._n_words)
-        made = word_of(self.name, ways, self._behind, self.settings.max_n, stamp)
-        self._words[predecessor] = made
-        return made
 
     def _usual_wait_s(self, way: Candidate, now_s: float) -> float:
         if way.name == LOCAL:
@@ -387,39 +374,6 @@ class Router:
             partial(self._word, now_s=now_s), settings.max_n, settings.threshold_s, settings.threshold_ratio
         )
         return [Broadcast(names, word) for word, names in behind]
-
-    def _asks(self, peer: Successor, now_s: float) -> bool:
-        """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
-        n_inputs, peer.n_inputs = self._n_inputs - peer.n_inputs, self._n_inputs
-        if (
-            self.settings.adapts_pings
-            and not peer.is_overdue(now_s)
-            and not self._is_worth(peer, n_inputs, now_s)
-        ):
-            peer.postpone(now_s)
-            return False
-        peer.asked(now_s)
-        return True
-
-    def _is_worth(self, peer: Successor, n_inputs: int, now_s: float) -> bool:
-        """Whether `peer`, by the best way there of the last half hour, would save as much as a ping takes.
-
-        As many inputs as since the last ping was due, of lengths as they were lately; if none came, whether
-        it would be least for some length.
-        """
-        others = [c for c in self._candidates(now_s) if c.name != peer.name]
-        if peer.told is None or not others:
-            return True
-        link, curve = peer.transfer, peer.told.curve
-        fixed_s = max(link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s, 0.0)
-
-        def saved_s(n: int) -> float:
-            return min(c.seconds(n) for c in others) - (fixed_s + link.per_item_s * n + curve.at(n))
-
-        if n_inputs:
-            lately = self._lengths
-            return n_inputs * sum(max(saved_s(n), 0.0) for n in lately) / len(lately) > link.rtt_s
-        return any(saved_s(n) > 0.0 for n in range(self.settings.max_n + 1))
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
         others_s = partial(self._least_s, without=LOCAL, now_s=now_s)

@@ -1,6 +1,7 @@
-"""Make a node's advert from its ways to answer: the least of their curves, and its dependencies."""
+"""A node's words, made from its ways to answer: the least of their curves, and its dependencies."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import final
 
 from pliant.ir.times.time_curve import MAX_POINTS, minimum, thinned
 from pliant.route.choose_endpoint import LOCAL, Candidate
@@ -8,6 +9,38 @@ from pliant.route.node_word import Told
 
 _SHORT_S = 1e-4
 _ALIKE = 1.0 + 1e-9
+
+
+@final
+class Words:
+    """The words of `node`, kept until its ways change: one for all, and one for each node behind them.
+
+    `behind` gives the nodes that the curve of a way depends on. A word is stamped by `started`, and counted.
+    """
+
+    def __init__(self, node: str, started: int, max_n: int, behind: Callable[[str], frozenset[str]]) -> None:
+        self._node, self._started, self._max_n, self._behind = node, started, max_n, behind
+        self._kept: dict[str | None, Told] = {}
+        self._n_words = 0
+
+    def clear(self) -> None:
+        """The ways have changed."""
+        self._kept = {}
+
+    def of(self, predecessor: str | None, ways: Sequence[Candidate]) -> tuple[Told, Sequence[Candidate]]:
+        """What `predecessor` is told, of ways that do not depend on it, and these. None: of all ways."""
+        word = self._kept.get(None) or self._made(None, ways)
+        if predecessor is not None and predecessor in word.through:
+            ways = [way for way in ways if predecessor not in self._behind(way.name)]
+            word = self._kept.get(predecessor) or self._made(predecessor, ways)
+        return word, ways
+
+    def _made(self, predecessor: str | None, ways: Sequence[Candidate]) -> Told:
+        self._n_words += 1
+        stamp = (self._started, self._n_words)
+        made = word_of(self._node, ways, self._behind, self._max_n, stamp)
+        self._kept[predecessor] = made
+        return made
 
 
 def word_of(

@@ -1,0 +1,60 @@
+"""Which upstreams that are due for a ping are pinged now: where no input would go, it is put off."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import final
+
+from pliant.route.choose_endpoint import Candidate
+from pliant.route.peer import Successor
+from pliant.route.router_settings import RouterSettings
+
+_OPTIMISM = 0.8
+_LATELY = 64
+
+
+@final
+class PingSchedule:
+    """The inputs that came lately say what news of an upstream would be worth."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._lengths: deque[int] = deque(maxlen=_LATELY)
+        self._n_inputs = 0
+
+    def add(self, n: int) -> None:
+        """An input of length n came."""
+        self._lengths.append(n)
+        self._n_inputs += 1
+
+    def asks(self, peer: Successor, candidates: Callable[[], Sequence[Candidate]], now_s: float) -> bool:
+        """Whether `peer`, which is due, is pinged now; where nothing depends on it, that is put off."""
+        n_inputs, peer.n_inputs = self._n_inputs - peer.n_inputs, self._n_inputs
+        if (
+            self._settings.adapts_pings
+            and not peer.is_overdue(now_s)
+            and not self._is_worth(peer, n_inputs, candidates())
+        ):
+            peer.postpone(now_s)
+            return False
+        peer.asked(now_s)
+        return True
+
+    def _is_worth(self, peer: Successor, n_inputs: int, candidates: Sequence[Candidate]) -> bool:
+        """Whether `peer`, by the best way there of the last half hour, would save as much as a ping takes.
+
+        As many inputs as since the last ping was due, of lengths as they were lately; if none came, whether
+        it would be least for some length.
+        """
+        others = [c for c in candidates if c.name != peer.name]
+        if peer.told is None or not others:
+            return True
+        link, curve = peer.transfer, peer.told.curve
+        fixed_s = max(link.fixed_s - link.rtt_s + _OPTIMISM * link.floor_s, 0.0)
+
+        def saved_s(n: int) -> float:
+            return min(c.seconds(n) for c in others) - (fixed_s + link.per_item_s * n + curve.at(n))
+
+        if n_inputs:
+            lately = self._lengths
+            return n_inputs * sum(max(saved_s(n), 0.0) for n in lately) / len(lately) > link.rtt_s
+        return any(saved_s(n) > 0.0 for n in range(self._settings.max_n + 1))
