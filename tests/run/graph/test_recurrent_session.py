@@ -121,6 +121,17 @@ def test_vectors_of_another_size_and_closed_models_are_refused(tmp_path: Path, c
         model("a film")
 
 
+def test_a_closed_session_keeps_no_memory(tmp_path: Path, cache: Path) -> None:
+    """Words and weights are most of what a recurrent model takes."""
+    with opened(tmp_path, CELLS[0], AVX2, cache) as model:
+        model("a film")
+        assert model.memory.measured_bytes > 0
+    assert (model.memory.measured_bytes, model.weight_bytes) == (0, 0)
+    for refused in (lambda: model.plan, lambda: model.profile({"ids": np.int64([[1]])})):
+        with pytest.raises(InputError, match="closed"):
+            refused()
+
+
 def test_weights_are_packed_once_for_all_lengths(tmp_path: Path, cache: Path) -> None:
     """A long input costs room for its steps, never a second copy of the weights."""
     model = opened(tmp_path, CELLS[2], AVX2, cache)

@@ -1,6 +1,7 @@
 """An elastic session within one bound of memory: split by the planner, kept to, measured."""
 
 import re
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -162,3 +163,22 @@ def test_an_engagement_keeps_within_the_memory(store: Store, kernel_cache: Path)
             assert session.memory.parts[0].predicted_bytes
         session(SHORT)
         assert_kept(session.memory, MEMORY)
+
+
+def test_a_closed_session_keeps_no_memory_of_its_own(store: Store, kernel_cache: Path) -> None:
+    """The name that `with` bound stays in a notebook: only what the store holds may stay with it."""
+    with store:
+        with opened(store, kernel_cache, MEMORY) as session:
+            session(SHORT)
+            encoder, weights = session.runner.engine.encoder, session.runner.weights
+            arrays = [encoder.arena, *weights.blocks[0], weights.blocks[1]]
+            held = [weakref.ref(array if array.base is None else array.base) for array in arrays]
+            assert session.memory.predicted_bytes > 0
+            del encoder, weights, arrays
+        assert [block() for block in held] == [None] * len(held)
+        use = session.memory
+        assert (use.predicted_bytes, session.weight_bytes) == (0, 0)
+        (stored,) = [part for part in use.parts if part.measured_bytes]
+        assert stored.name == "codebooks, embeddings, head"
+        with pytest.raises(InputError, match="closed"):
+            _ = session.plan

@@ -104,6 +104,12 @@ class Encoder:
         self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
         self.tokens = tokens
 
+    def close(self) -> None:
+        """Let go of the arena and of what kernels read beside the weights; it cannot run afterwards."""
+        self.tokens, self._stages, self._layers, self._plain = 0, {}, [], []
+        self.arena = self.hidden = np.empty(0, np.float32)
+        self.arena_bytes = 0
+
     @property
     def fixed_arrays(self) -> list[np.ndarray]:
         """What every plan needs, as `fixed_bytes` counts it, to be measured."""

@@ -129,6 +129,7 @@ class RecurrentSession(TextSession[None]):
     def plan(self) -> RecurrentPlan:
         """What runs for as many words as the largest form has room for; it prints as a page."""
         with self._turns.lock:
+            self._check_open()
             return self._planned(max(self._forms, default=_LEAST_STEPS))
 
     def explain(self, length: int) -> RecurrentPlan:
@@ -151,7 +152,7 @@ class RecurrentSession(TextSession[None]):
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        vectors = self.source.look_up(self._encoded(feeds).ids)
+        vectors = self._look_up(self._encoded(feeds).ids)
         n = len(vectors)
         with self._turns.lock:
             self._run_steps(vectors)
@@ -191,13 +192,15 @@ class RecurrentSession(TextSession[None]):
         with self._turns.lock:
             self._closed = True
             self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
+            self._vectors = self._states = np.zeros((0, 0), np.float32)
+            self.source = replace(self.source, weights={}, table=self._vectors)
 
     def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[None]]:
         return [self._answer(one, latency_s) for one in asked]
 
     def _answer(self, asked: Asked, latency_s: float | None) -> Reply[None]:
         start_s = self._clock()
-        vectors = self.source.look_up(asked.encoded.ids)
+        vectors = self._look_up(asked.encoded.ids)
         wait_s = self._clock()
         with self._turns.lock:
             waited_s = self._clock() - wait_s
@@ -213,6 +216,11 @@ class RecurrentSession(TextSession[None]):
             target_s=latency_s,
             **fields,
         )
+
+    def _look_up(self, ids: np.ndarray) -> Float32[np.ndarray, "tokens inputs"]:
+        source = self.source  # closing on another thread takes the words from the next one that looks
+        self._check_open()
+        return source.look_up(ids)
 
     def _run_steps(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
         self._check_open()

@@ -115,6 +115,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def plan(self) -> Plan:
         """The plan for inputs of `options.length` tokens."""
         with self._turns.lock:
+            self._check_open()
             return self.runner.plan(self.options.length, self.options.latency_s)
 
     def explain(self, length: int) -> Plan:

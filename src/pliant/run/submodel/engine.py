@@ -56,8 +56,10 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Stop the threads; the store stays open."""
+        """Stop the threads and give the memory back; the store stays open."""
         self.pool.close()
+        self.encoder.close()
+        self._held = PreloadBuffer()
 
     @property
     def arena_bytes(self) -> int:

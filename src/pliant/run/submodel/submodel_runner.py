@@ -89,7 +89,10 @@ class SubmodelRunner:
     def close(self) -> None:
         """Stop all threads and give the memory back; safe to call twice. The store stays open."""
         self.lanes.close()
+        self._plans.clear()
+        self.weights.clear()
         self.engine.close()
+        self._beside = replace(self._beside, arena_bytes=0, fixed_bytes=0)
         if self._shared is not None:
             self._shared.release(self)
 

@@ -61,6 +61,10 @@ class WeightMemory:
         self._preload.fill(self._store, runs)
         self._ring = Ring()  # the working buffer may be smaller than the one before
 
+    def clear(self) -> None:
+        """Hold nothing. No pipeline may run any more."""
+        self._preload, self._ring = PreloadBuffer(), Ring()
+
     def bind(self, plan: Plan) -> Pipeline:
         """The pipeline that runs `plan` over what is held."""
         pipeline = Pipeline(
