@@ -21,13 +21,13 @@ import httpx
 import numpy as np
 
 import pliant
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.endpoint import Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.fit import least_squares, robust
 from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import WHOLE_S
 from report import ROOT, Report, options
 
 MODEL = "sst2"

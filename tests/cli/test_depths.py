@@ -24,7 +24,7 @@ def test_an_infeasible_target_of_an_ordinary_model_is_an_error_with_the_ways_out
     for words in (("run", ordinary, "--text", "a good film"), ("plan", ordinary)):
         failed = cli(*words, *SLOW)
         assert failed.exit_code != 0
-        for part in ("no submodel answers within 3.0 ms", "pliant stretch", "--depths any"):
+        for part in ("no submodel answers within 3 ms", "pliant stretch", "--depths any"):
             assert part in " ".join(failed.output.split())
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pliant.ir.cost import Budget
+from pliant.ir.cost import WHOLE_S, Budget
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.search import plan
@@ -29,6 +29,17 @@ def test_a_plan_that_is_late_says_so(made: Plan) -> None:
     """Under best effort a plan may miss its target: the page must not read as a promise."""
     assert "which it MISSES" in str(replace(made, meets_target=False))
     assert "MISSES" not in str(made)
+
+
+def test_without_a_target_nothing_is_measured_against_one() -> None:
+    """The hour that stands for no target was shown as one: 3.6e+03 s, and IO budgets of as much."""
+    most = plan(SHAPE, COSTS, Budget(WHOLE_S, 200_000, 4_000_000), IMPORTANCE)
+    for text in (str(most), repr(most), most._repr_html_()):
+        assert "predicted of" not in text
+        assert "3.6e" not in text
+        assert "3600" not in text
+        assert "AIB" not in text
+    assert "no target was given" in str(most)
 
 
 def test_a_console_shows_one_line(made: Plan) -> None:

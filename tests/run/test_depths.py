@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import BudgetError
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile
 from pliant.plan.submodel.plan_options import PlanOptions
-from pliant.run.submodel.planning import WHOLE_S, SessionOptions
+from pliant.run.submodel.planning import SessionOptions
 from tests.run.conftest import OpenElastic
 
 ORDINARY = {"n_layers": 4, "widths": (4,)}

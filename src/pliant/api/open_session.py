@@ -21,13 +21,14 @@ from pliant.api.model import (
 from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Dilation
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.recurrent_session import RecurrentSession
 from pliant.run.process_memory import Memory, MemoryBudget, bound_of, preload_of
 from pliant.run.session.session import Session
-from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
+from pliant.run.submodel.planning import MARGIN, SessionOptions
 from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 

@@ -25,6 +25,10 @@ class Link:
         return self.rtt_s + n_bytes / self.bandwidth_Bps
 
 
+WHOLE_S = 3600.0
+"""The target of those who ask for none: the most accurate plan runs, on any device that could be meant."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|).
@@ -48,6 +52,16 @@ class Budget:
             raise BudgetError(
                 f"a working buffer of {self.working_bytes} bytes holds no read: give 4096 or more, or none."
             )
+
+    @property
+    def target_s(self) -> float | None:
+        """The target that was asked for; None where the most accurate answer was."""
+        return asked_target(self.latency_s)
+
+
+def asked_target(latency_s: float) -> float | None:
+    """A target as it is shown: None for `WHOLE_S` and above, which asks for none."""
+    return None if latency_s >= WHOLE_S else latency_s
 
 
 class SpanState(Enum):

@@ -12,10 +12,8 @@ from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.quantities import format_bytes, format_seconds
 
 _COLUMNS = ("layer", "bits of its slices", "reads", "AIB before", "after")
-_LEGEND = (
-    "bits: `6*` all planes in memory before the run, `6(2)` two of them, `6` none; the others are read.",
-    "AIB: accumulated IO budget, the IO time left up to a layer, before and after what it reads.",
-)
+_BITS = "bits: `6*` all planes in memory before the run, `6(2)` two of them, `6` none; the others are read."
+_AIB = "AIB: accumulated IO budget, the IO time left up to a layer, before and after what it reads."
 
 
 def plan_page(plan: Plan) -> str:
@@ -26,8 +24,8 @@ def plan_page(plan: Plan) -> str:
     lines = [
         *_summary(plan),
         "",
-        *table_lines((_COLUMNS, *_rows(plan)), left=1),
-        *(f"  {line}" for line in _LEGEND),
+        *table_lines(tuple(_table(plan)), left=1),
+        *(f"  {line}" for line in _legend(plan)),
         "",
     ]
     lines += ["predicted timeline, by layer (* is embedding and head):", *_timeline(plan), "", "why:"]
@@ -49,8 +47,9 @@ def _summary(plan: Plan) -> Iterator[str]:
         f"submodel: {plan.n} of {plan.shape.n_layers} layers x {plan.width} of {plan.shape.n_slices} slices "
         f"(planner: {plan.name})"
     )
+    target = "" if budget.target_s is None else f" of {format_seconds(budget.target_s)}"
     yield (
-        f"time: {format_seconds(plan.latency_s)} predicted of {format_seconds(budget.latency_s)}"
+        f"time: {format_seconds(plan.latency_s)} predicted{target}"
         f"{'' if plan.meets_target else ', which it MISSES'}; 95 of 100 answers within "
         f"{format_seconds(plan.latency_p95_s)}"
     )
@@ -79,15 +78,21 @@ def _summary(plan: Plan) -> Iterator[str]:
         )
 
 
-def _rows(plan: Plan) -> Iterator[tuple[str, ...]]:
-    """The cells of each layer, in the order of _COLUMNS."""
+def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
+    """The columns' names, and the cells of each layer. Without a target there is no budget of IO time."""
+    budgets = () if plan.budget.target_s is None else (plan.aib_start_s, plan.aib_s)
+    yield _COLUMNS[: 3 + len(budgets)]
     for k, layer in enumerate(plan.layers):
         yield (
             str(layer),
             _bits(plan.bits[k], plan.held[k]),
             format_bytes(plan.load_bytes(k)),
-            *(f"{budget[k] * 1e3:.2f} ms" for budget in (plan.aib_start_s, plan.aib_s)),
+            *(f"{budget[k] * 1e3:.2f} ms" for budget in budgets),
         )
+
+
+def _legend(plan: Plan) -> tuple[str, ...]:
+    return (_BITS,) if plan.budget.target_s is None else (_BITS, _AIB)
 
 
 def _timeline(plan: Plan) -> list[str]:
@@ -95,9 +100,9 @@ def _timeline(plan: Plan) -> list[str]:
 
 
 def _html_table(plan: Plan) -> str:
-    legend = "<br>".join(map(escape, _LEGEND))
+    legend = "<br>".join(map(escape, _legend(plan)))
     timeline = escape("\n".join(_timeline(plan)))
-    return f"{table_html((_COLUMNS, *_rows(plan)))}<p>{legend}</p><pre>{timeline}</pre>"
+    return f"{table_html(tuple(_table(plan)))}<p>{legend}</p><pre>{timeline}</pre>"
 
 
 def _bits(bits: Sequence[int], held: Sequence[int]) -> str:

@@ -128,9 +128,11 @@ class Plan:
 
     def __repr__(self) -> str:
         """One line: some dozen fields of numbers say nothing in a console."""
+        target_s = self.budget.target_s
+        target = "" if target_s is None else f" of {format_seconds(target_s)}"
         return (
             f"<Plan {self.name}: {self.n}x{self.width} of {self.shape.n_layers}x{self.shape.n_slices}, "
-            f"{format_seconds(self.latency_s)} of {format_seconds(self.budget.latency_s)}>"
+            f"{format_seconds(self.latency_s)}{target}>"
         )
 
     def _repr_html_(self) -> str:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Disk
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import Encoded, Tokenizer
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import WHOLE_S, SessionOptions
+from pliant.run.submodel.planning import SessionOptions
 from pliant.store.build import build
 from pliant.store.manifest import AccuracyEntry, AccuracyTable, put_accuracy
 from pliant.store.read import open_store

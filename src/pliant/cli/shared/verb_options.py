@@ -14,13 +14,14 @@ from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Dilation, dilate
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import bound_of, preload_of
 from pliant.run.session.session import Session
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import MARGIN, WHOLE_S, SessionOptions
+from pliant.run.submodel.planning import MARGIN, SessionOptions
 from pliant.settings import cache_folder, thread_count
 from pliant.store.coding.quantize import Quantizer
 from pliant.store.read import Store

@@ -30,6 +30,7 @@ from pliant.plan.submodel.submodel import (
     submodels,
     untrained_reason,
 )
+from pliant.quantities import format_seconds
 
 
 def load_and_execute(
@@ -181,7 +182,7 @@ class _Job:
             return least
         needs_s = seconds(least) + self.budget.latency_s - self.usable_s
         raise BudgetError(
-            f"no submodel answers within {self.budget.latency_s * 1e3:.1f} ms; the nearest feasible is "
+            f"no submodel answers within {format_seconds(self.budget.latency_s)}; the nearest feasible is "
             f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take --best-effort."
             f"{depths_advice(self.shape, least)}"
         )

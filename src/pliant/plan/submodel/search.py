@@ -33,6 +33,7 @@ from pliant.plan.submodel.submodel import (
     submodels,
     untrained_reason,
 )
+from pliant.quantities import format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +183,13 @@ def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choic
 
 def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
     a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
-    c, T = a.submodel, problem.budget.latency_s
-    usable = f"{problem.usable_s * 1e3:.1f} ms of {T * 1e3:.1f} ms are left for layers"
-    yield f"{usable}: {c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
+    c, target_s = a.submodel, problem.budget.target_s
+    computes = f"{c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
+    if target_s is None:
+        yield f"no target was given: {computes}"
+    else:
+        usable = f"{problem.usable_s * 1e3:.1f} ms of {target_s * 1e3:.1f} ms are left for layers"
+        yield f"{usable}: {computes}"
     if cut_of(problem.shape, c.n, c.m, known.places) == "untrained":
         yield untrained_reason(problem.shape, c)
     if chosen.accuracy is not None:
@@ -265,7 +270,7 @@ def _infeasible(problem: Problem, best: Attempt) -> str:
     """The target, what the submodel that needs least takes, and what to do about it."""
     c = best.submodel
     nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
-    target = f"no submodel answers within {problem.budget.latency_s * 1e3:.1f} ms"
+    target = f"no submodel answers within {format_seconds(problem.budget.latency_s)}"
     layers = "1 layer" if c.n == 1 else f"{c.n} layers"
     needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
     advice = "Raise the target to that, raise the preload buffer, or take --best-effort."

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import Percentile
 from pliant.ir.times.trade import Level
-from pliant.run.submodel.planning import WHOLE_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 
 _LEAST_S = 1e-6

@@ -1,6 +1,7 @@
 """The terms of a session, and the plan that a store and a device give for them."""
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 
 import numpy as np
 
@@ -26,9 +27,6 @@ _WIDER = 1.0
 
 _LEAST_S = 1e-6
 """A target that only the smallest submodel is ever planned for."""
-
-WHOLE_S = 3600.0
-"""A target under which the most accurate plan runs, on any device that could be meant."""
 
 MARGIN = 0.05
 """The part of a target that is kept, by default, for what is on no lane."""
@@ -63,6 +61,8 @@ class SessionOptions:
     layer_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.length, Integral):
+            raise InputError(f"{self.length!r} is no length; give a whole number of tokens, such as 64.")
         if self.length < 1 or self.n_threads < 1:
             raise InputError(
                 f"a session needs a length and a number of threads of at least 1, not {self.length} and "

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pliant.ir.cost import asked_target
 from pliant.ir.reply import Reply
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
@@ -38,7 +39,7 @@ def replies_of(
             details=details,
             length=one.n_tokens,
             waited_s=time.waited_s,
-            target_s=time.target_s,
+            target_s=asked_target(time.target_s),
             accuracy=accuracy,
             cut=one.pipeline.plan.cut,
             **outputs_of(one.numbers),
