@@ -1,5 +1,9 @@
 """Human units in, SI inside, human units out."""
 
+import re
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,12 +43,26 @@ def test_a_duration_without_a_unit_is_refused(text: str) -> None:
         parse_seconds(text)
 
 
-@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf"), True])
-def test_a_number_that_is_no_quantity_is_refused(number: float) -> None:
-    """Numbers take the same way as text."""
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), True, b"5ms", [1]])
+def test_what_is_no_quantity_is_refused_as_it_was_given(number: Any) -> None:
+    """`nans` was nothing that anybody had typed, and bytes were a TypeError from the depths."""
     for parse in (parse_seconds, parse_bytes):
-        with pytest.raises(InputError, match="cannot read"):
+        with pytest.raises(InputError, match=re.escape(f"cannot read {number!r}; give a")):
             parse(number)
+
+
+def test_a_number_out_of_range_is_refused_as_it_was_given() -> None:
+    """What was wrong with it was not that it could not be read."""
+    with pytest.raises(InputError, match="a time of -1 is not positive"):
+        parse_seconds(-1)
+    with pytest.raises(InputError, match="a size of -1 is below 0"):
+        parse_bytes(-1)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """A size is often computed from an array's shape."""
+    assert parse_bytes(np.int64(8_000_000)) == 8_000_000  # type: ignore[arg-type]
+    assert parse_seconds(np.float64(0.5)) == 0.5
 
 
 @given(st.floats(1e-6, 1e4))

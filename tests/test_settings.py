@@ -58,6 +58,9 @@ def test_threads_that_are_asked_for_are_had() -> None:
     for wrong in (0, -1):
         with pytest.raises(InputError, match=f"{wrong} threads cannot run"):
             thread_count(wrong)
+    for unreadable in (1.5, "2"):
+        with pytest.raises(InputError, match=f"{unreadable!r} is no number of threads"):
+            thread_count(unreadable)  # type: ignore[arg-type]
 
 
 def test_hardware_threads_of_one_core_count_once(tmp_path: Path) -> None:

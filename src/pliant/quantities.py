@@ -1,6 +1,8 @@
 """Parse and format human units: `200ms`, `1MB`."""
 
 import re
+from math import isfinite
+from numbers import Real
 
 from pliant.errors import InputError
 
@@ -26,7 +28,10 @@ def parse_bytes(text: str | float) -> int:
 
     Raises InputError on anything that is not a size of 0 or more.
     """
-    return int(_parse(text, _BYTES, "B", "a size such as 200KB or 1MB"))
+    value = _parse(text, _BYTES, "B", "a size such as 200KB or 1MB")
+    if value < 0:
+        raise InputError(f"a size of {text} is below 0; give one such as 200KB.")
+    return int(value)
 
 
 def format_seconds(seconds: float) -> str:
@@ -53,9 +58,9 @@ def _parse(
     needs_unit: bool = False,
 ) -> float:
     """The quantity in the unit `si`, which a number is in, and text without a unit unless it needs one."""
-    if isinstance(text, int | float):
-        text = f"{text}{si}"
-    match = _QUANTITY.fullmatch(text)
+    if isinstance(text, Real) and not isinstance(text, bool) and isfinite(text):
+        return float(text)
+    match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     if match and not match[2] and needs_unit:
         raise InputError(f"{text!r} has no unit; give {wanted} (units: {', '.join(units)}).")
     unit = (match[2] or si) if match else ""

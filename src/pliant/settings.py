@@ -6,6 +6,7 @@ changed affinity or variable counts for what is opened next.
 
 import os
 from collections.abc import Collection
+from numbers import Integral
 from pathlib import Path
 
 from pliant.cgroup import PROC, Cgroup, groups
@@ -51,9 +52,11 @@ def thread_count(asked: int | None = None) -> int:
     quota of each period (100 ms) before its end and then stand still for the rest of it, which no latency
     target survives. The remaining half core serves reads and tokenisation.
 
-    Raises InputError when `asked` is below 1.
+    Raises InputError when `asked` is no whole number, or below 1.
     """
     if asked is not None:
+        if not isinstance(asked, Integral):
+            raise InputError(f"{asked!r} is no number of threads; give a whole number, such as 2.")
         if asked < 1:
             raise InputError(f"{asked} threads cannot run anything; give at least 1.")
         return asked

@@ -71,7 +71,9 @@ def test_the_longer_text_of_a_pair_is_cut_first() -> None:
 @pytest.mark.parametrize("text", [["good", "bad"], ("good", "bad"), b"good", None, 7])
 def test_anything_but_one_text_is_refused_with_the_next_move(text: object) -> None:
     """A list of texts was an AttributeError from the depths."""
-    said = "call answers one text.*for text in texts" if isinstance(text, list | tuple) else "give a str"
+    said = (
+        "of 2; give a str. A call takes .*a list of texts" if isinstance(text, list | tuple) else "give a str"
+    )
     with pytest.raises(InputError, match=said):
         require_content(text, "the text")
 

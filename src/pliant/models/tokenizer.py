@@ -143,8 +143,8 @@ def require_content(text: object, what: str) -> None:
     """Raise InputError unless `text`, called `what` in the message, is one text that is not blank."""
     if isinstance(text, list | tuple):
         raise InputError(
-            f"{what} is a {type(text).__name__} of {len(text)}, but a call answers one text: answer them in "
-            "turn, [model(text) for text in texts]."
+            f"{what} is a {type(text).__name__} of {len(text)}; give a str. A call takes one text, a pair as "
+            "(text, pair), or a list of texts."
         )
     if not isinstance(text, str):
         raise InputError(f"{what} is of type {type(text).__name__}; give a str.")

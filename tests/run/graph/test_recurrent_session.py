@@ -193,3 +193,10 @@ def test_its_plan_and_profile_tell_what_runs(tmp_path: Path, cache: Path) -> Non
         assert "both directions" in page
     with pytest.raises(InputError, match="16385 words is not read; give 1 to 16384"):
         model.explain(16_385)
+
+
+def test_a_profile_takes_a_text_as_a_call_does(tmp_path: Path, cache: Path) -> None:
+    """The same word for both kinds of text models."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    by_text, by_name = model.profile("a good film", 2), model.profile({"text": "a good film"}, 2)
+    assert [step.label for step in by_text.steps] == [step.label for step in by_name.steps]

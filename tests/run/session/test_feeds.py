@@ -168,3 +168,10 @@ def test_feeds_must_be_the_inputs() -> None:
     """A misspelt name is not dropped."""
     with pytest.raises(InputError, match=r"'x' is missing; there is no input 'y'\. The inputs are x: int64"):
         fed_arrays([_port("int64")], {"y": [1]})
+
+
+@pytest.mark.parametrize("feeds", ["text", 3, None, [np.zeros(1)]])
+def test_feeds_without_names_are_refused(feeds: Any) -> None:
+    """A text or one array, given to `profile` or in place of `run_many`'s list, was an AttributeError."""
+    with pytest.raises(InputError, match=f"given by name, .* not as a {type(feeds).__name__}"):
+        fed_arrays([_port("int64")], feeds)

@@ -129,7 +129,9 @@ def _time(reply: Reply[Any], details: ElasticDetails) -> str:
 
 def _length(reply: Reply[Any], unit: str, is_truncated: bool) -> str:
     cut = ", cut to what the model reads" if is_truncated else ""
-    return f"length {reply.length}" if unit == "length" else f"{reply.length} {unit}{cut}"
+    if unit == "length":
+        return f"length {reply.length}"
+    return f"{reply.length} {unit.removesuffix('s') if reply.length == 1 else unit}{cut}"
 
 
 def _out(details: ElasticDetails) -> str:

@@ -61,6 +61,10 @@ class ArraySession(Session[None]):
         if len(self.inputs) != 1:
             names = [port.name for port in self.inputs]
             raise InputError(f"the model has {len(names)} inputs, {names}: call run({{name: array, ...}}).")
+        if isinstance(value, Mapping):
+            raise InputError(
+                "a call takes the input's array, without a name: by name, call run({name: array})."
+            )
         start_s = time.perf_counter()
         arrays = fed_arrays(self.inputs, {self.inputs[0].name: value})
         outputs = self._run(arrays, None)

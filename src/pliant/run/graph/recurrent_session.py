@@ -146,13 +146,15 @@ class RecurrentSession(TextSession[None]):
                     break
             return self._planned(length)
 
-    def profile(self, feeds: GivenFeeds, runs: int = 20) -> "Profile":
-        """Where the time of a run goes, step by step, over `runs` runs after one that is not counted."""
+    def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
+        """Where the time of an answer to a text, or to feeds, goes, step by step, over `runs` runs after one
+        that is not counted."""
         from pliant.run.session.call_profile import profile_of  # draws tables, which no run needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
-        vectors = self._look_up(self._encoded(feeds).ids)
+        given = {"text": feeds} if isinstance(feeds, str) else feeds
+        vectors = self._look_up(self._encoded(given).ids)
         n = len(vectors)
         with self._turns.lock:
             self._run_steps(vectors)

@@ -18,6 +18,7 @@ _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, np.ndarray]:
     """Every input's array. Raises InputError for a feed that is missing, unknown, or of the wrong type."""
+    require_named(feeds)
     names = {port.name for port in ports}
     if feeds.keys() != names:
         wrong = [f"{x!r} is missing" for x in sorted(names - feeds.keys())]
@@ -25,6 +26,12 @@ def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, np.ndarray
         inputs = ", ".join(f"{port.name}: {port}" for port in ports)
         raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
     return {port.name: fed_array(port, feeds[port.name]) for port in ports}
+
+
+def require_named(feeds: object) -> None:
+    """Raise InputError unless feeds are given by name."""
+    if not isinstance(feeds, Mapping):
+        raise InputError(f"feeds are given by name, as {{name: array}}, not as a {type(feeds).__name__}.")
 
 
 def fed_array(port: Port, value: Any) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Text and labels as tensors of requests and answers."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,19 +13,27 @@ _TOKEN_BYTES = 16
 """More than tokens have on average in any text that is one: English has 5."""
 
 
-def text_of(tensors: Tensors, max_tokens: int) -> str:
-    """What `text` BYTES [1] says. Raises InputError where it is not UTF-8, or too long to be cut into tokens.
+def text_of(tensors: Mapping[str, Any], max_tokens: int) -> str:
+    """What `text` says: BYTES [1], a str, or one of either in a list.
 
-    Cutting takes time in line with the bytes, however few tokens are read of them.
+    Raises InputError for anything else, and for bytes that are not UTF-8, or too long to be cut into tokens:
+    cutting takes time in line with them, however few tokens are read.
     """
-    content, most = tensors["text"][0], max_tokens * _TOKEN_BYTES
+    given = np.asarray(tensors["text"], object)
+    if given.shape not in ((), (1,)):
+        raise InputError(f"`text` is {list(given.shape)}; give [1], one text. A call takes a list of texts.")
+    content, most = given.item(), max_tokens * _TOKEN_BYTES
+    if isinstance(content, str):
+        return str(content)
+    if not isinstance(content, bytes):
+        raise InputError(f"`text` is of type {type(content).__name__}; give a str, or bytes in UTF-8.")
     if len(content) > most:
         raise InputError(
             f"`text` has {len(content)} bytes; at most {most} are read for {max_tokens} tokens. Shorten or "
             "split it."
         )
     try:
-        return str(content.decode())
+        return content.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"`text` is not UTF-8 at byte {error.start}.") from error
 

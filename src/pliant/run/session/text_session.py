@@ -14,7 +14,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import parse_seconds
-from pliant.run.session.feeds import GivenFeeds, fed_array
+from pliant.run.session.feeds import GivenFeeds, fed_array, require_named
 from pliant.run.session.ports import Feeds
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import as_bytes, text_of
@@ -173,10 +173,8 @@ class TextSession(Session[D]):
 
     def _encoded(self, feeds: GivenFeeds) -> Encoded:
         """The tokens that `feeds`, one of `ways`, name. Raises InputError."""
+        require_named(feeds)
         if feeds.keys() == {"text"}:
-            given = feeds["text"]
-            if isinstance(given, str):
-                return self.encode(given)
             return self.encode(text_of(feeds, self.max_length))
         if feeds.keys() != {"ids"}:
             raise InputError(f"{self.name} takes text or ids; the feeds are {', '.join(feeds) or 'none'}.")
