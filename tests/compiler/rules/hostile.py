@@ -137,6 +137,13 @@ CASES: Mapping[str, tuple[Callable[[], None], str]] = {
         _model("g (float[8,4] x) => (float[3,4] y) { y = Gather (x, i) }", i=np.int64([0, 7, 8])),
         "entries 0 to 8 of 'x', which has 8",
     ),
+    "compress": (
+        _model(
+            "g (float[3,1] x) => (float[3,a] y) { y = Compress <axis = 1> (x, c) }",
+            c=np.array([False, True]),
+        ),
+        "keeps position 1 of 1; give one of at most 1 entries",
+    ),
     "no steps": (
         _model(
             "g (float[0,2,3] x, float[1,16,3] w, float[1,16,4] r) => (float[0,1,2,4] y) "

@@ -158,7 +158,12 @@ def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
         axis, source, result = axis_of(node, len(type_.shape)), whole(x, type_), whole(y, graph.types[y])
     else:
         axis, source, result = 0, whole(x, type_, (type_.size,)), whole(y, graph.types[y])
-    kept = np.flatnonzero(condition.ravel()[: source.shape[axis]])
+    kept, length = np.flatnonzero(condition), source.shape[axis]
+    if kept.size and kept[-1] >= length:
+        raise GraphError(
+            f"node {node.name!r} (Compress): the condition keeps position {kept[-1]} of {length}; give one of "
+            f"at most {length} entries."
+        )
     calls: list[Call] = []
     for run in np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1):
         if run.size:
