@@ -161,8 +161,8 @@ def _compress(node: Node, graph: Graph, target: Target) -> Lowered:
     kept, length = np.flatnonzero(condition), source.shape[axis]
     if kept.size and kept[-1] >= length:
         raise GraphError(
-            f"node {node.name!r} (Compress): the condition keeps position {kept[-1]} of {length}; give one of "
-            f"at most {length} entries."
+            f"node {node.name!r} (Compress): the condition keeps position {kept[-1]} of {length}; give one "
+            f"of at most {length} entries."
         )
     calls: list[Call] = []
     for run in np.split(kept, np.flatnonzero(np.diff(kept) != 1) + 1):
