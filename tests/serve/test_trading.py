@@ -124,7 +124,7 @@ def test_a_request_that_would_be_late_after_its_wait_is_not_computed() -> None:
         second = pool.submit(asked, node, deadline_s=1000)
         until(lambda: node.node is not None and node.node.n_open == 2)
         assert node.node is not None
-        node.node.clock = lambda: time.monotonic() + 2000.0
+        node.node.local.clock = lambda: time.monotonic() + 2000.0
         model.gate.set()
         assert told(first.result())[0] == "0.92"
         assert second.result().status_code == 503

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
-from math import ceil, inf
+from math import inf
 from typing import Any, final
 
-from pliant.errors import InputError, NodeError, PliantError, RouteError
+from pliant.errors import InputError, NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import LOCAL, TIME, Choice, Objective
@@ -24,8 +23,8 @@ from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.explain_choice import Explanation, explain
+from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import HERE, Metrics, State
-from pliant.serve.node.samples import sample_requests
 from pliant.serve.protocol.idempotency import Once
 from pliant.serve.protocol.inference import (
     Body,
@@ -100,9 +99,8 @@ class Node:
         self.is_draining = False
         self.n_open = 0
         self.metrics = Metrics(lambda: admission.n_waiting, self._states)
-        self._admission = admission
+        self.local = LocalAnswers(served, router, admission, self.metrics, self._refitted, clock)
         self._once: Once[Answer] = Once(clock, lambda answer: len(answer.body.content))
-        self._probing: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -146,7 +144,7 @@ class Node:
 
     def tell(self, predecessor: str | None) -> Told:
         """This node's word, for the node that asks."""
-        self.router.waits(self._admission.backlog_s, self.clock())
+        self.router.waits(self.local.backlog_s, self.clock())
         return self.router.tell(self.clock(), predecessor)
 
     def heard_of(self, route: RouteMessage, listener: Listener | None) -> None:
@@ -156,7 +154,7 @@ class Node:
 
     def explain(self, n: int) -> Explanation:
         """What would be chosen now for an input of length n on the terms of this node, and why."""
-        now_s, backlog_s = self.clock(), self._admission.backlog_s
+        now_s, backlog_s = self.clock(), self.local.backlog_s
         self.router.waits(backlog_s, now_s)
         due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
         wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor, bool(self.terms.best_effort))
@@ -166,34 +164,15 @@ class Node:
 
         refusal = None
         try:
-            self._check_in_time(wish, backlog_s)
+            self.local.check_in_time(wish, backlog_s)
         except NodeError as late:
             refusal = str(late)
         return explain(self.router, n, self.objective, backlog_s, now_s, is_asked, refusal)
 
-    def learn(self, lengths: tuple[int, ...], most_s: float) -> None:
-        """Answer samples of `lengths` before anybody asks: a first curve.
-
-        Takes about `most_s` at most, but two lengths in any case: one alone says nothing of longer inputs.
-        A length that the model cannot take is left out.
-        """
-        start_s = self.clock()
-        samples = sample_requests(self.served, lengths)
-        n_learned = 0
-        for i, sample in enumerate(samples * 3):
-            with suppress(PliantError):
-                if i < len(samples):
-                    self._compute(Wish(sample))  # what only a first run pays is nobody's time
-                done = self._admission.run_now(partial(self._compute, Wish(sample)))
-                self._answered_here(sample.length, done)
-                n_learned += 1
-            if n_learned > 1 and self.clock() - start_s > most_s:
-                return
-
     def probe(self, n: int) -> None:
         """Answer a sample of length n here, unless the model is busy: then its requests say as much."""
-        if self._admission.backlog_s == 0.0 and not self.is_draining:
-            self._probing = asyncio.get_running_loop().create_task(self._probe(n))
+        if not self.is_draining:
+            self.local.probe(n)
 
     def drain(self) -> None:
         """Say from now on that the node is not ready; it answers what comes nevertheless."""
@@ -201,8 +180,7 @@ class Node:
 
     def close(self) -> None:
         """Once all that was let in is answered."""
-        self._admission.close()
-        self.served.close()
+        self.local.close()
 
     async def _answer(self, call: Call, request: InferRequest, wish: Wish, trail: Trail) -> Answer:
         """From where it is chosen; where that fails, from the next best, and at last from here."""
@@ -248,9 +226,9 @@ class Node:
     ) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""
         now_s = self.clock()
-        self.router.waits(self._admission.backlog_s, now_s)
+        self.router.waits(self.local.backlog_s, now_s)
         full = self.upstreams.slots.full if self.upstreams is not None else ()
-        has_room = self._admission.has_room(wish.client)
+        has_room = self.local.has_room(wish.client)
         exclude = (*failed, *full) if has_room else (*failed, *full, LOCAL)
         with suppress(RouteError):
             return self.router.choose(wish.length, now_s, objective, exclude, trail)
@@ -264,9 +242,9 @@ class Node:
         fastest could just make it; but not before it is half as late again as it was expected.
         """
         endpoint, now_s = self.served, self.clock()
-        if wish.is_free or not self._admission.has_room(wish.client):
+        if wish.is_free or not self.local.has_room(wish.client):
             return inf
-        wait_s, left_s = self._admission.backlog_s, wish.left_s(now_s)
+        wait_s, left_s = self.local.backlog_s, wish.left_s(now_s)
         if wish.due_s is None or choice.seconds > left_s:
             asked = wish.at(now_s + wait_s)
             here_s = wait_s + endpoint.estimate(asked).seconds
@@ -316,11 +294,7 @@ class Node:
         return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
 
     async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply[Any]]]:
-        expected_s = self._check_in_time(wish, self._admission.backlog_s)
-        done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
-        self.metrics.waiting_seconds.observe(done.waited_s)
-        self.metrics.compute_seconds.observe(done.spent_s)
-        self._answered_here(wish.length, done)
+        done = await self.local.answer(wish)
         _LOG.info("%s: length %d, answered here in %.6f s", id, wish.length, done.spent_s)
         said: dict[str, object] = {}
         if done.result.accuracy is not None:
@@ -331,54 +305,9 @@ class Node:
             said["met"] = self.clock() <= wish.due_s
         return write_reply(request, done.result.outputs, self.signature, said), done
 
-    def _check_in_time(self, wish: Wish, wait_s: float) -> float:
-        """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
-
-        Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
-        """
-        starts_s = self.clock() + wait_s
-        found = self.served.estimate(wish.at(starts_s))
-        if wish.best_effort or found.seconds <= wish.left_s(starts_s):
-            return found.seconds
-        left_s, late_s = max(wish.left_s(self.clock()), 0.0), wait_s + found.seconds
-        accuracy = "" if found.accuracy is None else f" with an accuracy of {found.accuracy:.4g}"
-        raise NodeError(
-            f"no answer is in time: {left_s * 1e3:.4g} ms are left of the deadline, and the soonest here "
-            f"takes {late_s * 1e3:.4g} ms{accuracy}, {wait_s * 1e3:.4g} of them waiting. Give a longer "
-            "`deadline_s`, or `best_effort`: true for that answer.",
-            status=503,
-            retry_after_s=max(1, ceil(wait_s)) if wait_s else None,
-        )
-
-    def _answered_here(self, n: int, done: Done[Reply[Any]]) -> None:
-        """The router is told what a whole answer takes, by what this one took."""
-        before, reply = self.router.local_curve, done.result
-        share = 1.0 if reply.whole_s is None or not reply.seconds else reply.whole_s / reply.seconds
-        self.router.answered_here(n, done.spent_s * share, self.clock())
-        if self.router.local_curve is not before:
-            self.metrics.refits.inc()
-            if self.upstreams is not None:
-                self.upstreams.changed()
-
-    async def _probe(self, n: int) -> None:
-        with suppress(PliantError):
-            sample = self.served.request(self.served.sample(n))
-            done = await self._admission.run(partial(self._compute, Wish(sample)), 0.0)
-            self._answered_here(sample.length, done)
-
-    def _compute(self, wish: Wish) -> Reply[Any]:
-        """On the worker thread, where it is known what is left of the time.
-
-        A model's own mistake is this request's end, not the connection's.
-        """
-        try:
-            self._check_in_time(wish, 0.0)
-            return self.served.answer(wish.at(self.clock()))
-        except PliantError:
-            raise
-        except Exception as error:
-            _LOG.exception("%s failed", self.served.name)
-            raise NodeError("the model failed on this input; the node's log says how.", status=500) from error
+    def _refitted(self) -> None:
+        if self.upstreams is not None:
+            self.upstreams.changed()
 
     def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
         """The request with its terms: its source's, where another node passed it on.

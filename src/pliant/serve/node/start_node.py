@@ -114,7 +114,7 @@ async def serve(options: NodeOptions, served: Session[Any], on_start: OnStart) -
             identity=node.identity,
         )
         if options.learn_s:
-            node.learn(LENGTHS, options.learn_s)
+            node.local.learn(LENGTHS, options.learn_s)
         app = make_app(node, tokens, options.version, options.callbacks)
         server = NodeServer(app, options.limits, tls, node.drain, options.settle_s, node.metrics.refused)
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # what clients do wrong is counted
