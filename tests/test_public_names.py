@@ -71,3 +71,8 @@ def test_a_type_checker_sees_the_real_signatures(tmp_path: Path) -> None:
     assert "latency: str | float | None" in said[9]
     assert 'Unexpected keyword argument "latncy" for "open"' in said[10]
     assert "threads" in said[11]
+
+
+def test_errors_need_no_other_import() -> None:
+    """`except pliant.PliantError` is what a user writes first; the tree is beside it."""
+    assert issubclass(pliant.errors.BudgetError, pliant.PliantError)

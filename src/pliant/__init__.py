@@ -10,6 +10,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from pliant import errors as errors
+from pliant.errors import PliantError as PliantError
+
 if TYPE_CHECKING:
     from pliant.api.compile_onnx import compile as compile
     from pliant.api.load_compiled import load as load
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Cluster", "__version__", "compile", "load", "open"]
+__all__ = ["Cluster", "PliantError", "__version__", "compile", "load", "open"]
 
 _MODULES = {
     "Cluster": "open_cluster",

@@ -1,9 +1,15 @@
 """What users see when something is wrong: one line on stderr, status 1, no traceback."""
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pliant.cli.app import app
+from pliant.settings import child_environment
 from tests.cli.conftest import Cli
 
 
@@ -82,3 +88,45 @@ def test_every_verb_explains_itself(cli: Cli) -> None:
         assert result.exit_code == 0
         assert "--json" in result.stdout
     assert cli("--version").stdout.startswith("pliant ")
+
+
+MAIN = "from pliant.cli import main; main()"
+STREAMS = (
+    (("run", "MODEL", "--input", "-"), "<&-", "standard input cannot be read: it is closed"),
+    (("eval", "MODEL", "-"), "<&-", "standard input cannot be read: it is closed"),
+    (("run", "MODEL", "--text", "a good film"), ">/dev/full", "output cannot be written: No space left"),
+    (("plan", "MODEL", "--json"), ">/dev/full", "output cannot be written: No space left"),
+)
+
+
+@pytest.mark.parametrize(("words", "redirection", "said"), STREAMS)
+def test_a_stream_that_fails_is_one_message(
+    model: Path, cache: Path, words: tuple[str, ...], redirection: str, said: str
+) -> None:
+    """A full disk behind a redirection, or a service that was started without input, is no bug of pliant."""
+    line = shlex.join([sys.executable, "-c", MAIN, *(str(model) if w == "MODEL" else w for w in words)])
+    ran = subprocess.run(
+        f"{line} {redirection}",
+        shell=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=child_environment(PLIANT_CACHE=str(cache)),
+        check=False,
+    )
+    assert ran.returncode == 1
+    (line,) = ran.stderr.splitlines()
+    assert said in line
+
+
+def test_nothing_but_the_error_is_on_stderr(cli: Cli, model: Path) -> None:
+    """A progress bar that nobody sees began every log with an empty line."""
+    assert cli("run", model, "--text", "a good film").stderr == ""
+    assert cli("run", model, "--text", " ").stderr.startswith("pliant: ")
+
+
+def test_a_cache_that_cannot_be_written_names_the_variable_that_moves_it(model: Path) -> None:
+    """Who runs a model did not ask for a store, and cannot know where it goes."""
+    result = CliRunner().invoke(app, ["run", str(model), "--text", "a"], env={"PLIANT_CACHE": "/proc/none"})
+    assert result.exit_code == 1
+    assert "PLIANT_CACHE moves the cache" in result.stderr

@@ -94,8 +94,8 @@ def test_a_dash_reads_standard_input(model: Path, cache: Path) -> None:
 
     answers = piped("run", "-", "a good film\nthe plot is bad\n").stdout.splitlines()
     assert [json.loads(line)["n_tokens"] for line in answers] == [5, 6]
-    assert "-, line 1: the line is empty" in piped("run", "-", "\na good film\n").stderr
-    assert "- holds no text" in piped("run", "-", "").stderr
+    assert "standard input, line 1: the line is empty" in piped("run", "-", "\na good film\n").stderr
+    assert "standard input holds no text" in piped("run", "-", "").stderr
     assert json.loads(piped("eval", "-", TSV).stdout)["n"] == 3
 
 

@@ -60,7 +60,7 @@ _CALLS = ("__call__", "__enter__", "__exit__")
 
 def test_the_package_exports_what_it_did() -> None:
     """`from pliant import *` and completion; every name leads somewhere."""
-    assert sorted(pliant.__all__) == sorted(["Cluster", "__version__", *FUNCTIONS])
+    assert sorted(pliant.__all__) == sorted(["Cluster", "PliantError", "__version__", *FUNCTIONS])
     assert all(getattr(pliant, name) is not None for name in pliant.__all__)
     for name in pliant.__all__:
         assert callable(getattr(pliant, name)) or name == "__version__"

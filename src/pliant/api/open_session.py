@@ -179,8 +179,8 @@ def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str
     if wrong:
         more = " pliant.compile has further options for it." if isinstance(model, OnnxGraph) else ""
         raise InputError(
-            f"{model.name} is {model.kind}, which has no option {', '.join(wrong)}; leave out what is not "
-            f"{' or '.join(takes)}.{more}"
+            f"{model.name} is {model.kind}, which has no option {', '.join(wrong)}: its options are "
+            f"{', '.join(takes)}.{more}"
         )
 
 

@@ -3,6 +3,7 @@
 A verb's module, and what that needs, is imported when the verb is called: no verb waits for another's.
 """
 
+import errno
 from pkgutil import resolve_name
 from typing import Any
 
@@ -14,14 +15,17 @@ from pliant.errors import PliantError
 
 VERBS = {
     "pack": ("pack:pack", "Cut a model into shards of every bitwidth and write them as a store."),
-    "profile": ("profile:profile", "Measure this device with a model's shape, and keep it."),
-    "plan": ("plan:plan", "Choose submodel, preload set and bits, and predict when everything happens."),
-    "run": ("run:run", "Answer text within a target and a buffer."),
-    "eval": ("eval:evaluate", "Answer every example of a TSV, and say how well and how fast."),
+    "profile": (
+        "profile:profile",
+        "Measure this device for a text encoder; time the steps of others.",
+    ),
+    "plan": ("plan:plan", "Say what would run, and what it takes."),
+    "run": ("run:run", "Answer text or arrays, within a target and a bound of memory."),
+    "eval": ("eval:evaluate", "Answer every labelled example of a file, and say how well and how fast."),
     "stretch": ("stretch:stretch", "Make a model elastic in width and depth (extra `train`)."),
-    "inspect": ("inspect:inspect", "Print a store's shape, sizes, quantization error and importance."),
+    "inspect": ("inspect:inspect", "Print what a model is: shape, sizes, errors, importance."),
     "compile": ("compile:compile", "Compile an ONNX model, to load or to link."),
-    "bench": ("bench:bench", "Time an ONNX model in turns with other runtimes."),
+    "bench": ("bench:bench", "Time a model; an ONNX model in turns with other runtimes."),
     "worker": ("cluster.worker:worker", "Lend this device to a cluster: join a primary and run its part."),
     "cluster key": ("cluster.cluster_key:key", "Make the key that all members of a cluster hold."),
     "cluster status": ("cluster.cluster_status:status", "Say who joined, and what they bring."),
@@ -36,6 +40,10 @@ VERBS = {
     "demo": ("demo:demo", "Let the model that ships with pliant answer, and show its work."),
 }
 """By name, after its group where it has one: where the verb is, below pliant.cli, and what it does."""
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a write says on a disk, or a quota, without room."""
 
 
 class _Later(TyperCommand):
@@ -60,6 +68,11 @@ class _Verbs(TyperGroup):
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             raise typer.Exit(130) from error
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            typer.echo(f"pliant: the output cannot be written: {error.strerror}. Make room for it.", err=True)
+            raise typer.Exit(1) from error
 
 
 app = typer.Typer(

@@ -1,5 +1,6 @@
 """Read labelled sentences and pairs from TSV files."""
 
+import errno
 import gzip
 import re
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 from pliant.errors import InputError
 
@@ -46,14 +48,14 @@ def read_examples(path: Path, labels: Sequence[str]) -> tuple[Example, ...]:
     """
     if not labels:
         raise InputError(
-            f"{path} needs a classifier's labels, but the model has none; evaluate a classifier."
+            f"{shown_path(path)} needs a classifier's labels, but the model has none; evaluate a classifier."
         )
     examples = []
     for at, text, pair, label in _rows(path):
-        where = f"{path}, line {at}"
+        where = f"{shown_path(path)}, line {at}"
         examples.append(Example(text, pair, _label_index(where, label, labels), where))
     if not examples:
-        raise InputError(f"{path} has a header but no rows; give at least one example.")
+        raise InputError(f"{shown_path(path)} has a header but no rows; give at least one example.")
     return tuple(examples)
 
 
@@ -64,7 +66,9 @@ def label_names(path: Path) -> tuple[str, ...]:
     """
     found = {label for *_, label in _rows(path)}
     if len(found) < 2:
-        raise InputError(f"{path} holds {len(found)} distinct labels; a classifier needs at least 2.")
+        raise InputError(
+            f"{shown_path(path)} holds {len(found)} distinct labels; a classifier needs at least 2."
+        )
     if all(re.fullmatch(r"\d+", label) for label in found):
         return tuple(sorted(found, key=int))
     return tuple(sorted(found))
@@ -72,21 +76,21 @@ def label_names(path: Path) -> tuple[str, ...]:
 
 def _rows(path: Path) -> Iterator[tuple[int, str, str | None, str]]:
     """(line number, text, pair, label) of every row."""
-    lines = numbered_lines(path)
+    lines, name = numbered_lines(path), shown_path(path)
     first = next(lines, None)
     if first is None:
-        raise InputError(f"{path} is empty; give a header line and at least one example.")
+        raise InputError(f"{name} is empty; give a header line and at least one example.")
     layout = _layout(path, first[1].split("\t"))
     for at, line in lines:
         cells = line.split("\t")
         if len(cells) != layout.n_columns:
             raise InputError(
-                f"{path}, line {at}: {len(cells)} columns, but the header names {layout.n_columns}; "
+                f"{name}, line {at}: {len(cells)} columns, but the header names {layout.n_columns}; "
                 "columns are separated by single tabs."
             )
         text, pair = cells[layout.text], None if layout.pair is None else cells[layout.pair]
         if not text.strip() or (pair is not None and not pair.strip()):
-            raise InputError(f"{path}, line {at}: the text is empty.")
+            raise InputError(f"{name}, line {at}: the text is empty.")
         yield at, text, pair, cells[layout.label].strip()
 
 
@@ -97,7 +101,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     line for a blank line before others, which would shift what is answered against what was asked, and for
     bad UTF-8.
     """
-    blank: int | None = None
+    blank, name = None, shown_path(path)
     try:
         with _opened(path) as file:
             for at, raw in enumerate(file, 1):
@@ -106,19 +110,31 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     blank = blank or at
                     continue
                 if blank is not None:
-                    raise InputError(f"{path}, line {blank}: the line is empty; remove it.")
+                    raise InputError(f"{name}, line {blank}: the line is empty; remove it.")
                 yield at, line
     except UnicodeDecodeError as e:
         raise InputError(
-            f"{path}, line {at}: byte {e.start + 1} is not UTF-8; convert the file to UTF-8."
+            f"{name}, line {at}: byte {e.start + 1} is not UTF-8; convert the file to UTF-8."
         ) from e
     except (OSError, EOFError) as e:
-        raise InputError(f"{path} cannot be read: {e}") from e
+        raise InputError(f"{name} cannot be read: {getattr(e, 'strerror', None) or e}.") from e
+
+
+def shown_path(path: Path) -> str:
+    """A file as messages name it: `-` is standard input."""
+    return "standard input" if path == Path("-") else str(path)
+
+
+def standard_input() -> BinaryIO:
+    """What `-` names. Raises OSError where the process was started without it."""
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return sys.stdin.buffer
 
 
 def _opened(path: Path) -> AbstractContextManager[Iterable[bytes]]:
     if path == Path("-"):
-        return nullcontext(sys.stdin.buffer)  # which is not ours to close
+        return nullcontext(standard_input())  # which is not ours to close
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
@@ -128,7 +144,7 @@ def _layout(path: Path, header: list[str]) -> _Layout:
     text = next((names.index(n) for n in _FIRST if n in names), None)
     if label is None or text is None:
         raise InputError(
-            f"{path}, line 1: no known columns in the header {names}; it needs a text column "
+            f"{shown_path(path)}, line 1: no known columns in the header {names}; it needs a text column "
             f"({', '.join(_FIRST)}), a label column ({', '.join(_LABEL)}) and, for pairs, a second text "
             f"({', '.join(_SECOND)})."
         )

@@ -269,7 +269,8 @@ def _check_room(staging: Path, n_bytes: int) -> None:
     if free < n_bytes:
         raise StoreError(
             f"the store's layers need {n_bytes / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are free at "
-            f"{staging.parent}; make room, choose another place, or leave out 32 from the bits."
+            f"{staging.parent}; make room, choose another place (PLIANT_CACHE moves the cache), or leave out "
+            "32 from the bits."
         )
 
 
@@ -282,5 +283,5 @@ def _staged(out: Path) -> Iterator[Path]:
     except OSError as error:
         raise StoreError(
             f"the store {out} could not be written ({error.strerror or error}); nothing is left of it. "
-            "Make room or choose another place, then build again."
+            "Make room or choose another place (PLIANT_CACHE moves the cache), then build again."
         ) from error

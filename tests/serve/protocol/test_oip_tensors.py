@@ -120,6 +120,12 @@ def test_numbers_that_do_not_fit_are_refused(dtype: str, shape: tuple[int, ...],
         read_json(dtype, shape, raw(value))
 
 
+def test_of_a_flat_list_the_element_is_named_that_does_not_fit() -> None:
+    """It was read as a nested list after that, and the error said that the first element is no list."""
+    with pytest.raises(InputError, match=r"elements INT64: Expected `int`, got `float` - at `\$\[1\]`"):
+        read_json("int64", (1, 3), raw([101, 2023.5, 102]))
+
+
 def test_a_number_too_large_for_a_double_is_refused() -> None:
     """JSON sets no bound to numbers; Python's reader makes them infinite."""
     with pytest.raises(InputError):

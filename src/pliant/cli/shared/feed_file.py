@@ -1,7 +1,6 @@
 """Feeds in a file: arrays by name, as .npz or JSON."""
 
 import io
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.models.examples import shown_path, standard_input
 
 _NPZ, _JSON = ".npz", ".json"
 _ZIP = b"PK"
@@ -26,41 +26,43 @@ def read_feeds(path: Path) -> dict[str, Any]:
 
     The content says which of the two it is. Raises InputError for a file that cannot be read or is neither.
     """
+    file = shown_path(path)
     try:
-        content = sys.stdin.buffer.read() if path == Path("-") else path.read_bytes()
+        content = standard_input().read() if path == Path("-") else path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
-    return _arrays(path, content) if content.startswith(_ZIP) else _numbers(path, content)
+        raise InputError(f"{file} cannot be read: {error.strerror}.") from error
+    return _arrays(file, content) if content.startswith(_ZIP) else _numbers(file, content)
 
 
 def labelled_feeds(path: Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Arrays by name, and `labels`: a whole number for each row. Raises InputError naming what is wrong."""
     arrays = {name: np.asarray(array) for name, array in read_feeds(path).items()}
+    file = shown_path(path)
     labels = arrays.pop(_LABELS, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu" or not len(labels):
-        raise InputError(f"{path} needs {_LABELS!r}: one whole number, a class, for each row of the others.")
+        raise InputError(f"{file} needs {_LABELS!r}: one whole number, a class, for each row of the others.")
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) != len(labels):
             raise InputError(
-                f"{path} holds {len(labels)} {_LABELS}, but {name!r} is {list(array.shape)}: give a row an "
+                f"{file} holds {len(labels)} {_LABELS}, but {name!r} is {list(array.shape)}: give a row an "
                 "example."
             )
     return arrays, labels
 
 
-def _arrays(path: Path, content: bytes) -> dict[str, Any]:
+def _arrays(file: str, content: bytes) -> dict[str, Any]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return dict(arrays)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} holds no arrays: {error}. Write it with numpy.savez.") from error
+        raise InputError(f"{file} holds no arrays: {error}. Write it with numpy.savez.") from error
 
 
-def _numbers(path: Path, content: bytes) -> dict[str, Any]:
+def _numbers(file: str, content: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(content, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise InputError(
-            f"{path} holds no feeds: {error}. Give an .npz of numpy.savez, or a JSON object such as "
+            f"{file} holds no feeds: {error}. Give an .npz of numpy.savez, or a JSON object such as "
             '{"x": [[1.0, 2.0]]}.'
         ) from error

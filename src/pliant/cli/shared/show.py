@@ -15,13 +15,15 @@ from pliant.api.open_elastic import OnProgress
 
 @contextmanager
 def progress_bar() -> Iterator[OnProgress]:
-    """Draws on stderr while the context is open, from the first report on."""
+    """Draws on stderr, if that is a terminal, while the context is open, from the first report on."""
+    stderr = Console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=stderr,
         transient=True,
+        disable=not stderr.is_terminal,
     ) as progress:
         tasks: dict[str, TaskID] = {}
 

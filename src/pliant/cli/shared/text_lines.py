@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pliant.errors import InputError
-from pliant.models.examples import numbered_lines
+from pliant.models.examples import numbered_lines, shown_path
 
 Truncate = Annotated[
     bool, typer.Option("--truncate", help="Cut off what is longer than the model reads; else it is an error.")
@@ -39,9 +39,10 @@ def text_lines(path: Path) -> tuple[Text, ...]:
     Raises InputError naming file and line for an empty line before others and for bad UTF-8, and for a file
     that cannot be read or holds no text.
     """
-    lines = tuple(Text(line, where=f"{path}, line {at}") for at, line in numbered_lines(path))
+    name = shown_path(path)
+    lines = tuple(Text(line, where=f"{name}, line {at}") for at, line in numbered_lines(path))
     if not lines:
-        raise InputError(f"{path} holds no text; give one text a line.")
+        raise InputError(f"{name} holds no text; give one text a line.")
     return lines
 
 

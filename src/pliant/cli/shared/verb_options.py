@@ -238,8 +238,8 @@ class SessionArguments:
             return self.open_elastic(model, on_progress, baseline)
         known = (*_ANY_MODEL, *takes, *(("weights",) if isinstance(model, OnnxGraph) else ()))
         others = {f.name for f in fields(self)} - {"source", *known}
-        *some, last = (f"--{name.replace('_', '-')}" for name in known)
-        refuse_options(model, self, others, f"leave out what is not {', '.join(some)} or {last}")
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in known)
+        refuse_options(model, self, others, f"of a session's options it has {flags}")
         return open_session(
             self.source,
             threads=self.threads,

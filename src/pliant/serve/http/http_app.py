@@ -74,7 +74,7 @@ def make_app(
         ]
     handlers: Any = {
         PliantError: paths.failed,
-        HTTPException: _http,
+        HTTPException: paths.unanswered,
         ClientDisconnect: _gone,
         Exception: _broken,
     }
@@ -150,6 +150,13 @@ class _Paths:
 
     async def live(self, request: Request) -> Response:
         return _json({"live": True})
+
+    async def unanswered(self, request: Request, error: Exception) -> Response:
+        """What is said of a path or a method that there is not."""
+        assert isinstance(error, HTTPException)
+        served = f"this node serves the model {self._node.served.name!r}, and /openapi.json lists its paths."
+        why = {404: f"there is nothing here: {served}", 405: f"{request.method} is not answered here."}
+        return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
 
     async def ready(self, request: Request) -> Response:
         is_ready = not self._node.is_draining
@@ -286,12 +293,6 @@ def _answered(answer: Body) -> Response:
         return Response(answer.content, media_type=JSON)
     headers = {HEADER_LENGTH: str(answer.header_bytes)}
     return Response(answer.content, media_type=BINARY, headers=headers)
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    why = {404: "there is nothing here.", 405: f"{request.method} is not answered here."}
-    return _error(error.status_code, why.get(error.status_code, error.detail), dict(error.headers or {}))
 
 
 async def _gone(request: Request, error: Exception) -> Response:

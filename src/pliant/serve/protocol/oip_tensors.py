@@ -3,6 +3,7 @@
 BYTES tensors are numpy arrays of `bytes` objects here, and their dtype is called "bytes".
 """
 
+import re
 from itertools import chain
 from math import prod
 from typing import Any
@@ -22,6 +23,7 @@ DATATYPES = {
 """The protocol's name by numpy's."""
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 _PREFIX_BYTES = 4
+_NESTED = re.compile(rb"\s*\[\s*\[")
 _LISTS: dict[str, Any] = {"b": list[bool], "u": list[int], "i": list[int], "f": list[float], "O": list[str]}
 
 
@@ -48,9 +50,9 @@ def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarr
     except UnicodeDecodeError as error:
         raise InputError(f"`data` is not UTF-8: {error}.") from error
     except msgspec.DecodeError as error:
-        if shape == (1,):
+        if shape == (1,) or not _NESTED.match(data):
             raise InputError(
-                f"`data` does not fit a shape of [1], or its elements {DATATYPES[dtype]}: {error}."
+                f"`data` does not fit a shape of {list(shape)}, or its elements {DATATYPES[dtype]}: {error}."
             ) from error
         flat = _flattened(data, shape, wanted)
     _check_count(len(flat), shape)
