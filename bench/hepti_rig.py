@@ -128,7 +128,7 @@ class Rig:
     def _run(self, partition: Partition, coding: Coding) -> Led:
         key = partition, coding
         if key not in self._held:
-            self._held[key], _ = self.leader.primary.prepare(self.source, partition, coding)
+            self._held[key], _ = self.leader.primary.plans.prepare(self.source, partition, coding)
         self.fixed.held = self._held[key]
         return self.lead.run(self.source, partition.tokens, self.feeds)
 
@@ -157,7 +157,7 @@ class Rig:
     def release(self) -> None:
         """Let go of all plans and their weights, here and on the workers."""
         self._held.clear()
-        self.leader.primary.forget(())
+        self.leader.primary.plans.forget(())
 
     def shape(self, mbit: float) -> None:
         """Change every device's bandwidth."""

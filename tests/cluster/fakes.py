@@ -11,7 +11,8 @@ import numpy as np
 from pliant.cluster.control.messages import Note
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.lead_run import Lead, Pause
-from pliant.cluster.lead.primary import NotReady, Primary
+from pliant.cluster.lead.plan_distribution import NotReady
+from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.perform import Loaded, Performer
 from pliant.cluster.member.ready_plan import Held
 from pliant.cluster.member.worker import Offer, Worker
@@ -258,7 +259,7 @@ class Spreader:
             self.seed += 1
             partition = spread(source.spec, tokens, self.primary.name, here, self.seed)
             try:
-                return self.primary.prepare(
+                return self.primary.plans.prepare(
                     source, partition, self.coding, is_in_place=number in (*self.pauses, *self.halts)
                 )[0]
             except NotReady as error:

@@ -261,7 +261,7 @@ def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster
 
     def plan(*devices: str) -> Held:
         partition = spread(cluster.spec, 7, "p", devices, len(devices))
-        return cluster.primary.prepare(cluster.source, partition, "fp32")[0]
+        return cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0]
 
     cluster.steer.switches = {2: plan("a", "b"), 3: plan(), 4: plan("a", "b", "c")}
     led = check(cluster)
@@ -288,7 +288,7 @@ def test_a_member_that_had_rows_alone_is_given_what_its_new_share_needs(
     def plan(heads_of_a: int, rows: tuple[int, int, int]) -> Held:
         heads = n_heads - heads_of_a - 1, heads_of_a, 1
         shares = tuple(Share(*one) for one in zip("pab", heads, rows, strict=True))
-        return cluster.primary.prepare(cluster.source, Partition("ws", "p", shares, 7), "fp32")[0]
+        return cluster.primary.plans.prepare(cluster.source, Partition("ws", "p", shares, 7), "fp32")[0]
 
     first = plan(a_before, (4, 2, 1))
     cluster.steer.switches = {2: first, 3: plan(a_after, (1, 4, 2)), 4: first}

@@ -18,7 +18,7 @@ from pliant.cluster.control.messages import (
     encode,
 )
 from pliant.cluster.lead.lead_run import Led
-from pliant.cluster.lead.primary import NotReady
+from pliant.cluster.lead.plan_distribution import NotReady
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 from tests.cluster.fakes import FakeCluster, FakeHold, FakeHolder, spread
@@ -95,5 +95,5 @@ def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeClust
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeHold, "prepare", odd)
         with pytest.raises(NotReady, match="a: odd"):
-            cluster.primary.prepare(cluster.source, partition, "fp32")
-    assert cluster.primary.prepare(cluster.source, partition, "fp32")[0].partition is partition
+            cluster.primary.plans.prepare(cluster.source, partition, "fp32")
+    assert cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0].partition is partition

@@ -240,7 +240,9 @@ def test_a_model_has_one_session_until_that_is_closed(
     session(session.sample(4))
     other(TEXT)
     kept: list[Collection[Held]] = []
-    monkeypatch.setattr("pliant.cluster.lead.primary.Primary.forget", lambda _, keep: kept.append(keep))
+    monkeypatch.setattr(
+        "pliant.cluster.lead.plan_distribution.PlanDistribution.forget", lambda _, keep: kept.append(keep)
+    )
     session.close()
     session.close()
     (models,) = ({held.source.identity for held in keep} for keep in kept)

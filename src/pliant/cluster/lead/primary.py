@@ -1,10 +1,10 @@
-"""The primary's side of the control messages: admission of members, the plans they hold, faults.
+"""The primary's side of the control messages: admission of members, what they say, faults.
 
 Leads no run (see `lead`) and decides nothing about partitions (see `steer`).
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from threading import Condition
 from typing import final
@@ -14,14 +14,12 @@ from pliant.cluster.control.messages import (
     AnyMessage,
     Bye,
     Failed,
-    Forget,
     Hello,
     Inquire,
     Measured,
     Overview,
     Ping,
     Pong,
-    Prepare,
     Ran,
     Ready,
     Refused,
@@ -37,29 +35,19 @@ from pliant.cluster.control.messages import (
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.control.replies import Replies
 from pliant.cluster.lead.overview import ClusterStatus, MemberStatus
+from pliant.cluster.lead.plan_distribution import PlanDistribution
 from pliant.cluster.lead.run_log import RunLog
-from pliant.cluster.member.ready_plan import Held, Hold
+from pliant.cluster.member.ready_plan import Hold
 from pliant.cluster.member.worker import OnEvent
-from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import Accusation, Verdict, judge
 from pliant.cluster.watch.monitor import Member, Monitor
 from pliant.errors import ClusterError, PeerMisbehaved
-from pliant.ir.partition import Partition
-from pliant.models.encoder.encoder_source import EncoderSource
 
 N_PINGS = 5
 _LOOK_S = 0.1
 """How often a wait looks: no news tells that a member's penalty is over."""
-
-
-class NotReady(ClusterError):  # noqa: N818 - it says what is missing
-    """Members of a plan that do not hold it: `reasons` by name."""
-
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        super().__init__("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
-        self.reasons = reasons
 
 
 @final
@@ -88,12 +76,14 @@ class Primary:
         self.hold, self.meet, self.on_event = hold, meet, on_event
         self._control, self._version, self._engine = control, version, engine
         self._news = Condition()
-        self._answers: Replies[Ready | Unable] = Replies(self._news, clock)
+        self.plans = PlanDistribution(
+            name, hold, meet, self.monitor, self.send, self._news, patience, on_event, clock
+        )
         self._reports: Replies[tuple[Ran, ...]] = Replies(self._news, clock)
         self._measured: Replies[Measured] = Replies(self._news, clock)
         self._accusations: list[Accusation] = []
         self._watched: tuple[int, frozenset[str]] = (-1, frozenset())
-        self._plan = self._epoch = 0
+        self._epoch = 0
         self._is_closed = False
         self.log = RunLog(clock)
 
@@ -138,7 +128,7 @@ class Primary:
                 self.monitor.has_memory(peer, free_bytes)
                 self.send(peer, Ping(self.clock()))  # the first one may have met a busy device
             case Ready(plan=plan) | Unable(plan=plan):
-                self._answers.put(plan, peer, message)
+                self.plans.hear(plan, peer, message)
             case Measured(epoch=epoch):
                 self._measured.put(epoch, peer, message)
             case Failed(epoch=epoch):
@@ -175,7 +165,7 @@ class Primary:
             self.on_event(f"{peer} joined")
         else:  # it was started anew, or did not hear this member for a while, and holds no plan any more
             self._disturb(peer)
-        self.monitor.greet(peer, hello, self._plan + 1)
+        self.monitor.greet(peer, hello, self.plans.number + 1)
         self.send(peer, Welcome(self._version))
         for _ in range(N_PINGS):
             self.send(peer, Ping(self.clock()))
@@ -272,93 +262,7 @@ class Primary:
 
     def measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
         """What `names` say of the measurement `epoch`, once they are done or it took too long."""
-        return self._measured.take(epoch, names, self.is_here, self.patience.prepare_s)
-
-    # Plans.
-
-    def prepare(
-        self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
-    ) -> tuple[Held, Mapping[str, Ready]]:
-        """Have `partition` held ready by everybody in it, here too.
-
-        Raises NotReady naming those who cannot, or said nothing for too long; they are not asked again
-        for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
-        nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
-        """
-        with self._news:
-            self._plan += 1
-            plan = self._plan
-        others = tuple(d for d in partition.participants if d != self.name)
-        members, addresses = (self.name, *others), self.addresses(others)
-        place = self.meet.place(members)
-        order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
-        for name in others:
-            self.send(name, order)
-        if is_in_place:
-            self._tell_to_forget((), but=others)
-        holder = (self.hold.replace if is_in_place else self.hold.prepare)(source, partition)
-        failure: ClusterError | None = None
-        try:
-            self.meet.join(members, addresses, place, lambda: self._may_begin(plan, others))
-        except ClusterError as error:
-            failure = error
-        answers = self._await_ready(plan, others, failure)
-        return Held(plan, source, partition, coding, holder), answers
-
-    def _may_begin(self, plan: int, others: Collection[str]) -> bool:
-        is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))
-        return not is_refused and all(map(self.is_here, others))
-
-    def addresses(self, others: Collection[str]) -> dict[str, str]:
-        """Where data of this member and the others goes."""
-        addresses = {self.name: self.meet.address} if self.meet.address else {}
-        for name in others:
-            member = self.monitor.get(name)
-            if member is not None and member.hello.data_address:
-                addresses[name] = member.hello.data_address
-        return addresses
-
-    def is_held(self, held: Held) -> bool:
-        """Whether everybody in a plan still holds it: none has started anew, or lost this member, since."""
-        known = [self.monitor.get(d) for d in held.partition.participants if d != self.name]
-        return all(member is not None and member.first_plan <= held.number for member in known)
-
-    def forget(self, keep: Collection[Held]) -> None:
-        """Tell everybody which plans are still needed, and keep no other here."""
-        self.hold.keep([held.holder for held in keep])
-        self._tell_to_forget([held.number for held in keep])
-
-    def _tell_to_forget(self, keep: Collection[int], but: Collection[str] = ()) -> None:
-        for member in self.monitor.members:
-            if member.is_here and member.name not in but:
-                self.send(member.name, Forget(tuple(keep)))
-
-    def _await_ready(
-        self, plan: int, others: Collection[str], failure: ClusterError | None
-    ) -> Mapping[str, Ready]:
-        """The answers of all; those that are missing are not waited for where a `failure` was seen here."""
-        timeout_s = self.patience.prepare_s if failure is None else self.patience.grace_s
-        answers = self._answers.take(plan, others, self.is_here, timeout_s)
-        ready = {name: a for name, a in answers.items() if isinstance(a, Ready)}
-        reasons = {name: a.reason for name, a in answers.items() if isinstance(a, Unable)}
-        for name in others:
-            if name not in answers and not self.is_here(name):
-                reasons[name] = "left"
-            elif name not in answers and failure is None:
-                reasons[name] = "did not get ready in time"
-        for name, reason in reasons.items():
-            self.on_event(f"{name} is left out: {reason}")
-            self.monitor.fail(name)
-        if reasons:
-            raise NotReady(reasons)
-        if failure is not None:
-            raise failure
-        return ready
-
-    def is_here(self, name: str) -> bool:
-        """Whether it has joined, was not refused, and is heard."""
-        member = self.monitor.get(name)
-        return member is not None and member.is_here and member.refused is None
+        return self._measured.take(epoch, names, self.monitor.is_here, self.patience.prepare_s)
 
     # Faults.
 
@@ -368,7 +272,7 @@ class Primary:
             if self._watched[0] != epoch:
                 self._accusations.clear()
             self._watched = (epoch, frozenset(members))
-        if any(not self.is_here(name) for name in members):
+        if any(not self.monitor.is_here(name) for name in members):
             self.comm.drop(epoch)
 
     def accuse(self, epoch: int, accusation: Accusation) -> None:
@@ -384,14 +288,14 @@ class Primary:
     def is_disturbed(self) -> bool:
         """Whether the epoch that is watched has failed, though perhaps not here."""
         _, members = self._watched
-        return bool(self._accusations) or any(not self.is_here(name) for name in members)
+        return bool(self._accusations) or any(not self.monitor.is_here(name) for name in members)
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """Who was at fault in the watched epoch, once reports of it had time to come; they are left out."""
         until_s = self.clock() + self.patience.grace_s
         _, members = self._watched
         with self._news:
-            while (left_s := until_s - self.clock()) > 0 and all(map(self.is_here, members)):
+            while (left_s := until_s - self.clock()) > 0 and all(map(self.monitor.is_here, members)):
                 self._news.wait(left_s)
             accusations = (*self._accusations, *self._refused(members))
         found = judge(self.name, accusations, self._silent(members))
@@ -419,7 +323,7 @@ class Primary:
 
     def reports(self, epoch: int, names: Collection[str]) -> dict[str, tuple[Ran, ...]]:
         """What `names` ran in `epoch`, on this member's clock, as far as they say so in time."""
-        found = self._reports.take(epoch, names, self.is_here, self.patience.report_s)
+        found = self._reports.take(epoch, names, self.monitor.is_here, self.patience.report_s)
         return {name: self._on_our_clock(name, spans) for name, spans in found.items()}
 
     def _on_our_clock(self, name: str, spans: tuple[Ran, ...]) -> tuple[Ran, ...]:

@@ -13,8 +13,9 @@ from typing import final
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.choose_partition import Choose
 from pliant.cluster.lead.lead_run import Pause
+from pliant.cluster.lead.plan_distribution import NotReady
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
-from pliant.cluster.lead.primary import NotReady, Primary
+from pliant.cluster.lead.primary import Primary
 from pliant.cluster.member.ready_plan import Held
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, as_coded_links
@@ -268,7 +269,11 @@ class Steering:
         for held in reversed(self._held):
             plan = self._plans[held.number]
             is_same = held.source.identity == source.identity and held.partition.tokens == tokens
-            if is_same and plan.solved.picture.capabilities.keys() == here and self._primary.is_held(held):
+            if (
+                is_same
+                and plan.solved.picture.capabilities.keys() == here
+                and self._primary.plans.is_held(held)
+            ):
                 if not self._is_adaptive or not (self._reason(held) or self._recovered(held)):
                     return held
                 anew = self.solve(source.spec, tokens, self._without)
@@ -296,7 +301,7 @@ class Steering:
         spec, partition = source.spec, solved.partition
         if is_in_place:
             self._held.clear()  # whoever is asked gives them up, even if it then fails
-        held, answers = self._primary.prepare(source, partition, self._coding, is_in_place=is_in_place)
+        held, answers = self._primary.plans.prepare(source, partition, self._coding, is_in_place=is_in_place)
         loads = {name: (ready.loaded_bytes, ready.load_s) for name, ready in answers.items()}
         loads[self._primary.name] = held.holder.loaded.n_bytes, held.holder.loaded.seconds
         self._load_Bps |= {name: n / seconds for name, (n, seconds) in loads.items() if n and seconds > 0}
@@ -310,7 +315,7 @@ class Steering:
         """Everybody gives up the plans held ready that are not to be kept."""
         if len(keep) < len(self._held):
             self._held = list(keep)
-            self._primary.forget(self._held)
+            self._primary.plans.forget(self._held)
 
     def _switch(self, number: int, reason: str) -> None:
         self.switches.append(Switch(number, reason))

@@ -38,13 +38,13 @@ def survey_links(primary: Primary, names: Collection[str]) -> dict[tuple[str, st
     epoch = primary.next_epoch()
     others = tuple(sorted(name for name in names if name != primary.name))
     members = primary.name, *others
-    addresses = primary.addresses(others)
+    addresses = primary.plans.addresses(others)
     place = primary.meet.place(members)
     for name in others:
         primary.send(name, Measure(epoch, None, 0, members, addresses, place))
     found: dict[tuple[str, str], Link] = {}
     try:
-        primary.meet.join(members, addresses, place, lambda: all(map(primary.is_here, others)))
+        primary.meet.join(members, addresses, place, lambda: all(map(primary.monitor.is_here, others)))
         found.update(measure_links(primary.comm, members, epoch))  # those before one that fails, too
     except ClusterError as error:
         primary.on_event(f"not all links were measured: {error}")

@@ -76,6 +76,11 @@ class Monitor:
         with self._lock:
             return self._members.get(name)
 
+    def is_here(self, name: str) -> bool:
+        """Whether it has joined, was not refused, and is heard."""
+        member = self.get(name)
+        return member is not None and member.is_here and member.refused is None
+
     def leave(self, name: str) -> bool:
         """It is silent or said goodbye; False if it was not here."""
         with self._lock:

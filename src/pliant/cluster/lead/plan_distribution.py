@@ -1,0 +1,130 @@
+"""Have a plan held ready by all members in it, and let go of plans that nobody needs any more."""
+
+from collections.abc import Callable, Collection, Mapping
+from threading import Condition
+from typing import final
+
+from pliant.cluster.control.messages import AnyMessage, Forget, Prepare, Ready, Unable
+from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.replies import Replies
+from pliant.cluster.member.ready_plan import Held, Hold
+from pliant.cluster.member.worker import OnEvent
+from pliant.cluster.net.activation_coding import Coding
+from pliant.cluster.net.connect_members import Meet
+from pliant.cluster.watch.monitor import Monitor
+from pliant.errors import ClusterError
+from pliant.ir.partition import Partition
+from pliant.models.encoder.encoder_source import EncoderSource
+
+
+class NotReady(ClusterError):  # noqa: N818 - it says what is missing
+    """Members of a plan that do not hold it: `reasons` by name."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+        self.reasons = reasons
+
+
+@final
+class PlanDistribution:
+    """The plans of the primary `name`, numbered; `number` is the last one's. `news` tells of members."""
+
+    def __init__(
+        self,
+        name: str,
+        hold: Hold,
+        meet: Meet,
+        monitor: Monitor,
+        send: Callable[[str, AnyMessage], None],
+        news: Condition,
+        patience: Patience,
+        on_event: OnEvent,
+        clock: Callable[[], float],
+    ) -> None:
+        self._name, self._hold, self._meet, self._monitor = name, hold, meet, monitor
+        self._send, self._news, self._patience, self._on_event = send, news, patience, on_event
+        self._answers: Replies[Ready | Unable] = Replies(news, clock)
+        self.number = 0
+
+    def hear(self, plan: int, peer: str, answer: Ready | Unable) -> None:
+        """`peer` says whether it holds the plan of that number ready."""
+        self._answers.put(plan, peer, answer)
+
+    def prepare(
+        self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
+    ) -> tuple[Held, Mapping[str, Ready]]:
+        """Have `partition` held ready by everybody in it, here too.
+
+        Raises NotReady naming those who cannot, or said nothing for too long; they are not asked again
+        for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
+        nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
+        """
+        with self._news:
+            self.number += 1
+            plan = self.number
+        others = tuple(d for d in partition.participants if d != self._name)
+        members, addresses = (self._name, *others), self.addresses(others)
+        place = self._meet.place(members)
+        order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
+        for name in others:
+            self._send(name, order)
+        if is_in_place:
+            self._tell_to_forget((), but=others)
+        holder = (self._hold.replace if is_in_place else self._hold.prepare)(source, partition)
+        failure: ClusterError | None = None
+        try:
+            self._meet.join(members, addresses, place, lambda: self._may_begin(plan, others))
+        except ClusterError as error:
+            failure = error
+        answers = self._await_ready(plan, others, failure)
+        return Held(plan, source, partition, coding, holder), answers
+
+    def _may_begin(self, plan: int, others: Collection[str]) -> bool:
+        is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))
+        return not is_refused and all(map(self._monitor.is_here, others))
+
+    def addresses(self, others: Collection[str]) -> dict[str, str]:
+        """Where data of this member and the others goes."""
+        addresses = {self._name: self._meet.address} if self._meet.address else {}
+        for name in others:
+            member = self._monitor.get(name)
+            if member is not None and member.hello.data_address:
+                addresses[name] = member.hello.data_address
+        return addresses
+
+    def is_held(self, held: Held) -> bool:
+        """Whether everybody in a plan still holds it: none has started anew, or lost this member, since."""
+        known = [self._monitor.get(d) for d in held.partition.participants if d != self._name]
+        return all(member is not None and member.first_plan <= held.number for member in known)
+
+    def forget(self, keep: Collection[Held]) -> None:
+        """Tell everybody which plans are still needed, and keep no other here."""
+        self._hold.keep([held.holder for held in keep])
+        self._tell_to_forget([held.number for held in keep])
+
+    def _tell_to_forget(self, keep: Collection[int], but: Collection[str] = ()) -> None:
+        for member in self._monitor.members:
+            if member.is_here and member.name not in but:
+                self._send(member.name, Forget(tuple(keep)))
+
+    def _await_ready(
+        self, plan: int, others: Collection[str], failure: ClusterError | None
+    ) -> Mapping[str, Ready]:
+        """The answers of all; those that are missing are not waited for where a `failure` was seen here."""
+        timeout_s = self._patience.prepare_s if failure is None else self._patience.grace_s
+        answers = self._answers.take(plan, others, self._monitor.is_here, timeout_s)
+        ready = {name: a for name, a in answers.items() if isinstance(a, Ready)}
+        reasons = {name: a.reason for name, a in answers.items() if isinstance(a, Unable)}
+        for name in others:
+            if name not in answers and not self._monitor.is_here(name):
+                reasons[name] = "left"
+            elif name not in answers and failure is None:
+                reasons[name] = "did not get ready in time"
+        for name, reason in reasons.items():
+            self._on_event(f"{name} is left out: {reason}")
+            self._monitor.fail(name)
+        if reasons:
+            raise NotReady(reasons)
+        if failure is not None:
+            raise failure
+        return ready
