@@ -28,6 +28,8 @@ WORDS = 40
 LINE = "the film was a charming and often affecting journey through what nobody wanted to see "
 N_LATE = 8
 N_CLIENTS = 16
+_ENDS_S = 20.0
+"""A process that is told to end has ended by then."""
 PEER = Path(__file__).with_name("crime_node_peer.py")
 PLIANT = [sys.executable, "-c", "from pliant.cli.app import app; app()"]
 NODE = [*PLIANT, "node", MODEL, "--listen", "127.0.0.1:0", "--threads", "1", "--json", "--settle", "1ms"]
@@ -78,10 +80,9 @@ def started(command: list[str], n_urls: int = 1) -> Iterator[tuple[list[str], in
     finally:
         process.terminate()
         try:
-            process.wait(2.0)
-        except subprocess.TimeoutExpired:  # the late ones share a process, where one alone hears the signal
+            process.wait(_ENDS_S)
+        finally:
             process.kill()
-            process.wait()
 
 
 def node(*more: str) -> list[str]:

@@ -5,6 +5,7 @@ Prints the address of each as a line, and serves until it is ended.
 
 import argparse
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -43,7 +44,9 @@ class Unrouted:
 
     async def infer(self, call: Call) -> Answer:
         start_s = self.clock()
-        request = read_request(call.body, call.header_bytes, self.signature, self.limits)
+        request = read_request(
+            call.body, call.header_bytes, self.signature, self.limits, self.served.max_items
+        )
         given = self.served.request(request.tensors)
         done = await self._admission.run(lambda: self.served.answer(given), 0.0)
         answer = write_reply(request, done.result.outputs, self.signature)
@@ -63,8 +66,16 @@ async def unrouted(model: str) -> None:
 async def late(model: str, n: int) -> None:
     """Nodes that nobody asks, since they are said to take 100 seconds."""
     served = open_endpoint(model, threads=1)
+    stops: list[Callable[[], None]] = []
+
+    def end() -> None:
+        for stop in stops:
+            stop()
 
     def on_start(url: str, node: Node, stop: Callable[[], None]) -> None:
+        stops.append(stop)
+        # Each server takes the signal for itself as it starts: the last would be the only one to hear it.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
         print(url, flush=True)
 
     options = [
