@@ -10,24 +10,24 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from pliant import errors as errors
-from pliant.errors import PliantError as PliantError
-
 if TYPE_CHECKING:
+    from pliant import errors as errors
     from pliant.api.compile_onnx import compile as compile
     from pliant.api.load_compiled import load as load
     from pliant.api.open_cluster import Cluster as Cluster
     from pliant.api.open_session import open as open
+    from pliant.errors import PliantError as PliantError
 
     __version__: str
 
 __all__ = ["Cluster", "PliantError", "__version__", "compile", "load", "open"]
 
 _MODULES = {
-    "Cluster": "open_cluster",
-    "compile": "compile_onnx",
-    "load": "load_compiled",
-    "open": "open_session",
+    "Cluster": "pliant.api.open_cluster",
+    "PliantError": "pliant.errors",
+    "compile": "pliant.api.compile_onnx",
+    "load": "pliant.api.load_compiled",
+    "open": "pliant.api.open_session",
 }
 
 if find_spec("zmq") is None:  # extra `cluster`; `help(pliant)` and `import *` import all that is listed
@@ -41,7 +41,9 @@ def __getattr__(name: str) -> Any:
 
         value: Any = version("pliant")
     elif name in _MODULES:
-        value = getattr(import_module(f"pliant.api.{_MODULES[name]}"), name)
+        value = getattr(import_module(_MODULES[name]), name)
+    elif name == "errors":
+        value = import_module("pliant.errors")
     else:
         raise AttributeError(f"module 'pliant' has no attribute {name!r}")
     globals()[name] = value

@@ -202,6 +202,18 @@ def test_what_can_only_be_a_path_is_not_asked_of_the_hub(source: str) -> None:
         resolve(source, never)
 
 
+def test_a_mistyped_name_is_answered_with_those_that_ship() -> None:
+    """`sst-2` is asked of the hub, which says nothing of them."""
+
+    def no_download(name: str) -> Path:
+        raise ModelError(f"the hub has no {name}.")
+
+    with pytest.raises(ModelError, match=r"the hub has no sst-2\. Models that ship .* imdb-lstm, sst2\."):
+        resolve("sst-2", no_download)
+    with pytest.raises(ModelError, match=r"the hub has no owner/name\.$"):
+        resolve("owner/name", no_download)
+
+
 def test_a_file_that_is_no_model_leads_to_the_directory(folder: Path) -> None:
     """People name the weights, or the configuration, instead of the directory."""
     for name in ("model.safetensors", "config.json"):

@@ -90,7 +90,6 @@ def test_every_verb_explains_itself(cli: Cli) -> None:
     assert cli("--version").stdout.startswith("pliant ")
 
 
-MAIN = "from pliant.cli import main; main()"
 STREAMS = (
     (("run", "MODEL", "--input", "-"), "<&-", "standard input cannot be read: it is closed"),
     (("eval", "MODEL", "-"), "<&-", "standard input cannot be read: it is closed"),
@@ -104,7 +103,7 @@ def test_a_stream_that_fails_is_one_message(
     model: Path, cache: Path, words: tuple[str, ...], redirection: str, said: str
 ) -> None:
     """A full disk behind a redirection, or a service that was started without input, is no bug of pliant."""
-    line = shlex.join([sys.executable, "-c", MAIN, *(str(model) if w == "MODEL" else w for w in words)])
+    line = shlex.join([sys.executable, "-m", "pliant", *(str(model) if w == "MODEL" else w for w in words)])
     ran = subprocess.run(
         f"{line} {redirection}",
         shell=True,

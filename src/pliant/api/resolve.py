@@ -72,7 +72,7 @@ def resolve(source: Source, download: Callable[[str], Path] = download_model) ->
             f"there is no directory {text!r}, and it is no hub id (owner/name) either; models that ship with "
             f"pliant are {', '.join(shipped_models())}."
         )
-    directory = download(text)
+    directory = _downloaded(text, download)
     return _of_directory(name, directory, _marker(directory) or _CONFIG)
 
 
@@ -87,6 +87,17 @@ def resolve_elastic(source: Source, verb: str) -> ElasticModel:
 def shipped_models() -> tuple[str, ...]:
     """Names of the models that come with pliant."""
     return tuple(sorted(path.parent.name for path in _ASSETS.glob(f"*/{_CONFIG}")))
+
+
+def _downloaded(name: str, download: Callable[[str], Path]) -> Path:
+    try:
+        return download(name)
+    except ModelError as error:
+        if "/" in name:
+            raise
+        # Nearly all models of the hub have an owner: this is a shipped model or a folder, mistyped.
+        shipped = ", ".join(shipped_models())
+        raise ModelError(f"{error} Models that ship with pliant are {shipped}.") from error
 
 
 def _onnx_content(source: Any) -> Any:

@@ -154,6 +154,16 @@ def test_a_pickle_is_refused_with_the_way_out(model: Path) -> None:
         open_checkpoint(model)
 
 
+@pytest.mark.parametrize("graph", ["model.onnx", "onnx/model_quantized.onnx"])
+def test_a_directory_of_an_exporter_leads_to_its_onnx_model(model: Path, graph: str) -> None:
+    """Optimum writes the graph beside config.json, and no safetensors."""
+    (model / "model.safetensors").unlink()
+    (model / graph).parent.mkdir(exist_ok=True)
+    (model / graph).write_bytes(b"")
+    with pytest.raises(ModelError, match=f"but an ONNX model: name that file, {model / graph}"):
+        open_checkpoint(model)
+
+
 @pytest.mark.parametrize("gone", ["model.safetensors", "config.json"])
 def test_a_missing_file_is_named(model: Path, gone: str) -> None:
     """The three files of a model directory are easy to copy by halves."""

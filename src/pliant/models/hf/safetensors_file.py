@@ -87,6 +87,9 @@ def _files(directory: Path) -> list[Path]:
             f"{directory} holds its weights as pytorch_model.bin, a pickle, which can run code when opened; "
             "convert it: transformers.AutoModel.from_pretrained(...).save_pretrained(...) writes safetensors."
         )
+    graph = next(iter(sorted([*directory.glob("*.onnx"), *directory.glob("onnx/*.onnx")])), None)
+    if graph is not None:
+        raise ModelError(f"{directory} holds no safetensors, but an ONNX model: name that file, {graph}.")
     raise ModelError(f"{single} is missing; a model directory holds model.safetensors or its sharded index.")
 
 
