@@ -137,6 +137,15 @@ CASES: Mapping[str, tuple[Callable[[], None], str]] = {
         _model("g (float[8,4] x) => (float[3,4] y) { y = Gather (x, i) }", i=np.int64([0, 7, 8])),
         "entries 0 to 8 of 'x', which has 8",
     ),
+    "reshape": (_graph("Reshape", {}, (5, 5), {"s": np.int64([5, 5])}), "cannot do with these shapes"),
+    "reshape too long": (
+        _model("g (float[4,6] x) => (float[5,5] y) { y = Reshape (x, s) }", s=np.int64([5, 5])),
+        "of 24 elements, but .5, 5. has 25",
+    ),
+    "reshape too short": (
+        _model("g (float[2,6] x) => (float[1,6] y) { t = Relu (x) y = Reshape (t, s) }", s=np.int64([1, 6])),
+        "of 12 elements, but .1, 6. has 6",
+    ),
     "compress": (
         _model(
             "g (float[3,1] x) => (float[3,a] y) { y = Compress <axis = 1> (x, c) }",

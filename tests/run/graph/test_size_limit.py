@@ -61,6 +61,18 @@ def test_a_length_beyond_the_position_table_names_both(text: str) -> None:
     np.testing.assert_allclose(session(ids).output, TABLE + ids[..., None], rtol=1e-6)
 
 
+def test_rows_that_a_models_own_shape_has_no_room_for_are_refused() -> None:
+    """An export with its batch written into a Reshape gave the first row's answer, and dropped the others."""
+    model = parse(
+        """g (float[B,6] x) => (float[1,C] y)
+        <int64[2] s = {1, 6}> { t = Relu(x)  y = Reshape(t, s) }"""
+    )
+    session = compile(model, threads=1)
+    assert session(np.ones((1, 6), np.float32)).output.shape == (1, 6)
+    with pytest.raises(InputError, match=r"dimension 'B' is 2 in input 'x'.* at most 1: .*'y' \(Reshape\)"):
+        session(np.ones((2, 6), np.float32))
+
+
 def test_a_square_beyond_the_causal_mask_names_both() -> None:
     """Decoders hold a mask instead of a table."""
     with pytest.raises(InputError, match=f"dimension 'S' is {ROWS + 3} in input 'x'.* at most {ROWS}: "):

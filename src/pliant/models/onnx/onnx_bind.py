@@ -16,7 +16,7 @@ from pliant.ir.port import Port
 from pliant.models.onnx.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
 from pliant.models.onnx.onnx_contrib import CONTRIB, contrib_function
 from pliant.models.onnx.onnx_file import OnnxModel
-from pliant.models.onnx.onnx_fit import check_fit, check_indices
+from pliant.models.onnx.onnx_fit import check_fit, check_indices, check_reshape
 from pliant.models.onnx.onnx_fold import fold, may_fold
 from pliant.models.onnx.onnx_nodes import (
     attribute,
@@ -193,6 +193,7 @@ class _Walk:
         by_value = VALUE_INPUTS.get(key, ())
         known.check_values((x for i, x in enumerate(node.input) if i in by_value), where)
         types = self._made(schema, node, scope, where)
+        check_reshape(node, known.types, types, where)
         for y, type_ in types.items():
             if type_ is not None:
                 known.check_fits(y, type_)

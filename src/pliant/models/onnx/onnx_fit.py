@@ -56,6 +56,23 @@ def check_indices(
         )
 
 
+def check_reshape(
+    node: Any, types: Mapping[str, TensorType], made: Mapping[str, TensorType | None], where: str
+) -> None:
+    """Raises ShapeError for a Reshape to a shape of another number of elements; `made` has its output.
+
+    The output is the input's memory: more would be read beyond it, and the rest of the input would be lost.
+    """
+    wanted = made[node.output[0]] if node.op_type == "Reshape" else None
+    if wanted is not None and wanted.size != types[node.input[0]].size:
+        given = types[node.input[0]]
+        raise ShapeError(
+            f"{where}: {node.input[0]!r} is {given} of {given.size} elements, but {list(wanted.shape)} has "
+            f"{wanted.size}.",
+            where,
+        )
+
+
 @dataclass(frozen=True)
 class _Given:
     """A node with its inputs' types."""

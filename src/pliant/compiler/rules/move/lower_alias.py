@@ -1,11 +1,14 @@
 """Lower operators whose output is their input's bytes under another shape."""
 
 from pliant.compiler.executable.call import Alias, Lowered, Target
+from pliant.compiler.rules.move.lower_move import require
 from pliant.ir.graph import Graph, Node
 
 
 def _alias(node: Node, graph: Graph, target: Target) -> Lowered:
-    return Lowered(aliases=(Alias(node.outputs[0], node.inputs[0]),))
+    x, y = node.inputs[0], node.outputs[0]
+    require(graph.types[x].n_bytes == graph.types[y].n_bytes, node, graph)
+    return Lowered(aliases=(Alias(y, x),))
 
 
 RULES = dict.fromkeys(("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"), _alias)
