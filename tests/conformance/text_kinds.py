@@ -103,6 +103,5 @@ TEXT_KINDS: dict[str, Kind] = {
         wanted=_torchs(lambda: random_recurrent("cove-200")),
         too_long=({"ids": np.ones((1, 16385), np.int64)}, "16384"),
         texts=WORDS,
-        n_answers=50,
     ),
 }
