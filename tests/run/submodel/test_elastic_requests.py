@@ -154,6 +154,17 @@ def test_a_floor_holds_after_the_weights_in_memory_have_changed(
             assert reply.accuracy == endpoint.estimate(request).accuracy
 
 
+def test_a_floor_holds_where_reads_are_late(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
+    """Late reads cost bits and not the deadline, but not those that the floor was promised with."""
+    with opened(store, slow_profile(), preload=0) as endpoint:
+        floors = {endpoint.estimate(Request(7, TEXT, deadline_s=s)).accuracy for s in (0.007, 0.012, 1.0)}
+        endpoint.runner.weights.io_slowdown = 100.0
+        for floor in floors:
+            for deadline_s in (None, 0.005):
+                reply = endpoint.answer(Request(7, TEXT, deadline_s=deadline_s, accuracy_floor=floor))
+                assert (reply.accuracy or 0.0) >= (floor or 1.0) - 1e-9
+
+
 def test_a_floor_out_of_reach_is_refused(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:
     """With the value and the limit, before anything runs."""
     with opened(store, slow_profile()) as endpoint, pytest.raises(BudgetError, match="lower the floor"):

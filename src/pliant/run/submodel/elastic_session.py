@@ -204,7 +204,13 @@ class ElasticSession(TextSession[ElasticDetails]):
             left_s = None if request.deadline_s is None else request.deadline_s - waited_s
             pick = trade.pick(n, request.accuracy_floor, left_s)
             assert isinstance(pick.level.key, float)
-            answered = self.runner.answer(asked.encoded, pick.level.key, cpu_s=asked.cpu_s, as_profiled=True)
+            answered = self.runner.answer(
+                asked.encoded,
+                pick.level.key,
+                cpu_s=asked.cpu_s,
+                as_profiled=True,
+                is_timed=not request.accuracy_floor,  # bits that late reads cost may be those of the floor
+            )
             reply = self._reply_of(asked, answered, waited_s, pick.level.key)
             # Waiting for other threads says nothing of the device.
             trade.took(pick.level, n, reply.seconds - waited_s)

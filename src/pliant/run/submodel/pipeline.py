@@ -90,11 +90,18 @@ class Pipeline:
         )
 
     def run(
-        self, lanes: Lanes, lengths: tuple[int, ...], embed: Callable[[], None], head: Callable[[], None]
+        self,
+        lanes: Lanes,
+        lengths: tuple[int, ...],
+        embed: Callable[[], None],
+        head: Callable[[], None],
+        *,
+        is_timed: bool = True,
     ) -> Outcome:
         """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
-        The latest starts of a plan are those of one text: several wait for the bits that were planned.
+        The latest starts of a plan are those of one text: several wait for the bits that were planned, and so
+        does one unless it `is_timed`.
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
         self._ring.fit(self.ring_bytes)
@@ -130,10 +137,10 @@ class Pipeline:
                     if self._keep is not None:
                         self._keep(run, buffer[at : at + n_bytes])
 
-        key = sum(lengths), len(lengths) == 1
+        key = sum(lengths), is_timed and len(lengths) == 1
         program = self._bound.get(key)
         if program is None:
-            unbound = self.program if len(lengths) == 1 else lower_plan(self.plan, is_timed=False)
+            unbound = self.program if key[1] else lower_plan(self.plan, is_timed=False)
             program = self._bound[key] = bind(unbound, {"tokens": sum(lengths)})
         spans = execute(program, Do(compute, load), lanes)
         return Outcome(spans, tuple(bits), n_read)

@@ -111,10 +111,17 @@ class SubmodelRunner:
         return self._plans.get(self.planner.bucket(n_tokens), target_s, as_profiled=as_profiled)
 
     def answer(
-        self, encoded: Encoded, target_s: float, *, cpu_s: float = 0.0, as_profiled: bool = False
+        self,
+        encoded: Encoded,
+        target_s: float,
+        *,
+        cpu_s: float = 0.0,
+        as_profiled: bool = False,
+        is_timed: bool = True,
     ) -> Answered:
         """Run the plan for an input. An emulated device takes longer for the `cpu_s` that tokenising took.
 
+        Unless it `is_timed`, late reads are waited for, and the bits that run are those planned.
         Raises LaneError, chained to StoreError, on damage.
         """
         lanes, dilation = self.lanes, self.device.dilation
@@ -122,7 +129,7 @@ class SubmodelRunner:
         self.reserve(encoded.n_tokens)
         pipeline = self.pipeline(encoded.n_tokens, target_s, as_profiled=as_profiled)
         lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
-        (answered,) = self._run([encoded], pipeline)
+        (answered,) = self._run([encoded], pipeline, is_timed=is_timed)
         lanes.rest_host(since_s, dilation.compute)
         return answered
 
@@ -294,12 +301,18 @@ class SubmodelRunner:
         self.weights.keep_bytes = None
         self._replan(self._beside)
 
-    def _run(self, texts: Sequence[Encoded], pipeline: Pipeline) -> list[Answered]:
+    def _run(self, texts: Sequence[Encoded], pipeline: Pipeline, *, is_timed: bool = True) -> list[Answered]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
         answers: list[np.ndarray] = []
         embed = partial(self.engine.embed_texts, texts)
-        outcome = pipeline.run(self.lanes, lengths, embed, lambda: answers.extend(self.engine.heads(lengths)))
+        outcome = pipeline.run(
+            self.lanes,
+            lengths,
+            embed,
+            lambda: answers.extend(self.engine.heads(lengths)),
+            is_timed=is_timed,
+        )
         return [
             Answered(numbers, pipeline, outcome, n, sum(lengths))
             for numbers, n in zip(answers, lengths, strict=True)
