@@ -10,12 +10,11 @@ import pytest
 from pliant.errors import InputError
 from pliant.ir.cost import DeviceProfile
 from pliant.ir.reply import Reply
-from pliant.models.tokenizer import Tokenizer, open_tokenizer
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.planning import SessionOptions
 from pliant.store.read import Store, open_store
+from tests.run.submodel.submodel_reference import Reference
 
 TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film")
 N_ANSWERS = 40
@@ -34,29 +33,6 @@ def session(
     options = SessionOptions(0.02, 3000, length=8)
     with ElasticSession(store, slow_profile(), options, cache=kernel_cache) as opened:
         yield opened
-
-
-class Reference:
-    """What a submodel answers with all its weights in memory, by one thread; no session involved."""
-
-    def __init__(self, store: Store, cache: Path) -> None:
-        self._store, self._engine = store, Engine(store, cache=cache)
-        self._tokenizer: Tokenizer = open_tokenizer(store.path, store.spec)
-
-    def scores(self, text: str, reply: Reply[ElasticDetails]) -> np.ndarray:
-        ran, (_, width) = reply.details, reply.details.submodel
-        layers = tuple(
-            step.work.layer for step in ran.program.steps if getattr(step.work, "kernel", "") == "layer"
-        )
-        bits = np.zeros((self._store.spec.n_layers, self._store.spec.n_heads), int)
-        bits[list(layers), :width] = ran.bits
-        self._engine.hold(bits)
-        logits = self._engine.answer(self._tokenizer.encode(text), layers, width)
-        shares = np.exp(logits.astype(np.float64))
-        return np.asarray(shares / shares.sum())
-
-    def close(self) -> None:
-        self._engine.close()
 
 
 @pytest.fixture
@@ -128,7 +104,7 @@ def test_a_session_may_be_changed_while_other_threads_ask_it(
     assert not errors
     assert len(replies) == 3 * N_ANSWERS
     for text, reply in replies:
-        np.testing.assert_allclose(reply.scores, reference.scores(text, reply), atol=1e-6)
+        np.testing.assert_allclose(reply.scores, reference.scores(reference.encode(text), reply), atol=1e-6)
 
 
 def test_what_is_waited_for_another_thread_is_told_apart(session: ElasticSession) -> None:

@@ -1,0 +1,46 @@
+"""Many clients at once, and an operator who meddles until the last of them has been answered."""
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+
+from tests.conformance.session_kinds import in_threads
+
+
+def crowd(asking: Sequence[Callable[[], None]], *meddling: Callable[[int], None]) -> None:
+    """Do all of `asking`, each on a thread of its own, and each of `meddling` again and again until they end.
+
+    What is meddling is told how often it did before, and does so once at least. Raises the first error.
+    """
+    errors: list[BaseException] = []
+    left, ended = list(asking), threading.Event()
+
+    def guarded(work: Callable[[], None]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised again where the crowd was asked for
+                errors.append(error)
+                ended.set()
+
+        return run
+
+    def counted(work: Callable[[], None]) -> None:
+        try:
+            work()
+        finally:
+            left.pop()
+            if not left:
+                ended.set()
+
+    def again(work: Callable[[int], None]) -> None:
+        for n in count():
+            work(n)
+            if ended.is_set():
+                return
+
+    works = [guarded(lambda work=work: counted(work)) for work in asking]  # type: ignore[misc]
+    works += [guarded(lambda work=work: again(work)) for work in meddling]  # type: ignore[misc]
+    in_threads(works)
+    if errors:
+        raise errors[0]
