@@ -182,3 +182,46 @@ def test_a_closed_session_keeps_no_memory_of_its_own(store: Store, kernel_cache:
         assert stored.name == "codebooks, embeddings, head"
         with pytest.raises(InputError, match="closed"):
             _ = session.plan
+
+
+@pytest.mark.parametrize("keep", [20_000, 90_000])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda session: session.retarget(latency=0.02),
+        lambda session: session.retarget(memory=MORE - 10_000),
+        lambda session: session.give_way(),
+        lambda session: session(LONG),
+    ],
+    ids=["target", "memory", "pressure", "length"],
+)
+def test_what_changes_amid_an_engagement_leaves_it_within_the_memory(
+    change: Callable[[ElasticSession], object], keep: int, store: Store, kernel_cache: Path
+) -> None:
+    """A change planned as if nothing more were to be kept, and runs kept as much as before on top of it."""
+    with store, opened(store, kernel_cache, MORE, preload_bytes=0) as session:
+        with session.engagement(preload=keep):
+            session(SHORT)
+            change(session)
+            most = session.options.memory_bytes
+            assert most is not None
+            for _ in range(4):
+                assert_kept(session.memory, most)
+                session(SHORT)
+            assert_kept(session.memory, most)
+        session(SHORT)
+        assert_kept(session.memory, most)
+
+
+def test_what_gave_way_amid_an_engagement_is_not_kept_again(store: Store, kernel_cache: Path) -> None:
+    """Memory is short: runs must not take at once what was let go of."""
+    with (
+        store,
+        opened(store, kernel_cache, MORE, preload_bytes=0) as session,
+        session.engagement(preload=60_000),
+    ):
+        session(SHORT)
+        kept = session.runner.weights.preload_bytes
+        session.give_way()
+        session(SHORT)
+        assert 0 < session.runner.weights.preload_bytes <= kept // 2

@@ -79,7 +79,8 @@ class Pipeline:
         self.plan = plan
         self.program = lower_plan(plan)
         self._bound: dict[tuple[int, bool], Program] = {}
-        self._store, self._encoder, self._ring = store, encoder, ring
+        self.ring = ring
+        self._store, self._encoder = store, encoder
         self._io_slowdown, self._keep = io_slowdown, keep
         self._position = {layer: k for k, layer in enumerate(plan.layers)}
         rows = held[list(plan.layers), : plan.width]
@@ -104,8 +105,8 @@ class Pipeline:
         does one unless it `is_timed`.
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
-        self._ring.fit(self.ring_bytes)
-        buffer = self._ring.buffer
+        self.ring.fit(self.ring_bytes)
+        buffer = self.ring.buffer
         arrived = self._held.copy()
         bits: list[tuple[int, ...]] = [()] * self.plan.n
         n_read = 0

@@ -76,10 +76,6 @@ class Plans(Generic[P]):
         self._least_s.clear()
         return before
 
-    def made(self) -> tuple[P, ...]:
-        """All plans that there are now."""
-        return tuple(self._made.values())
-
     def get(self, length: int, latency_s: float, *, as_profiled: bool = False) -> P:
         """The plan for inputs of a profiled `length`: the one wanted now, or one that may stand in for it.
 

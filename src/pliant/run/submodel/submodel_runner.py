@@ -188,14 +188,13 @@ class SubmodelRunner:
     def memory(self) -> MemoryUse:
         """What was planned, over all plans made so far, and what of it is in memory now."""
         preload, working = self.weights.blocks
-        planned = [pipeline.plan.memory for pipeline in self._plans.made()]
         encoder, word = self.engine.encoder, self.store.embeddings.word
         table = word.codes if isinstance(word, QuantizedTable) else word.values
         return MemoryUse(
             self.options.memory_bytes,
             (
                 part("weights kept (preload)", self.weights.preload_bytes, preload),
-                part("weights read (working)", max((m.working_bytes for m in planned), default=0), [working]),
+                part("weights read (working)", self.weights.working_bytes, [working]),
                 part("activations", self._beside.arena_bytes, [encoder.arena]),
                 part("codebooks, embeddings, head", self._beside.fixed_bytes, encoder.fixed_arrays),
             ),
@@ -267,26 +266,23 @@ class SubmodelRunner:
     def give_way(self) -> None:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         # More may have been asked for than the model has.
-        held = min(self.terms.preload_bytes or 0, self.weights.preload_bytes)
+        kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
+        held = min(self.terms.preload_bytes or 0, kept)
         try:
             # Not warmed up: this may stand before a request, and memory is short.
             self.retarget(preload_bytes=held // 2)
         except BudgetError:
             return
+        if keep_bytes is not None:  # the next runs of an engagement must not keep as much again
+            self.weights.keep_bytes = min(keep_bytes, kept // 2)
 
     def engage(self, keep_bytes: int) -> None:
         """Keep what runs read, up to `keep_bytes`. Raises InputError where that is done already."""
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
         plan = self.pipeline(self.options.length, self.options.latency_s).plan
-        kept = replace(plan.memory, preload_bytes=max(keep_bytes, plan.memory.preload_bytes))
-        self._check_bound(kept)
-        if self._shared is not None:
-            self._shared.reserve(self, kept.total_bytes)
-        if self.terms.memory_bytes is not None:
-            left = self.terms.memory_bytes - self._beside.total_bytes - kept.preload_bytes
-            self.terms = replace(self.terms, working_bytes=max(left, BLOCK))
-        self.weights.keep_bytes = keep_bytes
+        self.terms = self._with_room(self.terms, plan.memory, keep_bytes)
+        self.weights.engage(keep_bytes)
         self.n_changes += 1
         self._plans.clear()
 
@@ -321,9 +317,10 @@ class SubmodelRunner:
     def _replan(self, beside: Beside) -> None:
         terms = self.options if self._fixed is not None else granted(self.planner, self.options, beside)
         plan, runs = self._planned(terms, beside)
-        self._check_bound(plan.memory)
-        if self._shared is not None:
-            self._shared.reserve(self, plan.memory.total_bytes)
+        keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
+        if keep_bytes is not None and most is not None:  # what an engagement keeps gives way like the rest
+            keep_bytes = min(keep_bytes, most - plan.memory.total_bytes + plan.memory.preload_bytes)
+        terms = self._with_room(terms, plan.memory, keep_bytes)
         self.lanes.drain()
         before = self._plans.clear()  # after an interrupt none counts on what is let go of
         try:
@@ -331,7 +328,7 @@ class SubmodelRunner:
         except StoreError:
             self._plans.clear(before)
             raise
-        self.terms = terms
+        self.terms, self.weights.keep_bytes = terms, keep_bytes
         self.n_changes += 1
         key = PlanKey(self.planner.bucket(self.options.length), self.options.latency_s)
         self._plans.clear({key: self.weights.bind(plan)})
@@ -344,6 +341,20 @@ class SubmodelRunner:
             return replace(self._fixed, memory=memory), self._fixed.preload_runs
         plan, held = self.planner.resident(terms, **sizes)
         return plan, runs_of(held)
+
+    def _with_room(self, terms: SessionOptions, memory: PlanMemory, keep_bytes: int | None) -> SessionOptions:
+        """The terms for which there is room: those of a plan of `memory`, beside what an engagement keeps.
+
+        Raises BudgetError where there is none.
+        """
+        kept = replace(memory, preload_bytes=max(keep_bytes or 0, memory.preload_bytes))
+        self._check_bound(kept)
+        if self._shared is not None:
+            self._shared.reserve(self, kept.total_bytes)
+        if keep_bytes is None or terms.memory_bytes is None:
+            return terms
+        left = terms.memory_bytes - (kept.total_bytes - kept.working_bytes)
+        return replace(terms, working_bytes=max(left, BLOCK))
 
     def _check_bound(self, memory: PlanMemory) -> None:
         """Raise BudgetError for more than the session may add to its process."""

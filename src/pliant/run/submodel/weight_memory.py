@@ -19,14 +19,15 @@ class WeightMemory:
     """Holds weights for an engine, and binds plans to them. Must not change while a run is under way.
 
     `io_slowdown` dilates reads. While `keep_bytes` is set, what runs read stays in the preload buffer up to
-    so many bytes (STI 3.3).
+    so many bytes (STI 3.3). `working_bytes` is the most that the plans bound so far read into the working
+    buffer, since that was made.
     """
 
     def __init__(self, store: Store, engine: Engine, lanes: Lanes, io_slowdown: float) -> None:
         self.io_slowdown = io_slowdown
         self.keep_bytes: int | None = None
         self._store, self._engine, self._lanes = store, engine, lanes
-        self._preload, self._ring = PreloadBuffer(), Ring()
+        self._preload, self._ring, self.working_bytes = PreloadBuffer(), Ring(), 0
 
     @property
     def n_bytes(self) -> int:
@@ -59,7 +60,12 @@ class WeightMemory:
         Raises StoreError on damage and then holds what it held.
         """
         self._preload.fill(self._store, runs)
-        self._ring = Ring()  # the working buffer may be smaller than the one before
+        self._empty_ring()
+
+    def engage(self, keep_bytes: int) -> None:
+        """Keep what runs read from now on. Pipelines that were bound before must not run any more."""
+        self.keep_bytes = keep_bytes
+        self._empty_ring()
 
     def clear(self) -> None:
         """Hold nothing. No pipeline may run any more."""
@@ -78,10 +84,19 @@ class WeightMemory:
         )
         self._lanes.drain()
         self._ring.fit(pipeline.ring_bytes)
+        self.working_bytes = max(self.working_bytes, plan.memory.working_bytes)
         for run in self._preload.runs:
             address = self._preload.address(run)
             self._engine.encoder.place(run.layer, run.part, run.first, run.count, address)
         return pipeline
+
+    def is_bound(self, pipeline: Pipeline) -> bool:
+        """Whether `pipeline` was bound to what is held now: an earlier one would read memory that is gone."""
+        return pipeline.ring is self._ring
+
+    def _empty_ring(self) -> None:
+        """The working buffer may be smaller than the one before."""
+        self._ring, self.working_bytes = Ring(), 0
 
     def _keep(self, run: Run, payload: np.ndarray) -> None:
         if self.keep_bytes is not None and self.preload_bytes + payload.nbytes <= self.keep_bytes:
