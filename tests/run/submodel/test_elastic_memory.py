@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
@@ -182,6 +183,22 @@ def test_a_closed_session_keeps_no_memory_of_its_own(store: Store, kernel_cache:
         assert stored.name == "codebooks, embeddings, head"
         with pytest.raises(InputError, match="closed"):
             _ = session.plan
+
+
+@pytest.mark.parametrize("more", [40_000, 80_000])
+def test_a_longer_text_among_others_leaves_each_its_answer(
+    more: int, store: Store, kernel_cache: Path
+) -> None:
+    """Its activations take memory that weights had: the plans of all were bound to them, and read what was
+    there by then."""
+    with store:
+        memory = least_of(store, kernel_cache) + more
+        with opened(store, kernel_cache, memory) as session:
+            together = session([SHORT, LONG, SHORT])
+            alone = [session(text) for text in (SHORT, LONG, SHORT)]
+        for one, other in zip(together, alone, strict=True):
+            assert one.details.planned_bits == other.details.planned_bits
+            np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
 
 
 @pytest.mark.parametrize("keep", [20_000, 90_000])

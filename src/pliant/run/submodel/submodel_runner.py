@@ -139,8 +139,8 @@ class SubmodelRunner:
         """The numbers of the texts of each batch, and their answers, batch by batch.
 
         Each text is answered by the plan that it would have alone; the bits that run are those planned. Under
-        a budget of memory a batch has no more rows than there is room for already. An engagement plans anew
-        after every run, so that each text is a batch. Raises as `answer` does.
+        a budget of memory a batch has no more rows than there is room for once the longest text has it.
+        An engagement plans anew after every run, so that each text is a batch. Raises as `answer` does.
         """
         if self.weights.keep_bytes is not None:
             for i, text in enumerate(texts):
@@ -149,6 +149,7 @@ class SubmodelRunner:
             return
         lanes, dilation = self.lanes, self.device.dilation
         since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
+        self.reserve(max(text.n_tokens for text in texts))  # may change the weights that plans are bound to
         pipelines = [self.pipeline(text.n_tokens, target_s) for text in texts]
         is_bounded = self._shared is not None or self.options.memory_bytes is not None
         rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
@@ -300,6 +301,7 @@ class SubmodelRunner:
     def _run(self, texts: Sequence[Encoded], pipeline: Pipeline, *, is_timed: bool = True) -> list[Answered]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
+        assert self.weights.is_bound(pipeline)
         answers: list[np.ndarray] = []
         embed = partial(self.engine.embed_texts, texts)
         outcome = pipeline.run(
