@@ -201,8 +201,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             waited_s = self._turn_of(asked)
             self.runner.reserve(n)  # weights may give way to a longer input, before plans are compared
             trade = self._traded()
-            left_s = None if request.deadline_s is None else request.deadline_s - waited_s
-            pick = trade.pick(n, request.accuracy_floor, left_s)
+            pick = trade.pick(n, request.accuracy_floor, request.deadline_s)
             assert isinstance(pick.level.key, float)
             answered = self.runner.answer(
                 asked.encoded,
