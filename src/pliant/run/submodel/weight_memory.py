@@ -69,7 +69,8 @@ class WeightMemory:
 
     def clear(self) -> None:
         """Hold nothing. No pipeline may run any more."""
-        self._preload, self._ring = PreloadBuffer(), Ring()
+        self._preload = PreloadBuffer()
+        self._empty_ring()
 
     def bind(self, plan: Plan) -> Pipeline:
         """The pipeline that runs `plan` over what is held."""
