@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 
 from tests.conformance.session_kinds import in_threads
@@ -39,8 +40,7 @@ def crowd(asking: Sequence[Callable[[], None]], *meddling: Callable[[int], None]
             if ended.is_set():
                 return
 
-    works = [guarded(lambda work=work: counted(work)) for work in asking]  # type: ignore[misc]
-    works += [guarded(lambda work=work: again(work)) for work in meddling]  # type: ignore[misc]
-    in_threads(works)
+    works = [partial(counted, work) for work in asking] + [partial(again, work) for work in meddling]
+    in_threads([guarded(work) for work in works])
     if errors:
         raise errors[0]

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import httpx
 import numpy as np
 import pytest
 
+from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import Disk
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
-from pliant.run.submodel.planning import WHOLE_S, SessionOptions
+from pliant.run.submodel.planning import SessionOptions
 from pliant.store.read import Store, open_store
 from tests.combined.crowd import crowd
 from tests.run.conftest import paper_profile
@@ -125,7 +127,7 @@ def _all_asked(end: Running, session: ElasticSession) -> list[Asked]:
             assert httpx.get(f"{end.url}{path}", timeout=PATIENCE_S).status_code == 200
         session.give_way()
 
-    crowd([lambda client=client: ask(client) for client in range(N_CLIENTS)], operate)  # type: ignore[misc]
+    crowd([partial(ask, client) for client in range(N_CLIENTS)], operate)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -24,7 +25,7 @@ from tests.run.submodel.submodel_reference import Reference
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
-N_THREADS, N_EACH = 8, 15
+N_THREADS, N_EACH, N_CHANGES = 8, 15, 18
 MEMORY, LESS = 700_000, 600_000
 TEXTS = ("good", "the story was not good", "a bad plot and a good actor but no film", "no " * 20)
 Replies = list[tuple[Encoded, Reply[ElasticDetails]]]
@@ -132,11 +133,12 @@ def test_answers_stay_right_and_memory_bounded_whatever_is_done_at_once(
         for n in range(first, first + N_EACH):
             replies.extend(ask(session, reference.encode, n))
 
-    crowd(
-        [lambda first=first: work(first) for first in range(N_THREADS)],  # type: ignore[misc]
-        lambda n: change(session, n),
-        lambda n: look(session, n),
-    )
+    def meddle() -> None:
+        for n in range(N_CHANGES):
+            change(session, n)
+
+    asking: list[Callable[[], None]] = [partial(work, first) for first in range(N_THREADS)]
+    crowd([*asking, meddle], partial(look, session))
     assert len(replies) == N_THREADS * N_EACH // 5 * 6
     are_right(replies, reference)
 
@@ -161,6 +163,6 @@ def test_closing_amid_all_of_it_ends_every_call_with_an_answer_or_its_error(
         assert under_way.wait(60)
         session.close()
 
-    works = [work] * N_THREADS + [lambda n: change(session, n)]
-    crowd([lambda work=work: until_closed(work) for work in works] + [close])  # type: ignore[misc]
+    works = [*[work] * N_THREADS, partial(change, session)]
+    crowd([*(partial(until_closed, work) for work in works), close])
     are_right(replies, reference)

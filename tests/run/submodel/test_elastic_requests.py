@@ -138,9 +138,9 @@ def test_a_floor_holds_after_the_weights_in_memory_have_changed(
         open_store(store) as opened_store,
         ElasticSession(opened_store, slow_profile(disk=Disk(1e-4, 1e6)), options) as endpoint,
     ):
-        deadlines_s = np.geomspace(0.002, 0.2, 12).tolist()
+        deadlines_s = np.geomspace(0.002, 0.2, 6).tolist()
         floors = {endpoint.estimate(Request(7, TEXT, deadline_s=s)).accuracy or 0.0 for s in deadlines_s}
-        assert len(floors) > 3
+        assert len(floors) > 2
         change(endpoint)
         best = endpoint.estimate(Request(7, TEXT)).accuracy or 0.0
         for floor in floors:
