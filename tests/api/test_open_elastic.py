@@ -1,8 +1,11 @@
 """`pliant.open` and what stands behind it."""
 
+import gc
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +69,25 @@ def test_a_directory_is_packed_and_profiled_once(model: Path, cache: Path, tmp_p
     assert told == []
     assert len(list((tmp_path / "stores").iterdir())) == 1
     assert len(list((tmp_path / "profiles").iterdir())) == 1
+
+
+def test_a_session_that_nobody_closes_ends_with_its_last_name(model: Path, cache: Path) -> None:
+    """A notebook's cell opens its model each time it runs, under the same name."""
+    with pliant.open(model, latency="60s", cache=cache) as session:  # what the process opens once
+        session("a good film")
+    del session
+    gc.collect()
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads = set(threading.enumerate())
+    session = pliant.open(model, latency="60s", cache=cache)
+    session("a good film")
+    own = set(threading.enumerate()) - threads
+    assert own
+    del session
+    gc.collect()
+    for thread in own:
+        thread.join(30)
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
 def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(

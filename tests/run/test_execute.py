@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import weakref
 from itertools import pairwise
 
 import numpy as np
@@ -372,6 +373,31 @@ def test_closing_ends_every_thread() -> None:
     lanes.close()
     lanes.close()
     assert threading.active_count() == before
+
+
+def test_lanes_that_are_lost_end_their_threads() -> None:
+    """A session that a notebook opens again and again is not closed by anybody."""
+    before = threading.enumerate()
+    lanes = Lanes(("io",))
+    (thread,) = set(threading.enumerate()) - set(before)
+    del lanes
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_lane_that_waits_keeps_nothing_of_its_last_step() -> None:
+    """That holds a session's weights, tens of megabytes."""
+
+    class Job:
+        def __call__(self) -> None: ...
+
+    gone, job = threading.Event(), Job()
+    watched = weakref.ref(job, lambda _: gone.set())
+    with Lanes(("io",)) as lanes:
+        lanes.hand("io", job)
+        del job
+        assert gone.wait(PATIENCE_S)
+        assert watched() is None
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -88,3 +88,13 @@ def test_pressure_is_told_once_and_a_forked_child_is_told_of_its_own(tmp_path: P
     assert flag.take()
     flag.close()
     flag.close()
+
+
+def test_a_flag_that_is_lost_ends_its_watch(tmp_path: Path) -> None:
+    """It holds three files and a thread, and nobody closes the session of a notebook's last cell."""
+    os.mkfifo(tmp_path / "memory")  # takes a trigger and never reports anything
+    before = threading.enumerate(), len(os.listdir("/proc/self/fd"))
+    flag = PressureFlag(lambda on_pressure: PressureWatch(on_pressure, psi=tmp_path / "memory"))
+    assert len(threading.enumerate()) == len(before[0]) + 1
+    del flag
+    assert (threading.enumerate(), len(os.listdir("/proc/self/fd"))) == before

@@ -2,6 +2,7 @@
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
@@ -59,6 +60,7 @@ class Lanes:
         self._late: BaseException | None = None
         self._order: tuple[Segment, LaneOrder] | None = None
         self._process = os.getpid()
+        weakref.finalize(self, _end, self._inboxes).atexit = False  # lanes that are lost end their threads
         for name in names:
             self._inbox(name)
 
@@ -73,8 +75,7 @@ class Lanes:
     def close(self) -> None:
         """End all threads, after the step each is running; safe to call twice."""
         self._forget_parent()
-        for inbox in self._inboxes.values():
-            inbox.put(None)
+        _end(self._inboxes)
         for thread in self._threads:
             thread.join()
         self._inboxes.clear()
@@ -132,7 +133,8 @@ class Lanes:
     def _forget_parent(self) -> None:
         """In a forked child, let go of the parent's threads, which do not run there."""
         if self._process != os.getpid():
-            self._inboxes, self._threads, self._overslept_s, self._late = {}, [], {}, None
+            self._inboxes.clear()
+            self._threads, self._overslept_s, self._late = [], {}, None
             self._process = os.getpid()
 
     def _inbox(self, name: str) -> SimpleQueue[_Job | None]:
@@ -148,3 +150,9 @@ class Lanes:
 def _serve(inbox: SimpleQueue[_Job | None]) -> None:
     while (job := inbox.get()) is not None:
         job()
+        del job  # while it waits it would keep the last run's memory
+
+
+def _end(inboxes: Mapping[str, SimpleQueue[_Job | None]]) -> None:
+    for inbox in inboxes.values():
+        inbox.put(None)

@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +95,7 @@ class PressureFlag:
     def _start(self) -> None:
         self._was_short, self._process = threading.Event(), os.getpid()
         self._watch = self._open_watch(self._was_short.set)
+        weakref.finalize(self, self._watch.close).atexit = False  # a session that is lost is watched no more
 
 
 def _open(psi: Path, trigger: bytes) -> int | None:
