@@ -14,7 +14,7 @@ from pliant.cli.shared.feed_file import is_feed_file, labelled_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import show_truncation
-from pliant.cli.shared.text_lines import Text, Truncate, readable
+from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable
 from pliant.cli.shared.text_model import best_class, text_model
 from pliant.cli.shared.verb_options import Json, SessionArguments, System, resolve_for
 from pliant.elastic.evaluate.intervals import accuracy
@@ -102,6 +102,7 @@ def _arrays(args: EvalArguments, model: Model, session: Session[Any], on_progres
     """Of an .npz: the first dimension of every array counts the examples."""
     if isinstance(session, TextSession):
         raise InputError(f"{model.name} is {model.kind}, which reads text: give a TSV, not {args.data}.")
+    check_uncut(args.data, args.truncate)
     feeds, labels = labelled_feeds(args.data)
     n = len(labels[: args.limit])
     replies = []

@@ -12,7 +12,7 @@ from pliant.cli.shared.feed_file import is_feed_file, read_feeds
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
-from pliant.cli.shared.text_lines import Text, Truncate, readable, text_lines
+from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable, text_lines
 from pliant.cli.shared.text_model import text_model
 from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
@@ -78,6 +78,7 @@ def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping
         return (Text(args.text, args.pair),), None
     path = args.input or Path()
     if is_feed_file(path) or (path == Path("-") and isinstance(model, OnnxGraph | CompiledProgram)):
+        check_uncut(path, args.truncate)
         return (), read_feeds(path)
     return text_lines(path), None
 

@@ -10,7 +10,7 @@ from pliant.cli.cluster.cluster_options import ModelName, PrimaryArguments
 from pliant.cli.cluster.cluster_show import reply_values, show_reply, show_steps
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
 from pliant.cli.shared.show import print_json
-from pliant.cli.shared.text_lines import Reading, Text, Truncate, readable, text_lines
+from pliant.cli.shared.text_lines import Reading, Text, Truncate, check_uncut, readable, text_lines
 from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json
 from pliant.errors import InputError
@@ -80,6 +80,7 @@ def _questions(args: ClusterRunArguments, session: "ClusterSession") -> list[_Qu
     if args.tokens is not None:
         return [_Question(Text(f"{args.tokens} random rows"), session.sample(args.tokens))]
     if args.input is not None and is_feed_file(args.input):
+        check_uncut(args.input, args.truncate)
         return [_Question(Text(str(args.input)), read_feeds(args.input))]
     given = (Text(args.text, args.pair),) if args.text is not None else text_lines(args.input or Path())
     texts = readable(given, Reading(session.encode, session.truncate), args.truncate)

@@ -46,6 +46,12 @@ def text_lines(path: Path) -> tuple[Text, ...]:
     return lines
 
 
+def check_uncut(path: Path, is_truncating: bool) -> None:
+    """Raise InputError where --truncate was given for arrays: those are read as they are, or refused."""
+    if is_truncating:
+        raise InputError(f"{path} holds arrays, and --truncate cuts texts: leave it out.")
+
+
 def readable(texts: Iterable[Text], reading: Reading, is_truncating: bool) -> tuple[Text, ...]:
     """The texts as the model can read them, those too long cut if `is_truncating`.
 
