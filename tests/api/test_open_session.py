@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -87,6 +88,26 @@ def test_options_of_another_kind_are_refused_by_name(
     """Nothing is ignored: who gives a target to a model that has none would believe it kept."""
     with pytest.raises(InputError, match=said):
         pliant.open(source, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compute": "bf16"}, "compute is 'bf16'; give one of fp32, int8"),
+        ({"depths": "some"}, "depths is 'some'; give one of trained, any"),
+        ({"baseline": "stdpl"}, "baseline is 'stdpl'; give one of load-exec, stdpl-2"),
+        ({"quantizer": "k-means"}, "quantizer is 'k-means'; give one of lloyd, equal-population"),
+        ({"dilation": 2.0}, "dilation is of type float; give a Dilation"),
+        ({"plan": "paper"}, "plan is of type str; give a PlanOptions"),
+        ({"profile": "fast"}, "profile is of type str; give a DeviceProfile"),
+    ],
+)
+def test_values_that_a_text_encoder_does_not_have_are_refused(
+    tiny_model: Callable[..., Path], cache: Path, options: dict[str, Any], said: str
+) -> None:
+    """Misspelt depths were those trained, without a word; the others failed in the depths of a package."""
+    with pytest.raises(InputError, match=said):
+        pliant.open(tiny_model("bert"), cache=cache, **options)
 
 
 def test_what_only_a_cluster_runs_is_refused() -> None:

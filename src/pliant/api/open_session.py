@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache as remembered
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, get_args
 
 from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
@@ -34,6 +34,11 @@ from pliant.store.coding.quantize import Quantizer
 
 if TYPE_CHECKING:
     from pliant.run.graph.model_options import Weights
+
+
+_CHOICES = {"compute": Compute, "depths": Depths, "baseline": Baseline, "quantizer": Quantizer}
+_TYPES = {"profile": DeviceProfile, "dilation": Dilation, "plan": PlanOptions}
+"""Options of text encoders: their choices, and their types."""
 
 
 def open(
@@ -100,6 +105,7 @@ def open(
                     f"{model.name} is {model.kind}, which has no option weights: the plan chooses their "
                     "bits; bound them with memory or preload."
                 )
+            _check_values(given)
             options = SessionOptions(
                 latency_s=WHOLE_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
@@ -170,6 +176,16 @@ def _own_bound(model: Model, memory: Memory | None) -> int | None:
             'bound of its own, such as memory="8MB".'
         )
     return bound_of(memory)
+
+
+def _check_values(given: Mapping[str, Any]) -> None:
+    """Raise InputError naming a text encoder's option that is none of its choices, or of another type."""
+    for name, choices in _CHOICES.items():
+        if given[name] not in (*get_args(choices), _defaults()[name]):
+            raise InputError(f"{name} is {given[name]!r}; give one of {', '.join(get_args(choices))}.")
+    for name, kind in _TYPES.items():
+        if not isinstance(given[name], kind) and given[name] is not _defaults()[name]:
+            raise InputError(f"{name} is of type {type(given[name]).__name__}; give a {kind.__name__}.")
 
 
 def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str]) -> None:
