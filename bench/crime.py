@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -188,12 +189,13 @@ def _claims(report: Report, found: dict[str, Any]) -> None:
             + (f"; not below: {', '.join(lost)}" if lost else "; below every such device"),
         )
     if found["speed"]:
-        least = min(row["wall [s]"] for row in found["speed"])
+        middle = median(row["wall [s]"] for row in found["speed"])
         report.claim(
             "crime.simulator",
-            least,
+            middle,
             f"{found['speed'][0]['inputs']} inputs through C in < {BAR_S:g} s",
-            least < BAR_S,
+            middle < BAR_S,
+            "median of three",
         )
 
 

@@ -226,7 +226,7 @@ def pings(devices: Devices, count: int, values_s: Sequence[float] = PINGS_S) -> 
 
 
 def speed(devices: Devices, count: int) -> Rows | None:
-    """Wall time of routers and virtual clock alone: system C, SNLI; the best of three, as others run too."""
+    """Wall time of routers and virtual clock alone: system C, SNLI; three times."""
     from time import process_time
 
     from research.simulate import simulate
