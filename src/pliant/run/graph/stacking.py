@@ -19,7 +19,8 @@ COUNTS = (8, 4, 2)
 """How many feeds run together. More gain little: weights are read once for all of them already."""
 
 _Arrays = dict[str, np.ndarray]
-_Key = tuple[tuple[tuple[str, int, bool], ...], tuple[tuple[int, ...], ...]]
+_Shapes = tuple[tuple[int, ...], ...]
+_Key = tuple[tuple[tuple[str, int, bool], ...], _Shapes]
 Answer = Callable[[Feeds], _Arrays]
 
 
@@ -36,8 +37,8 @@ class Stacking:
     """Which feeds run together, and what comparisons have shown. The owner lets callers take turns.
 
     Feeds are put together along the open dimension that stands first in every input, where each has one row.
-    A batch's first answer is compared with that of one feed alone, for each bucket; a model that fails is fed
-    one by one from then on.
+    One row of a batch is compared with the answer to its feed alone, for each bucket and whether the feed is
+    padded to it; a model that fails is fed one by one from then on.
     """
 
     def __init__(self, buckets: Buckets, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
@@ -58,32 +59,34 @@ class Stacking:
         what these raise.
         """
         results: dict[int, _Arrays] = {}
-        for key, numbers in self._groups(items):
+        for numbers in self._groups(items):
             for chunk in _chunks(numbers, self._counts if self._rows else ()):
                 together = [items[i] for i in chunk]
                 found = None
                 if len(chunk) > 1 and self._rows:
-                    found = self._together(key, together, alone, exact, once)
+                    found = self._together(together, alone, exact, once)
                 if found is None:
                     found = [alone(item.feeds) for item in together]
                 results |= dict(zip(chunk, found, strict=True))
         return [results[i] for i in range(len(items))]
 
-    def _groups(self, items: Sequence[Item]) -> Iterator[tuple[_Key, list[int]]]:
-        """The numbers of the items that may run together, by what they have in common."""
-        groups: dict[_Key, list[int]] = {}
+    def _groups(self, items: Sequence[Item]) -> Iterator[list[int]]:
+        """The numbers of the items that may run together: those of equal shapes once they are padded."""
+        groups: dict[_Shapes, list[int]] = {}
         for i, item in enumerate(items):
             try:
                 fit = self._fit(item)
             except InputError as error:
                 raise InputError(f"feeds {i} of the list: {error}") from error
-            shapes = tuple(fit.shape(port, item.shapes[port.name]) for port in self._inputs)
-            groups.setdefault((fit.key, shapes), []).append(i)
-        for key, numbers in groups.items():
-            if self._rows and all(shape[0] == 1 for shape in key[1]):
-                yield key, numbers
+            groups.setdefault(self._shapes(item, fit), []).append(i)
+        for shapes, numbers in groups.items():
+            if self._rows and all(shape[0] == 1 for shape in shapes):
+                yield numbers
             else:
-                yield from ((key, [i]) for i in numbers)
+                yield from ([i] for i in numbers)
+
+    def _shapes(self, item: Item, fit: Fit) -> _Shapes:
+        return tuple(fit.shape(port, item.shapes[port.name]) for port in self._inputs)
 
     def _fit(self, item: Item) -> Fit:
         """The sizes of all bucketed dimensions but that of rows, which a batch has as many of as it likes."""
@@ -91,7 +94,7 @@ class Stacking:
         return Fit(*({s: n for s, n in side.items() if s != self._rows} for side in (fit.fed, fit.run)))
 
     def _together(
-        self, key: _Key, items: Sequence[Item], alone: Answer, exact: Answer, once: Answer
+        self, items: Sequence[Item], alone: Answer, exact: Answer, once: Answer
     ) -> list[_Arrays] | None:
         """The answers of one batch; None from a model that does not answer row by row."""
         fits = [self._fit(item) for item in items]
@@ -104,21 +107,23 @@ class Stacking:
         if any(array.ndim == 0 or len(array) != len(items) for array in batch.values()):
             self._rows = None
             return None
-        rows = [{y: array[i : i + 1] for y, array in batch.items()} for i in range(len(items))]
-        cuts = self._cuts.get(key)
-        if cuts is None:
-            cuts = self._compared(items[0], fits[0], rows[0], alone, once)
+        is_telling = any(not np.array_equal(padded[0][x], feeds[x]) for x in names for feeds in padded[1:])
+        found: dict[_Key, Cuts] = {}
+        answers = []
+        for i, (item, fit) in enumerate(zip(items, fits, strict=True)):
+            row = {y: array[i : i + 1] for y, array in batch.items()}
+            key = fit.key, self._shapes(item, fit)
+            cuts = self._cuts.get(key, found.get(key))
             if cuts is None:
-                self._rows = None
-                return None
-            first, second = items[0].feeds, items[1].feeds
-            is_telling = any(not np.array_equal(first[x], second[x]) for x in names)
-            if is_telling and self._buckets.would_tell(self._inputs, first, fits[0]):
-                self._cuts[key] = cuts
-        return [
-            {y: array.copy() for y, array in cut(row, cuts, fit).items()}
-            for row, fit in zip(rows, fits, strict=True)
-        ]
+                cuts = self._compared(item, fit, row, alone, once)
+                if cuts is None:
+                    self._rows = None
+                    return None
+                found[key] = cuts
+                if is_telling and self._buckets.would_tell(self._inputs, item.feeds, fit):
+                    self._cuts[key] = cuts
+            answers.append({y: array.copy() for y, array in cut(row, cuts, fit).items()})
+        return answers
 
     def _compared(self, item: Item, fit: Fit, row: Feeds, alone: Answer, once: Answer) -> Cuts | None:
         """How a row is cut back to the item's own answer; None where it is not that answer."""
