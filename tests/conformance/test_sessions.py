@@ -114,8 +114,9 @@ def test_inputs_of_different_lengths_together_are_answered_as_one_at_a_time(shar
     kind, session = shared.kind, shared.session
     if isinstance(session, ArraySession):
         feeds = [kind.feeds(i) for i in range(len(LENGTHS))]
-        for one, given in zip(session.run_many(feeds), feeds, strict=True):
-            close_to(one, dict(session.run(given)))
+        for _ in range(2):  # what is compared at first runs in parallel afterwards
+            for one, given in zip(session.run_many(feeds), feeds, strict=True):
+                close_to(one, dict(session.run(given)))
         return
     texts = [*kind.texts, kind.texts[0]]
     replies = session(texts)

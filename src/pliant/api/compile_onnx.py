@@ -51,7 +51,7 @@ def compile(
     of these, with zeros or the input's number in `pads`, and answers cut back, so that few images are
     compiled. That is right only for models that take no notice of padding, such as those with a mask: the
     first answer of each bucket is compared with that of the exact shape. InputError says where they differ.
-    `session.run_many` answers several feeds of one bucket in one run.
+    `session.run_many` answers several feeds of one bucket in one run, and several runs at a time.
 
     `schedule` chooses layouts and loops: "static" by rule, "paper" by votes and "exact" by an integer
     program over measured times (kept in `cache`; the first model takes seconds), "none" leaves default

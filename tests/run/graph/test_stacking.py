@@ -73,6 +73,13 @@ def test_feeds_of_one_bucket_run_together() -> None:
     assert shapes == [(COUNTS[0], 20, 8)]
 
 
+def test_batches_leave_every_thread_its_part() -> None:
+    """Eight texts in one batch would keep one of two threads idle: they run as two of four, in one image."""
+    session = compile(ATTENDING, threads=2, buckets={"S": (4, 20)})
+    session.run_many([_feeds(n, n) for n in range(13, 21)])
+    assert [image.inputs["x"].shape for image in session.plan.images] == [(4, 20, 8)]
+
+
 def test_answers_are_the_callers_own(exact: Any) -> None:
     """What a batch is cut from must not stay alive with each answer, nor change with the next."""
     first = exact.run_many([_feeds(5, 0), _feeds(5, 1)])

@@ -74,8 +74,9 @@ class ArraySession(Session[None]):
         """What `run` gives for each of several feeds, in their order; none for an empty list.
 
         A model whose inputs have an open first dimension answers several feeds in one run: those of equal
-        sizes, or, with `buckets`, those that are padded to equal sizes. Its answers are those of `run` up to
-        rounding, which is found out by comparing; else, and under a bound of memory, each runs alone. Raises
+        sizes, or, with `buckets`, those that are padded to equal sizes. Runs that are alike in size go in
+        parallel, one on each thread, in memory of its own. Answers are those of `run` up to rounding, which
+        is found out by comparing; else, and under a bound of memory, feeds run one after another. Raises
         InputError naming the feeds that do not fit, before any of them runs.
         """
         items = [self._item(i, given) for i, given in enumerate(feeds)]
@@ -196,7 +197,11 @@ class ArraySession(Session[None]):
         )
 
     def _memory_use(
-        self, budget_bytes: int | None, arena: Arena, given: Sequence[np.ndarray] = ()
+        self,
+        budget_bytes: int | None,
+        arena: Arena,
+        given: Sequence[np.ndarray] = (),
+        parallel: Sequence[np.ndarray] = (),
     ) -> MemoryUse:
         runners = self._runners()
         sizes = combined(runner.sizes for runner in runners)
@@ -208,6 +213,7 @@ class ArraySession(Session[None]):
                 part("weights", sizes.form_bytes, [a for a in held if a.ctypes.data not in mapped]),
                 *([part("weights as given", sizes.given_bytes, given)] if given else ()),
                 part("activations", self.arena_bytes, [arena.memory]),
+                *([part("parallel runs", sum(a.nbytes for a in parallel), parallel)] if parallel else ()),
             ),
             (
                 part("weights in mapped files", sum(a.nbytes for a in mapped.values()), mapped.values()),

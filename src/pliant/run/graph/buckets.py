@@ -105,6 +105,11 @@ class Fit:
         """The same feeds where nothing but `symbol` is padded."""
         return Fit(self.fed, {**self.fed, symbol: self.run[symbol]})
 
+    def without(self, symbol: str | None) -> "Fit":
+        """The same feeds where `symbol` is as large as it likes."""
+        sides = ({s: n for s, n in side.items() if s != symbol} for side in (self.fed, self.run))
+        return Fit(*sides)
+
     def shape(self, port: Port, shape: tuple[int, ...]) -> tuple[int, ...]:
         """A feed's shape as it is run."""
         if port.dims is None:
@@ -132,7 +137,7 @@ def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cut
 
 def cut(results: Feeds, cuts: Cuts, fit: Fit) -> dict[str, np.ndarray]:
     """Views of the results as large as they would be without padding."""
-    return {y: results[y][tuple(slice(s and fit.fed[s]) for s in axes)] for y, axes in cuts.items()}
+    return {y: results[y][(*(slice(s and fit.fed[s]) for s in axes), ...)] for y, axes in cuts.items()}
 
 
 def differing(exact: Feeds, answers: Feeds) -> dict[str, float]:

@@ -48,7 +48,7 @@ class GraphRunner:
         self.outputs = tuple(static_port(y, t) for y, t in program.outputs.items())
         self.schedule = schedule
         self.measured_s: float | None = None
-        self._pool = pool
+        self._pool, self._addresses = pool, addresses
         pool.reserve(program.scratch_bytes)
         self._arena = Arena() if arena is None else arena
         self._bound = Bound(program, addresses)
@@ -91,6 +91,10 @@ class GraphRunner:
             self._bound.check()
         self._bound.copy({y: a.ctypes.data for y, a in results.items()})
         return results
+
+    def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
+        """The same program in another arena, for a pool that walks it at the same time."""
+        return GraphRunner(self.program, self.weights, self._addresses, pool, arena)
 
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""

@@ -32,9 +32,10 @@ from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions, Weights
 from pliant.run.graph.padding import Padding
+from pliant.run.graph.parallel_runs import ParallelRuns
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
-from pliant.run.graph.stacking import Item, Stacking
+from pliant.run.graph.stacking import Answers, Item, Stacking
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -83,11 +84,12 @@ class OnnxSession(ArraySession):
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
         self._size_limits: dict[str, int] = {}
-        self._stacking = Stacking(options.buckets, self.inputs, self.outputs)
+        self._padding = Padding(options.buckets, self.inputs, self.outputs)
+        self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
+        self._parallel = ParallelRuns(pool.n_threads, library)
         sizes = prod(map(len, options.buckets.sizes.values()))
         self._most_images = max(options.images, sizes * (self._stacking.n_images if sizes > 1 else 1))
         self._evictions = Evictions(self._most_images)
-        self._padding = Padding(options.buckets, self.inputs, self.outputs)
         if ahead and all(port.is_static for port in self.inputs):
             self._compile_ahead()
 
@@ -109,7 +111,9 @@ class OnnxSession(ArraySession):
     def memory(self) -> MemoryUse:
         """Predicted when its images were made, and measured now. `weights` says in which bits they are."""
         with self._turns.lock:
-            return self._memory_use(self._options.memory_bytes, self._arena, self._weights.given)
+            return self._memory_use(
+                self._options.memory_bytes, self._arena, self._weights.given, self._parallel.memory
+            )
 
     @property
     def weights(self) -> Weights:
@@ -134,6 +138,7 @@ class OnnxSession(ArraySession):
             self._closed = True
             self._images.clear()
             self._padding.clear()
+            self._parallel.close()
             self._weights, self._arena = SharedWeights(), Arena()
 
     def _runners(self) -> Sequence[GraphRunner]:
@@ -151,16 +156,22 @@ class OnnxSession(ArraySession):
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
     def _answer_many(self, items: Sequence[Item]) -> list[_Arrays]:
-        # A batch takes larger activations: within a bound of memory fewer bits of weights would be left.
+        # Batches take larger activations, and parallel runs more of them: within a bound of memory fewer bits
+        # of weights would be left.
         if self._options.memory_bytes is not None:
             return super()._answer_many(items)
-        return self._stacking.answers(items, self._alone, self._whole, self._once)
+        return self._stacking.answers(items, Answers(self._alone, self._whole, self._each, self._once))
 
     def _alone(self, feeds: Feeds) -> _Arrays:
         return self._answer(feeds, None, _shapes(feeds))
 
     def _whole(self, feeds: Feeds) -> _Arrays:
         return self._exact(feeds, None)
+
+    def _each(self, batches: Sequence[Feeds]) -> list[_Arrays]:
+        results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
+        self._parallel.keep(self._runners())  # more may have run than are kept
+        return results
 
     def _as_run(self, feeds: GivenFeeds) -> Feeds:
         """The feeds as large as they are run."""
@@ -201,6 +212,7 @@ class OnnxSession(ArraySession):
     def _trim(self) -> None:
         """Let go of what no image that is kept needs."""
         self._arena.resize(self.arena_bytes)
+        self._parallel.keep(self._runners())
         self._weights.keep([kept.weights for kept in self._images.values()])
 
     def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:

@@ -38,6 +38,10 @@ class Padding:
         """The feeds as large as they are run."""
         return self._buckets.padded(self._inputs, feeds, fit, {})
 
+    def cuts(self, fit: Fit) -> Cuts | None:
+        """How answers are cut back; None where no comparison has shown it yet."""
+        return self._cuts.get(fit.key)
+
     def answer(
         self, fit: Fit, feeds: Feeds, out: Feeds | None, run: Callable[[Feeds, Feeds], _Arrays], once: Once
     ) -> _Arrays:

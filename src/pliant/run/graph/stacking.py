@@ -1,4 +1,4 @@
-"""Run feeds of several callers as one batch: those of equal sizes, or padded to one bucket.
+"""Run feeds of several callers as batches, of equal sizes or padded to one bucket, and several at a time.
 
 Whether a model answers each row of a batch as it answers the row alone is found out by comparing, not
 assumed, as for padding (run/graph/padding.py).
@@ -6,22 +6,25 @@ assumed, as for padding (run/graph/padding.py).
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from math import prod
+from typing import TypeVar, final
 
 import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.graph.padding import Padding
+from pliant.run.graph.parallel_runs import n_shared
 from pliant.run.session.ports import Feeds, Shapes, symbols
 
 COUNTS = (8, 4, 2)
 """How many feeds run together. More gain little: weights are read once for all of them already."""
 
+_T = TypeVar("_T")
 _Arrays = dict[str, np.ndarray]
 _Shapes = tuple[tuple[int, ...], ...]
 _Key = tuple[tuple[tuple[str, int, bool], ...], _Shapes]
-Answer = Callable[[Feeds], _Arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +35,59 @@ class Item:
     shapes: Shapes
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """How a model is run: `alone` answers one item's feeds as `run` does, `exact` a batch as it is, and
+    `parallel` several batches, each on one thread; `once` runs a comparison, of which nothing is kept.
+    """
+
+    alone: Callable[[Feeds], _Arrays]
+    exact: Callable[[Feeds], _Arrays]
+    parallel: Callable[[Sequence[Feeds]], list[_Arrays]]
+    once: Callable[[Feeds], _Arrays]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """Items that run together: their numbers in the list, how they are padded, and to which shapes."""
+
+    numbers: tuple[int, ...]
+    items: tuple[Item, ...]
+    fits: tuple[Fit, ...]
+    shapes: _Shapes
+
+    @property
+    def size(self) -> int:
+        """Elements of all that is fed."""
+        return len(self.items) * _size(self.shapes)
+
+    @property
+    def keys(self) -> list[_Key]:
+        """What one comparison of a row holds for, item by item."""
+        return [(fit.key, self.shapes) for fit in self.fits]
+
+
 @final
 class Stacking:
     """Which feeds run together, and what comparisons have shown. The owner lets callers take turns.
 
     Feeds are put together along the open dimension that stands first in every input, where each has one row.
     One row of a batch is compared with the answer to its feed alone, for each bucket and whether the feed is
-    padded to it; a model that fails is fed one by one from then on.
+    padded to it; a model that fails is fed one by one from then on. Batches that need no comparison run in
+    parallel, on one thread each, and are no larger than a thread's part of the work.
     """
 
-    def __init__(self, buckets: Buckets, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
-        self._buckets, self._inputs, self._outputs = buckets, inputs, outputs
+    def __init__(
+        self,
+        buckets: Buckets,
+        padding: Padding,
+        inputs: Sequence[Port],
+        outputs: Sequence[Port],
+        n_threads: int,
+    ) -> None:
+        self._buckets, self._padding = buckets, padding
+        self._inputs, self._outputs = inputs, outputs
+        self._n_threads = n_threads
         self._rows = _rows_symbol(inputs)
         self._counts = _counts(buckets, self._rows)
         self._cuts: dict[_Key, Cuts] = {}
@@ -52,89 +97,111 @@ class Stacking:
         """Images for each combination of the other sizes: for feeds alone, and for each number together."""
         return 1 + len(self._counts)
 
-    def answers(self, items: Sequence[Item], alone: Answer, exact: Answer, once: Answer) -> list[_Arrays]:
-        """What `alone(feeds)` answers to each item, in their order.
-
-        `exact(feeds)` runs a batch as it is, `once(feeds)` a comparison, of which nothing is kept. Raises
-        what these raise.
-        """
+    def answers(self, items: Sequence[Item], by: Answers) -> list[_Arrays]:
+        """What `by.alone` answers to each item, in their order. Raises what `by` raises."""
+        chunks = sorted(self._chunks(items), key=lambda chunk: chunk.size, reverse=True)
+        cuts = {chunk: found for chunk in chunks if (found := self._cuts_of(chunk)) is not None}
+        parallel = list(cuts)[n_shared([chunk.size for chunk in cuts], self._n_threads) :]
+        shared = set(chunks).difference(parallel)
         results: dict[int, _Arrays] = {}
-        for numbers in self._groups(items):
-            for chunk in _chunks(numbers, self._counts if self._rows else ()):
-                together = [items[i] for i in chunk]
-                found = None
-                if len(chunk) > 1 and self._rows:
-                    found = self._together(together, alone, exact, once)
-                if found is None:
-                    found = [alone(item.feeds) for item in together]
-                results |= dict(zip(chunk, found, strict=True))
+        for chunk in chunks:
+            if chunk in shared:
+                results |= zip(chunk.numbers, self._shared(chunk, by), strict=True)
+        batches = by.parallel([self._batch(chunk) for chunk in parallel]) if parallel else ()
+        for chunk, batch in zip(parallel, batches, strict=True):
+            results |= zip(chunk.numbers, _rows(chunk, batch, cuts[chunk]), strict=True)
         return [results[i] for i in range(len(items))]
 
-    def _groups(self, items: Sequence[Item]) -> Iterator[list[int]]:
-        """The numbers of the items that may run together: those of equal shapes once they are padded."""
-        groups: dict[_Shapes, list[int]] = {}
+    def _chunks(self, items: Sequence[Item]) -> Iterator[_Chunk]:
+        """The items in parts that may run together: of equal shapes once they are padded."""
+        groups: dict[_Shapes, list[tuple[int, Fit]]] = {}
         for i, item in enumerate(items):
             try:
-                fit = self._fit(item)
+                fit = self._buckets.fit(self._inputs, item.shapes)
             except InputError as error:
                 raise InputError(f"feeds {i} of the list: {error}") from error
-            groups.setdefault(self._shapes(item, fit), []).append(i)
-        for shapes, numbers in groups.items():
-            if self._rows and all(shape[0] == 1 for shape in shapes):
-                yield numbers
-            else:
-                yield from ([i] for i in numbers)
+            row = fit.without(self._rows)
+            shapes = tuple(row.shape(port, item.shapes[port.name]) for port in self._inputs)
+            groups.setdefault(shapes, []).append((i, fit))
+        most = sum(_size(shapes) * len(group) for shapes, group in groups.items()) / self._n_threads
+        for shapes, group in groups.items():
+            are_rows = self._rows is not None and all(shape[0] == 1 for shape in shapes)
+            counts = [n for n in self._counts if n * _size(shapes) <= most] if are_rows else ()
+            for part in _parts(group, counts):
+                fits = tuple(fit if len(part) == 1 else fit.without(self._rows) for _, fit in part)
+                numbers = tuple(i for i, _ in part)
+                yield _Chunk(numbers, tuple(items[i] for i in numbers), fits, shapes)
 
-    def _shapes(self, item: Item, fit: Fit) -> _Shapes:
-        return tuple(fit.shape(port, item.shapes[port.name]) for port in self._inputs)
+    def _cuts_of(self, chunk: _Chunk) -> list[Cuts] | None:
+        """How each item's answer is cut; None where a comparison has yet to show it."""
+        if len(chunk.items) > 1:
+            found = [self._cuts.get(key) for key in chunk.keys]
+        else:
+            (fit,) = chunk.fits
+            found = [self._padding.cuts(fit) if fit.padded else {port.name: () for port in self._outputs}]
+        known = [cuts for cuts in found if cuts is not None]
+        return known if len(known) == len(found) else None
 
-    def _fit(self, item: Item) -> Fit:
-        """The sizes of all bucketed dimensions but that of rows, which a batch has as many of as it likes."""
-        fit = self._buckets.fit(self._inputs, item.shapes)
-        return Fit(*({s: n for s, n in side.items() if s != self._rows} for side in (fit.fed, fit.run)))
-
-    def _together(
-        self, items: Sequence[Item], alone: Answer, exact: Answer, once: Answer
-    ) -> list[_Arrays] | None:
-        """The answers of one batch; None from a model that does not answer row by row."""
-        fits = [self._fit(item) for item in items]
+    def _batch(self, chunk: _Chunk) -> Feeds:
         padded = [
             self._buckets.padded(self._inputs, item.feeds, fit, {})
-            for item, fit in zip(items, fits, strict=True)
+            for item, fit in zip(chunk.items, chunk.fits, strict=True)
         ]
-        names = [port.name for port in self._inputs]
-        batch = exact({x: np.concatenate([feeds[x] for feeds in padded]) for x in names})
-        if any(array.ndim == 0 or len(array) != len(items) for array in batch.values()):
-            self._rows = None
-            return None
-        is_telling = any(not np.array_equal(padded[0][x], feeds[x]) for x in names for feeds in padded[1:])
-        found: dict[_Key, Cuts] = {}
-        answers = []
-        for i, (item, fit) in enumerate(zip(items, fits, strict=True)):
-            row = {y: array[i : i + 1] for y, array in batch.items()}
-            key = fit.key, self._shapes(item, fit)
-            cuts = self._cuts.get(key, found.get(key))
-            if cuts is None:
-                cuts = self._compared(item, fit, row, alone, once)
-                if cuts is None:
-                    self._rows = None
-                    return None
-                found[key] = cuts
-                if is_telling and self._buckets.would_tell(self._inputs, item.feeds, fit):
-                    self._cuts[key] = cuts
-            answers.append({y: array.copy() for y, array in cut(row, cuts, fit).items()})
-        return answers
+        if len(padded) == 1:
+            return padded[0]
+        return {port.name: np.concatenate([feeds[port.name] for feeds in padded]) for port in self._inputs}
 
-    def _compared(self, item: Item, fit: Fit, row: Feeds, alone: Answer, once: Answer) -> Cuts | None:
+    def _shared(self, chunk: _Chunk, by: Answers) -> list[_Arrays]:
+        """The answers to one chunk on all threads; what no comparison has shown yet is compared."""
+        if len(chunk.items) > 1 and self._rows is not None:
+            feeds = self._batch(chunk)
+            batch = by.exact(feeds)
+            cuts = self._compared(chunk, feeds, batch, by)
+            if cuts is not None:
+                return _rows(chunk, batch, cuts)
+            self._rows = None
+        return [by.alone(item.feeds) for item in chunk.items]
+
+    def _compared(self, chunk: _Chunk, feeds: Feeds, batch: Feeds, by: Answers) -> list[Cuts] | None:
+        """How each item's answer is cut; None from a model that does not answer row by row."""
+        if any(array.ndim == 0 or len(array) != len(chunk.items) for array in batch.values()):
+            return None
+        is_telling = any((array[1:] != array[:1]).any() for array in feeds.values())
+        found: dict[_Key, Cuts] = {}
+        for i, (key, item, fit) in enumerate(zip(chunk.keys, chunk.items, chunk.fits, strict=True)):
+            if key in found:
+                continue
+            row = {y: array[i : i + 1] for y, array in batch.items()}
+            cuts = self._cuts.get(key) or self._row_cuts(item, fit, row, by)
+            if cuts is None:
+                return None
+            found[key] = cuts
+            if is_telling and self._buckets.would_tell(self._inputs, item.feeds, fit):
+                self._cuts[key] = cuts
+        return [found[key] for key in chunk.keys]
+
+    def _row_cuts(self, item: Item, fit: Fit, row: Feeds, by: Answers) -> Cuts | None:
         """How a row is cut back to the item's own answer; None where it is not that answer."""
-        wanted = once(item.feeds)
+        wanted = by.once(item.feeds)
         if any(array.shape[:1] != (1,) for array in wanted.values()):
             return None
         cuts = cuts_of(self._outputs, wanted, row, fit)
         if not differing(wanted, cut(row, cuts, fit)):
             return cuts
-        alone(item.feeds)  # raises InputError where padding changes the answer
+        by.alone(item.feeds)  # raises InputError where padding changes the answer
         return None
+
+
+def _rows(chunk: _Chunk, batch: Feeds, cuts: Sequence[Cuts]) -> list[_Arrays]:
+    """Each item's answer, in arrays of its own."""
+    if len(chunk.items) == 1:
+        rows: list[Feeds] = [batch]
+    else:
+        rows = [{y: array[i : i + 1] for y, array in batch.items()} for i in range(len(chunk.items))]
+    return [
+        {y: array.copy() for y, array in cut(row, how, fit).items()}
+        for row, how, fit in zip(rows, cuts, chunk.fits, strict=True)
+    ]
 
 
 def _rows_symbol(inputs: Sequence[Port]) -> str | None:
@@ -151,11 +218,15 @@ def _counts(buckets: Buckets, rows: str | None) -> tuple[int, ...]:
     return tuple(sorted((n for n in sizes[rows] if n > 1), reverse=True))
 
 
-def _chunks(numbers: Sequence[int], counts: Sequence[int]) -> Iterator[list[int]]:
-    """`numbers` in parts of the largest count that they still fill."""
+def _size(shapes: _Shapes) -> int:
+    return sum(map(prod, shapes))
+
+
+def _parts(group: Sequence[_T], counts: Sequence[int]) -> Iterator[Sequence[_T]]:
+    """`group` in parts of the largest count that they still fill."""
     first = 0
-    while first < len(numbers):
-        left = len(numbers) - first
+    while first < len(group):
+        left = len(group) - first
         n = next((count for count in counts if count <= left), 1)
-        yield list(numbers[first : first + n])
+        yield group[first : first + n]
         first += n

@@ -1,0 +1,128 @@
+"""Run several images at the same time, each on one thread and in an arena of its own.
+
+Threads that share one run wait for each other after every operator; threads with runs of their own never do.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import final
+
+import numpy as np
+
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.arena import Arena
+from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.session.ports import Feeds
+
+LEAST_FLOPS = 100_000_000
+"""Of runs that are worth starting threads for: a millisecond of one thread, of which threads take a fifth."""
+
+_SLACK = 1.2
+"""How much longer than its part of the work a thread may take: two that share a run need 0.6 of the time."""
+
+_Arrays = dict[str, np.ndarray]
+_Todo = deque[tuple[int, GraphRunner, Feeds]]
+
+
+def n_shared(sizes: Sequence[float], n_threads: int) -> int:
+    """Of runs of such sizes, the largest first, how many all threads should share before each takes its own.
+
+    A run that is larger than a thread's part of the work would leave the others idle.
+    """
+    if n_threads == 1:
+        return len(sizes)
+    fair = (
+        k for k in range(len(sizes)) if _longest(sizes[k:], n_threads) <= _SLACK * sum(sizes[k:]) / n_threads
+    )
+    return next(fair, len(sizes))
+
+
+def _longest(sizes: Sequence[float], n_threads: int) -> float:
+    """The work of the busiest thread, where the next run goes to the one that is done first."""
+    work = [0.0] * n_threads
+    for size in sizes:
+        heapq.heapreplace(work, work[0] + size)
+    return max(work)
+
+
+@final
+class ParallelRuns:
+    """Threads that live as long as a call of `run`; arenas stay. The owner lets callers take turns.
+
+    A call that is interrupted, or forked away from, leaves its arenas to threads that may still run: the next
+    one has others.
+    """
+
+    def __init__(self, n_threads: int, library: Library) -> None:
+        self._n_threads, self._library = n_threads, library
+        self._threads: tuple[_Thread, ...] = ()
+
+    @property
+    def memory(self) -> list[np.ndarray]:
+        """Arenas and scratch, to be measured."""
+        return [array for thread in self._threads for array in (thread.arena.memory, thread.pool.scratch)]
+
+    def run(self, runs: Sequence[tuple[GraphRunner, Feeds]]) -> list[_Arrays]:
+        """The answers to feeds that were checked, in their order; they begin in that order, too.
+
+        Runs of little work go one after another, as they are. Raises what the first run to fail raises; those
+        that had not begun do not run.
+        """
+        if sum(row.flops for image, _ in runs for row in image.program.rows) < LEAST_FLOPS:
+            return [image.walk(feeds, None) for image, feeds in runs]
+        threads = self._threads or tuple(_Thread(self._library) for _ in range(self._n_threads))
+        self._threads = ()
+        todo: _Todo = deque((i, image, feeds) for i, (image, feeds) in enumerate(runs))
+        with ThreadPoolExecutor(len(threads), "pliant-run") as executor:
+            try:
+                done = [executor.submit(thread.work, todo) for thread in threads[: len(runs)]]
+                found = {i: answers for one in done for i, answers in one.result()}
+            finally:
+                todo.clear()
+        self._threads = threads
+        return [found[i] for i in range(len(runs))]
+
+    def keep(self, images: Collection[GraphRunner]) -> None:
+        """Let go of memory that none of these needs."""
+        for thread in self._threads:
+            thread.keep(images)
+
+    def close(self) -> None:
+        """Let go of all memory."""
+        self._threads = ()
+
+
+@final
+class _Thread:
+    """What one thread runs images with."""
+
+    def __init__(self, library: Library) -> None:
+        self.pool, self.arena = Pool(1, library, scratch_bytes=0), Arena()
+        self._own: dict[GraphRunner, GraphRunner] = {}
+
+    def work(self, todo: _Todo) -> list[tuple[int, _Arrays]]:
+        """The answers of what this thread takes of `todo`, which other threads take from as well."""
+        found = []
+        try:
+            while (one := _next(todo)) is not None:
+                i, image, feeds = one
+                if image not in self._own:
+                    self._own[image] = image.beside(self.pool, self.arena)
+                found.append((i, self._own[image].walk(feeds, None)))
+        finally:
+            todo.clear()  # nothing is left, unless a run failed
+        return found
+
+    def keep(self, images: Collection[GraphRunner]) -> None:
+        self._own = {image: own for image, own in self._own.items() if image in images}
+        self.arena.resize(max((own.arena_bytes for own in self._own.values()), default=0))
+
+
+def _next(todo: _Todo) -> tuple[int, GraphRunner, Feeds] | None:
+    try:
+        return todo.popleft()
+    except IndexError:
+        return None
