@@ -38,6 +38,7 @@ def test_run_prints_three_lines_as_of_every_model(cli: Cli, classifier: Path) ->
     assert re.fullmatch(r"  accuracy not measured; weights [\d.]+ KB", worth)
     late = cli("run", classifier, "--text", "a good film", "--latency", "1us").stdout
     assert "of 1 µs (MISSED); 3 words" in late
+    assert cli("run", classifier, "--text", "film").stdout.splitlines()[1].endswith("; 1 word")
 
 
 def test_random_weights_are_labelled_so(cli: Cli, as_json: Callable[..., Any]) -> None:

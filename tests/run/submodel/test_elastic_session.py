@@ -345,6 +345,9 @@ def test_what_would_run_is_explained_for_any_length(elastic_session: OpenElastic
             plan = session.explain(n)
             assert (plan.n, plan.width) == session(text).details.submodel
             assert "why:" in str(plan)
+        for n in (0, -1, session.max_length + 1):
+            with pytest.raises(InputError, match=f"a text of {n} tokens is not read; give 1 to"):
+                session.explain(n)
 
 
 def test_without_a_target_a_reply_has_none(elastic_session: OpenElastic) -> None:

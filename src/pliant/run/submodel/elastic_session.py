@@ -119,7 +119,12 @@ class ElasticSession(TextSession[ElasticDetails]):
             return self.runner.plan(self.options.length, self.options.latency_s)
 
     def explain(self, length: int) -> Plan:
-        """What would run for an input of `length` tokens under the session's target, and why; it prints."""
+        """What would run for an input of `length` tokens under the session's target, and why; it prints.
+
+        Raises InputError for no token, and for more than the model reads.
+        """
+        if not 1 <= length <= self.max_length:
+            raise InputError(f"a text of {length} tokens is not read; give 1 to {self.max_length}.")
         return self.plan_at(length, self.options.latency_s)
 
     def plan_at(self, n_tokens: int, latency: str | float) -> Plan:
