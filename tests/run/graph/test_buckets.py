@@ -68,6 +68,15 @@ def test_answers_are_the_callers_own(bucketed: Any) -> None:
     assert all(a.flags.c_contiguous and a.base is None for a in first.values())
 
 
+def test_a_dimension_without_buckets_may_change(exact: Any) -> None:
+    """Lengths are exact where only batches are padded: arrays of a longer run must not be written to."""
+    session = compile(MASKED, threads=1, buckets={"B": (4,)})
+    for length in (7, 9, 7):
+        feeds = _feeds(3, length)
+        for y, a in exact.run(feeds).items():
+            np.testing.assert_allclose(session.run(feeds)[y], a, rtol=1e-5, atol=1e-5)
+
+
 def test_answers_go_into_given_arrays_without_memory(bucketed: Any) -> None:
     """Padded arrays are kept from run to run, so that a run into given arrays allocates none."""
     feeds = {x: np.tile(a, (1, 1, 1)[: a.ndim]) for x, a in _feeds(4, 15).items()}

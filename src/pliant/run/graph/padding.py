@@ -12,6 +12,7 @@ from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
 from pliant.run.session.ports import Feeds, Shapes, writable
 
 _Arrays = dict[str, np.ndarray]
+_Shapes = tuple[tuple[int, ...], ...]
 Once = Callable[[Feeds], _Arrays]
 
 
@@ -27,7 +28,7 @@ class Padding:
     def __init__(self, buckets: Buckets, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
         buckets.check(inputs)
         self._buckets, self._inputs, self._outputs = buckets, inputs, outputs
-        self._staged: dict[tuple[tuple[str, int], ...], tuple[_Arrays, _Arrays]] = {}
+        self._staged: dict[tuple[tuple[str, int], ...], tuple[_Shapes, _Arrays, _Arrays]] = {}
         self._cuts: dict[tuple[tuple[str, int, bool], ...], Cuts] = {}
 
     def fit(self, shapes: Shapes) -> Fit:
@@ -50,7 +51,11 @@ class Padding:
         `run(feeds, out)` is for padded feeds, arrays that stay; `once(feeds)` for a comparison, and keeps
         nothing of it. Raises InputError naming dimensions whose padding changes an answer, and the outputs.
         """
-        inputs, results = self._staged.setdefault(tuple(fit.run.items()), ({}, {}))
+        shapes = tuple(fit.shape(port, feeds[port.name].shape) for port in self._inputs)
+        held, inputs, results = self._staged.get(tuple(fit.run.items()), (shapes, {}, {}))
+        if held != shapes:  # a dimension without buckets has another size
+            inputs, results = {}, {}
+        self._staged[tuple(fit.run.items())] = shapes, inputs, results
         results |= run(self._buckets.padded(self._inputs, feeds, fit, inputs), results)
         cuts = self._cuts.get(fit.key)
         if cuts is None:
