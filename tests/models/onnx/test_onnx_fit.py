@@ -25,6 +25,7 @@ def one_node(op: str, shapes: Shapes, opset: int = 20, **attributes: object) -> 
 
 LSTM = {"x": (4, 2, 3), "w": (1, 8, 3), "r": (1, 8, 2), "b": (1, 16), "l_i32": (2,), "h": (1, 2, 2)}
 CONV = {"x": (1, 4, 5, 5), "w": (6, 2, 3, 3), "b": (6,)}
+DEFORM = {"x": (1, 2, 3, 3), "w": (1, 2, 2, 2), "o": (1, 8, 2, 2), "b": (1,), "m": (1, 4, 2, 2)}
 CASES: list[tuple[str, Shapes, dict[str, object], Shapes]] = [
     ("LSTM", LSTM, {"hidden_size": 2}, {"w": (1, 8, 4)}),
     ("LSTM", LSTM, {"hidden_size": 2}, {"w": (1, 9, 3)}),
@@ -38,6 +39,10 @@ CASES: list[tuple[str, Shapes, dict[str, object], Shapes]] = [
     ("Conv", CONV, {"group": 2, "kernel_shape": [3, 3]}, {"w": (6, 2, 2, 2)}),
     ("ConvTranspose", {"x": (1, 4, 5, 5), "w": (4, 3, 2, 2), "b": (3,)}, {}, {"w": (3, 3, 2, 2)}),
     ("ConvTranspose", {"x": (1, 4, 5, 5), "w": (4, 3, 2, 2), "b": (3,)}, {}, {"b": (4,)}),
+    ("DeformConv", DEFORM, {}, {"w": (1, 3, 2, 2)}),
+    ("DeformConv", DEFORM, {}, {"o": (1, 6, 2, 2)}),
+    ("DeformConv", DEFORM, {}, {"b": (2,)}),
+    ("DeformConv", DEFORM, {}, {"m": (1, 8, 2, 2)}),
     (
         "BatchNormalization",
         {"x": (1, 4, 5), "s": (4,), "b": (4,), "m": (4,), "v": (4,)},
@@ -66,6 +71,13 @@ def test_a_tensor_that_does_not_fit_the_others_is_named(
     (name,) = wrong
     with pytest.raises(GraphError, match=f"'n' .*('{name}'|groups)"):
         one_node(op, shapes | wrong, **attributes)
+
+
+@pytest.mark.parametrize("attributes", [{"offset_group": 1 << 31}, {"offset_group": 0}, {"group": 0}])
+def test_groups_that_channels_are_not_of_are_refused(attributes: dict[str, int]) -> None:
+    """The kernel divides by them: a model of one node ended the process."""
+    with pytest.raises(GraphError, match=r"'n'.*group"):
+        one_node("DeformConv", DEFORM, **attributes)
 
 
 @pytest.mark.parametrize(

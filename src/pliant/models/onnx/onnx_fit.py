@@ -131,10 +131,21 @@ def _conv(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 2, (given.of_rank(1, 3, 5)[0],)
 
 
+def _deform_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _weights(given, 1)
+    x, w = given.of_rank(0, 4), given.of_rank(1, 4)
+    groups, taps = given.attribute("offset_group", 1), w[2] * w[3]
+    if groups < 1 or x[1] % groups:
+        raise given.refuse(f"{x[1]} channels are not {groups} offset groups")
+    yield 2, (x[0], 2 * groups * taps, None, None)
+    yield 3, (w[0],)
+    yield 4, (x[0], groups * taps, *given.of_rank(2, 4)[2:])
+
+
 def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(i, 3, 5)
     groups = given.attribute("group", 1)
-    if x[1] % groups or w[0] % groups:
+    if groups < 1 or x[1] % groups or w[0] % groups:
         raise given.refuse(f"{x[1]} channels to {w[0]} are not {groups} groups")
     kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
     yield i, (None, x[1] // groups, *kernel)
@@ -143,7 +154,7 @@ def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
 def _conv_transpose(given: _Given) -> Iterator[tuple[int, Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(1, 3, 5)
     groups = given.attribute("group", 1)
-    if x[1] % groups:
+    if groups < 1 or x[1] % groups:
         raise given.refuse(f"{x[1]} channels are not {groups} groups")
     kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
     yield 1, (x[1], None, *kernel)
@@ -182,7 +193,7 @@ def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
     """Scale and bias are per group before opset 21, then per channel."""
     x = given.of_rank(0, 2, 99)
     groups = given.attribute("num_groups", 1)
-    if x[1] % groups:
+    if groups < 1 or x[1] % groups:
         raise given.refuse(f"{x[1]} channels are not {groups} groups")
     scale = given.of_rank(1, 1)
     yield 1, (groups if scale == (groups,) else x[1],)
@@ -335,6 +346,7 @@ _WINDOWED = frozenset(
 
 _RULES: Mapping[str, Rule] = {
     "Conv": _conv,
+    "DeformConv": _deform_conv,
     "ConvTranspose": _conv_transpose,
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,

@@ -12,6 +12,7 @@ import numpy as np
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
 from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
+from pliant.compiler.rules.move.lower_move import require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_deform, conv_transpose, conv_weights
@@ -139,6 +140,7 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
         raise GraphError(
             f"node {node.name or node.op!r}: deformable convolution takes float32 images, not {x}."
         )
+    require(graph.types[tensors["offset"]].shape[2:] == y.shape[2:], node, graph)
     view = window(node.attributes, w.shape[2:], x.shape[2:])
     known = {name for name, _ in conv_deform.DeformArgs._fields_}  # type: ignore[misc]
     extents = {**along("in", x.shape[2:], 1), **along("out", y.shape[2:], 1), **view.fields()}
