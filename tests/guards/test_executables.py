@@ -17,7 +17,6 @@ from pliant.api.resolve import resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.fragment import fragment_image
 from pliant.compiler.executable.image import Image, make_image
-from pliant.compiler.executable.image_text import image_text
 from pliant.compiler.executable.recurrent_stages import recurrent_form
 from pliant.compiler.executable.stage import coded_form
 from pliant.compiler.rules.rules import RULES
@@ -39,6 +38,7 @@ from pliant.profile.form_costs import CostFile
 from pliant.run.graph.schedule_graph import Planned, Planner, ScheduleKind
 from tests.compiler.family_models import bert, written
 from tests.compiler.layout.models import a_network
+from tests.guards.image_text import image_text
 from tests.plan.splits import bert as encoder_spec
 
 Golden = Callable[[str, str], None]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pliant.kernels import reference
+from tests.kernels import reference
 
 torch = pytest.importorskip("torch", reason="torch checks the oracle; install pliant[train]")
 functional = torch.nn.functional

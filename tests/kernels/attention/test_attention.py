@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.kernels import reference
 from pliant.kernels.attention.attention import (
     AttentionArgs,
     attention_ir,
@@ -19,6 +18,7 @@ from pliant.kernels.attention.attention import (
 )
 from pliant.kernels.emit.isa import AVX2
 from pliant.kernels.runtime.jit import Library
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 
 

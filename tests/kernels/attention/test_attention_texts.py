@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.kernels import reference
 from pliant.kernels.attention.attention import block_rows, of_qkv
 from pliant.kernels.attention.attention_texts import (
     TextsArgs,
@@ -20,6 +19,7 @@ from pliant.kernels.attention.attention_texts import (
 )
 from pliant.kernels.emit.isa import AVX2
 from pliant.kernels.runtime.jit import Library
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 
 HEADS, HEAD_DIM, SCALE = 3, 16, 0.25

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from pliant.kernels import reference
 from pliant.kernels.coded.embed import EmbedArgs, EmbedFormats, TableFormat, embed_ir, embed_name
 from pliant.kernels.runtime.jit import Library
 from pliant.models.word_table import QuantizedTable, pack_codes
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 
 WORDS, POSITIONS, TYPES = 50, 12, 2

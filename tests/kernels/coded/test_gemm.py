@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pliant.kernels import reference
 from pliant.kernels.coded.gemm import ACTIVATIONS, GemmArgs, gemm_ir, pack, scratch_bytes, units
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import AVX512, AVX512_VNNI, Isa
 from pliant.kernels.runtime.jit import Library, compile_modules
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, coded
 

@@ -5,7 +5,6 @@ import ctypes
 import numpy as np
 import pytest
 
-from pliant.kernels import reference
 from pliant.kernels.coded.decode import int8_scale
 from pliant.kernels.coded.gemm import ACTIVATIONS
 from pliant.kernels.coded.gemm_args import BF16, F16, F32
@@ -20,6 +19,7 @@ from pliant.kernels.coded.gemm_int8 import (
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import AVX2, AVX512, AVX512_VNNI, X86_64, Isa, portable
 from pliant.kernels.runtime.jit import Library
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 from tests.kernels.coded_matrices import Coded, codebooks, coded
 

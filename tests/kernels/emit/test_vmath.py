@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.kernels import reference
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value, vector
 from pliant.kernels.runtime.jit import Library
+from tests.kernels import reference
 from tests.kernels.calling import address, call
 
 

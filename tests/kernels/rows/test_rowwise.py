@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from pliant.kernels import reference
 from pliant.kernels.rows.rowwise import (
     LAYER_NORM,
     MEAN,
@@ -19,6 +18,7 @@ from pliant.kernels.rows.rowwise import (
     softmax_ir,
 )
 from pliant.kernels.runtime.jit import Library
+from tests.kernels import reference
 from tests.kernels.calling import address, call, floats, guarded
 
 SIZES = (1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 100, 384, 1000)

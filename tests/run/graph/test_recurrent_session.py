@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.kernels import reference
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -14,6 +13,7 @@ from pliant.models.recurrent.recurrent_source import RecurrentSource, open_recur
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.run.graph.recurrent_session import RecurrentSession
 from tests.compiler.rules.running import machine
+from tests.kernels import reference
 from tests.recurrent_models import torchs_answer, torchs_layers, write_recurrent
 
 ISAS = [AVX2, X86_64, portable(AVX512)]
