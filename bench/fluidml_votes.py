@@ -12,10 +12,11 @@ import numpy as np
 
 from pliant.api import compile_onnx as compiled
 from pliant.compiler.layout.exact_layouts import choose_exactly
-from pliant.compiler.layout.layout_problem import Form, Operator, Problem, brute_force
+from pliant.compiler.layout.layout_problem import Form, Operator, Problem
 from pliant.compiler.layout.vote import choose_by_vote
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.run.graph.schedule_graph import Planner
+from research.layout_brute_force import brute_force
 from runtimes import THREADS
 
 PAPER_LOSS = {"a": 0.17, "b": 0.09}

@@ -15,13 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
-from pliant.elastic.importance import ablate, draw_importance, first_order, importance_text, rank_correlation
+from pliant.elastic.importance import ablate, first_order
 from pliant.models.examples import read_examples
 from pliant.plan.submodel.accuracy import expected_grid
 from pliant.plan.submodel.shape import store_shape
 from pliant.profile.measure_device import measure_device
 from pliant.settings import cache_folder, thread_count
 from report import ROOT, Report, options
+from research.importance_tables import draw_importance, importance_text, rank_correlation
 from sti_cell import undisturbed
 from sti_device import emulate
 from sti_figures import draw_accuracy_against_memory

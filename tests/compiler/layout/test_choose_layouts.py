@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.compiler.layout.exact_layouts import choose_exactly
-from pliant.compiler.layout.layout_problem import Form, Operator, Problem, brute_force
+from pliant.compiler.layout.layout_problem import Form, Operator, Problem
 from pliant.compiler.layout.sequences import longest, sequences
 from pliant.compiler.layout.vote import choose_by_vote
 from pliant.errors import GraphError
+from research.layout_brute_force import brute_force
 
 LAYOUTS = ("row", "column", "panel")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pliant.elastic.importance import draw_importance, importance_text, rank_correlation
+from research.importance_tables import draw_importance, importance_text, rank_correlation
 
 
 def test_rank_correlation_is_spearmans() -> None:

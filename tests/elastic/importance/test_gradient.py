@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pliant.elastic.evaluate.answers import Labelled
-from pliant.elastic.importance import ablate, first_order, rank_correlation
+from pliant.elastic.importance import ablate, first_order
 from pliant.errors import InputError, StoreError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
 from pliant.models.hf.checkpoint import open_checkpoint
@@ -18,6 +18,7 @@ from pliant.store.build import build
 from pliant.store.coding.cut_slices import LINEARS
 from pliant.store.layers import layer_weights
 from pliant.store.read import Store, open_store
+from research.importance_tables import rank_correlation
 from tests.reference_model import run_model
 from tests.tiny import FAMILIES, random_ids, random_tensors
 

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
-from math import inf, prod
+from math import inf
 
 from pliant.errors import GraphError
 
@@ -86,28 +85,3 @@ class Problem:
         """Every edge an operator touches, in order of first touch."""
         touched = (e for o in self.operators for e in (*o.inputs, *o.outputs))
         return tuple(dict.fromkeys(touched))
-
-
-def brute_force(problem: Problem, limit: int = 2_000_000) -> tuple[float, dict[str, Layout]]:
-    """The best of all assignments, by trying them. Raises GraphError above `limit` of them."""
-    edges = problem.edges
-    n = prod(len(problem.layouts[e]) for e in edges)
-    if n > limit:
-        raise GraphError(f"{n} assignments of layouts are too many to try; the limit is {limit}.")
-
-    # An operator's time depends on its own edges only: worked out once for each of their layouts.
-    known: list[dict[tuple[Layout, ...], float]] = [{} for _ in problem.operators]
-    touched = [[edges.index(e) for e in dict.fromkeys((*o.inputs, *o.outputs))] for o in problem.operators]
-
-    def seconds(chosen: tuple[Layout, ...]) -> float:
-        total = 0.0
-        for operator, places, found in zip(problem.operators, touched, known, strict=True):
-            own = tuple(chosen[i] for i in places)
-            if own not in found:
-                found[own] = problem.best(operator, {edges[i]: chosen[i] for i in places})[0]
-            total += found[own]
-        return total
-
-    best = min(product(*(problem.layouts[e] for e in edges)), key=seconds)
-    layouts = dict(zip(edges, best, strict=True))
-    return problem.seconds(layouts), layouts

@@ -2,15 +2,6 @@
 
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.importance.ablation import Ablation, ablate
-from pliant.elastic.importance.compare import draw_importance, importance_text, rank_correlation
 from pliant.elastic.importance.gradient import first_order
 
-__all__ = [
-    "Ablation",
-    "Labelled",
-    "ablate",
-    "draw_importance",
-    "first_order",
-    "importance_text",
-    "rank_correlation",
-]
+__all__ = ["Ablation", "Labelled", "ablate", "first_order"]
