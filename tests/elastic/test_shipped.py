@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pliant.elastic.trained_grid import Grid, as_markdown
 from pliant.models.hf.checkpoint import open_checkpoint
 
 SHIPPED = Path(str(resources.files("pliant"))) / "models" / "assets" / "sst2"
@@ -25,10 +24,10 @@ def test_the_shipped_model_opens_and_stays_within_its_size() -> None:
 def test_the_card_tells_the_measured_grid() -> None:
     """A card typed by hand drifts from what was measured; the JSON beside it is what was measured."""
     told = json.loads((SHIPPED / "elastic.json").read_text())["dev"]
-    n, widths = told["n_examples"], tuple(told["widths"])
-    grid = Grid(widths, n, tuple(tuple(round(a * n) for a in row) for row in told["accuracy"]))
     card = (SHIPPED / "README.md").read_text(encoding="utf-8")
-    rows = as_markdown(grid).splitlines()[2:]
+    rows = [
+        f"| {n} | {' | '.join(f'{100 * a:.1f}' for a in row)} |" for n, row in enumerate(told["accuracy"], 1)
+    ]
     assert [row for row in rows if row not in card] == []
 
 

@@ -1,4 +1,4 @@
-"""The grid as table, JSON, markdown and picture."""
+"""The grid as table, JSON and picture."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pliant.elastic.heatmap import draw_grid
-from pliant.elastic.trained_grid import Grid, as_json, as_markdown, as_table
+from pliant.elastic.trained_grid import Grid, as_json, as_table
 
 GRID = Grid((1, 4), 8, ((4, 5), (6, 8)))
 
@@ -20,8 +20,7 @@ def test_accuracy_is_the_share_answered_right() -> None:
 
 
 def test_tables_give_per_cent_by_layers_and_slices() -> None:
-    """The same figures stand in the terminal and in model cards."""
-    assert as_markdown(GRID).splitlines()[2:] == ["| 1 | 50.0 | 62.5 |", "| 2 | 75.0 | 100.0 |"]
+    """A person reads them there; JSON has fractions."""
     console = Console(width=80, color_system=None)
     with console.capture() as captured:
         console.print(as_table(GRID, "dev"))

@@ -87,28 +87,27 @@ def test_compute_is_priced_on_its_own_device() -> None:
         cost.seconds(Compute("rest", 0, rows=4, device="z"))
 
 
-def test_refreshing_converges_to_what_is_seen() -> None:
-    """A device that turned three times slower is planned as such after some runs, kind by kind."""
-    device = SLOW
-    for _ in range(40):
-        device = refreshed(device, [Seen("rest", 1e9, 6.0), Seen("rest", 5e8, 3.0)])
-    assert device.seconds("rest", 1e9) == pytest.approx(6.0, rel=1e-4)
+def test_a_refreshed_device_takes_what_was_seen() -> None:
+    """A device that turned three times slower is planned as such, kind by kind."""
+    device = refreshed(SLOW, [Seen("rest", 1e9, 6.0), Seen("rest", 5e8, 3.0)])
+    assert device.seconds("rest", 1e9) == pytest.approx(6.0)
     assert device.seconds("attend", 1e9) == SLOW.seconds("attend", 1e9)
-    assert refreshed(SLOW, [Seen("rest", 1e9, 6.0)], 1.0).seconds("rest", 1e9) == pytest.approx(6.0)
+    again = refreshed(device, [Seen("rest", 1e9, 6.0)])
+    assert again.seconds("rest", 1e9) == pytest.approx(6.0)
 
 
 def test_refreshed_links_blame_what_is_common() -> None:
     """All of a sender's exchanges slower: its egress. All of a receiver's: its ingress. One: the pair."""
     even = Links({name: Interface(100.0, 100.0) for name in "abc"})
     pairs = [(s, d) for s in "abc" for d in "abc" if s != d]
-    out = refreshed_links(even, {(s, d): 2.0 if s == "a" else 1.0 for s, d in pairs}, 1.0)
+    out = refreshed_links(even, {(s, d): 2.0 if s == "a" else 1.0 for s, d in pairs})
     assert out.interfaces["a"] == Interface(50.0, 100.0)
     assert not out.pairs
-    into = refreshed_links(even, {(s, d): 2.0 if d == "a" else 1.0 for s, d in pairs}, 1.0)
+    into = refreshed_links(even, {(s, d): 2.0 if d == "a" else 1.0 for s, d in pairs})
     assert into.interfaces["a"] == Interface(100.0, 50.0)
     assert not into.pairs
-    one = refreshed_links(even, {(s, d): 2.0 if (s, d) == ("a", "b") else 1.0 for s, d in pairs}, 1.0)
+    one = refreshed_links(even, {(s, d): 2.0 if (s, d) == ("a", "b") else 1.0 for s, d in pairs})
     assert one.interfaces == even.interfaces
     assert one.link("a", "b") == Link(0.0, 50.0)
-    again = refreshed_links(one, {("a", "b"): 0.5}, 1.0)
+    again = refreshed_links(one, {("a", "b"): 0.5})
     assert again.link("a", "b") == Link(0.0, 100.0)

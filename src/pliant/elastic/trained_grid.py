@@ -56,14 +56,6 @@ def as_table(grid: Grid, title: str) -> Table:
     return table
 
 
-def as_markdown(grid: Grid) -> str:
-    """The same table for a model card."""
-    rows = [["n \\ m", *map(str, grid.widths)], ["---"] * (len(grid.widths) + 1)]
-    for n in range(1, len(grid.correct) + 1):
-        rows += [[str(n), *(f"{100 * grid.accuracy(n, m):.1f}" for m in grid.widths)]]
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)
-
-
 def as_json(grid: Grid) -> dict[str, object]:
     """Plain values for `json.dumps`: widths, n_examples, and accuracy as rows of layers."""
     return {

@@ -41,11 +41,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an endpoint expects of a request: seconds, accuracy in 0..1 and joules, None where unknown."""
+    """What an endpoint expects of a request: seconds, and accuracy in 0..1, None where unknown."""
 
     seconds: float
     accuracy: float | None = None
-    energy_j: float | None = None
 
 
 @runtime_checkable

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import assert_never
 
 from pliant.ir.bitwidths import PLANES
@@ -190,32 +189,18 @@ class Step:
     latest_start_s: float | None = None
 
 
-class Lifetime(Enum):
-    """How long a tensor lives: arena tensors for a run, preloaded shards and caches for the session."""
-
-    RUN = "run"
-    SESSION = "session"
-
-
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A named array; a dimension may wait for an extent."""
+    """A named array that lives for a run; a dimension may wait for an extent."""
 
     name: str
     shape: tuple[Amount, ...]
     itemsize: int = 4
-    lifetime: Lifetime = Lifetime.RUN
-
-    def n_bytes(self, extents: Extents) -> int:
-        size = self.itemsize
-        for dimension in self.shape:
-            size *= value(dimension, extents)
-        return size
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Steps that can be repeated as one; `live` names the only run tensors that outlast its end."""
+    """Steps that can be repeated as one; `live` names the only tensors that outlast its end."""
 
     steps: tuple[Step, ...]
     live: tuple[str, ...] = ()

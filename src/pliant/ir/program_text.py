@@ -8,7 +8,7 @@ def program_text(program: Program) -> str:
     lines = ["program " + (" ".join(program.extents) or "(bound)")]
     for t in program.tensors:
         shape = ", ".join(str(d) for d in t.shape)
-        lines.append(f"tensor {t.name} [{shape}] x {t.itemsize} B, lives for the {t.lifetime.value}")
+        lines.append(f"tensor {t.name} [{shape}] x {t.itemsize} B, lives for the run")
     for s, segment in enumerate(program.segments):
         lines.append(f"segment {s}" + (f" keeps {' '.join(segment.live)}" if segment.live else ""))
         lines += [_step_line(i, step) for i, step in enumerate(segment.steps)]

@@ -190,35 +190,30 @@ class Seen:
     seconds: float
 
 
-def refreshed(capability: Capability, seen: Sequence[Seen], weight: float = 0.3) -> Capability:
-    """`capability` moved towards what run time showed (Hepti 4.1: no second profiling pass).
+def refreshed(capability: Capability, seen: Sequence[Seen]) -> Capability:
+    """`capability` as run time showed it (Hepti 4.1: no second profiling pass).
 
-    Per kind of stage, the drift becomes the exponential average, `weight` for the new, of measured over
-    predicted seconds; a kind that was not seen keeps its drift.
+    Per kind of stage, the drift becomes measured over predicted seconds; a kind that was not seen keeps its
+    drift.
     """
-    if not 0 < weight <= 1:
-        raise ValueError(f"a weight lies above 0 and up to 1, not at {weight}.")
     drifts = {d.kind: d.factor for d in capability.drifts}
     for kind in dict.fromkeys(s.kind for s in seen):
         mine = [s for s in seen if s.kind == kind]
         predicted_s = sum(capability.seconds(kind, s.flops) for s in mine)
         if predicted_s > 0:
-            ratio = sum(s.seconds for s in mine) / predicted_s
-            drifts[kind] = capability.drift(kind) * (1 - weight + weight * ratio)
+            drifts[kind] = capability.drift(kind) * (sum(s.seconds for s in mine) / predicted_s)
     return replace(capability, drifts=tuple(Drift(kind, f) for kind, f in drifts.items()))
 
 
-def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float], weight: float = 0.3) -> Links:
-    """`links` moved towards what run time showed; `ratios` are measured over predicted seconds per pair.
+def refreshed_links(links: Links, ratios: Mapping[tuple[str, str], float]) -> Links:
+    """`links` as run time showed them; `ratios` are measured over predicted seconds per pair.
 
     A pair known to be slower than both interfaces keeps the change to itself. Of the others that are slower,
     what all exchanges of a sender have in common is laid to its egress, what then remains common to a
     receiver's to its ingress, and the rest to the pair. One that is quicker raises what held it back, and
     no more: an interface that did not would rise without end.
     """
-    if not 0 < weight <= 1:
-        raise ValueError(f"a weight lies above 0 and up to 1, not at {weight}.")
-    slower = {pair: 1 - weight + weight * ratio for pair, ratio in ratios.items()}
+    slower = dict(ratios)
     pairs = dict(links.pairs)
     for src, dst in [pair for pair in slower if _is_slow(links, *pair)]:
         known = links.pairs[src, dst]

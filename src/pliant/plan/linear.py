@@ -21,7 +21,6 @@ class Solved:
     values: Float[np.ndarray, " variables"]
     objective: float
     bound: float
-    is_proved: bool
 
 
 @dataclass(slots=True)
@@ -93,6 +92,5 @@ class LinearProgram:
         if info.primal_solution_status != FEASIBLE:
             return None
         objective = info.objective_function_value
-        is_proved = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
         bound = objective if self.whole is None else info.mip_dual_bound
-        return Solved(np.array(solver.getSolution().col_value), objective, bound, is_proved)
+        return Solved(np.array(solver.getSolution().col_value), objective, bound)

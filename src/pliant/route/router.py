@@ -18,7 +18,7 @@ from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.times.fit import Confidence, LocalTimes
+from pliant.ir.times.fit import LocalTimes
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
 from pliant.route.due import Broadcast, Due, Ping, Probe
@@ -289,10 +289,6 @@ class Router:
     def local_curve(self) -> TimeCurve | None:
         """T_l(n), without waiting; None before anything is known."""
         return self._local.curve
-
-    @property
-    def confidence(self) -> Confidence:
-        return self._local.confidence
 
     def state(self, successor: str, now_s: float) -> PeerState:
         """A successor as it stands."""

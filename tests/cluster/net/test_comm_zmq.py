@@ -250,18 +250,6 @@ def test_a_name_of_no_length_or_too_long_is_refused(key: Key) -> None:
             ZmqComm(name, key)
 
 
-def test_a_disconnected_peer_is_no_member(start: Start) -> None:
-    """A plan without it must not hear from it either."""
-    ada, bob = start("ada"), start("bob")
-    _exchange(ada, bob)
-    ada.disconnect("bob")
-    with pytest.raises(ClusterError, match="disconnected bob"):
-        ada.send("bob", Tag(0, 0, 0), np.zeros(1))
-    with pytest.raises(ClusterError, match="disconnected bob"):
-        ada.receive("bob", Tag(0, 0, 0), np.zeros(1), PATIENT_S)
-    _exchange(ada, bob, 1)
-
-
 _WORKER = """
 import sys
 from pathlib import Path

@@ -134,7 +134,6 @@ def test_one_inference_scales_the_prior() -> None:
     assert times.add(9, 5.0)
     assert times.curve is not None
     assert times.curve.at(99) == pytest.approx(50.0)
-    assert times.confidence.n_samples == 1
 
 
 def test_one_length_without_a_prior_says_the_most_it_can_be() -> None:

@@ -12,7 +12,6 @@ from pliant.ir.times.time_curve import (
     MAX_SECONDS,
     TimeCurve,
     exceeds_by,
-    largest_difference,
     line,
     minimum,
     thinned,
@@ -110,7 +109,7 @@ def test_the_largest_difference_is_that_of_all_lengths(
 ) -> None:
     """What T_th is held against."""
     gaps = [abs(a.at(n) - b.at(n)) for n in range(max_n + 1)]
-    assert largest_difference(a, b, max_n) == pytest.approx(max(gaps), rel=1e-9, abs=1e-9)
+    assert exceeds_by(a, b, max_n, 0.0) == pytest.approx(max(gaps), rel=1e-9, abs=1e-9)
     over = [g - ratio * min(a.at(n), b.at(n)) for n, g in enumerate(gaps)]
     assert exceeds_by(a, b, max_n, ratio) == pytest.approx(max(over), rel=1e-9, abs=1e-9)
 

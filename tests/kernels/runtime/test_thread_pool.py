@@ -219,10 +219,10 @@ def test_entries_can_be_resized_between_walks(host: Library, increment: int) -> 
     """Another sequence length is another number of rows in the same table."""
     x = np.zeros(100, np.int64)
     table = Table()
-    number = table.add(increment, _Args(x.ctypes.data, 0), 10)
+    table.add(increment, _Args(x.ctypes.data, 0), 10)
     with Pool(2, host) as pool:
         pool.walk(table)
-        table.resize(number, 100, 7)
+        table.share(np.int64([[100, 7]]))
         pool.walk(table)
     assert (x[:10] == 2).all()
     assert (x[10:] == 1).all()

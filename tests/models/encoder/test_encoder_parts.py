@@ -1,6 +1,7 @@
 """Parts of a layer: together they are the layer, however it is cut, and the compiler fuses them."""
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 import numpy as np
 import pytest
@@ -136,8 +137,10 @@ def test_partial_products_add_up_to_the_layer(spec: EncoderSpec, is_joined: bool
         if is_joined:
             partials.append(run(parts.attend_mix(spec, ROWS, heads), tensors, x=x)["partial"])
         else:
-            attended = run(parts.attend(spec, ROWS, heads), tensors, x=x)
-            partials.append(run(parts.mix(spec, ROWS, heads), tensors, **attended)["partial"])
+            attended = run(parts.attend(spec, ROWS, heads), tensors, x=x)["attended"]
+            columns = Span(heads.start * spec.head_dim, heads.stop * spec.head_dim)
+            part = parts.tile(spec.template.output, ROWS, columns, Span(0, spec.inner))
+            partials.append(run(part, tensors, tile_in=attended)["partial"])
     np.testing.assert_allclose(
         _by_rows(spec, tensors, x, partials, run), run_layer(spec, 1, tensors, x), atol=TOLERANCE
     )
@@ -184,9 +187,10 @@ def test_queries_keys_and_values_are_one_product() -> None:
 def test_a_part_holds_the_weights_of_its_share_and_no_more() -> None:
     """What a device needs to load, and the memory it needs, is read off the part."""
     spec = SPECS["post-norm"]
-    a, b = (parts.up_down(spec, ROWS, 0, s) for s in (Span(0, 7), Span(7, 19)))
+    shares = [parts.up_down(spec, ROWS, 0, s) for s in (Span(0, 7), Span(7, 19))]
     up, up_bias, down = 19 * 13, 19, 13 * 19
-    assert a.weight_bytes + b.weight_bytes == 4 * (up + up_bias + down)
+    n_weights = sum(prod(piece.shape) for share in shares for piece in share.pieces.values())
+    assert n_weights == up + up_bias + down
 
 
 def test_one_image_serves_every_layer() -> None:

@@ -85,14 +85,6 @@ def test_quantized_embeddings_read_back_as_the_values_they_stand_for(tmp_path: P
     assert np.array_equal(checkpoint.tensor("embeddings.word"), codebook[codes])
 
 
-def test_a_layer_comes_without_its_prefix(tiny_model: Callable[..., Path]) -> None:
-    """The store cuts layer by layer and should not know how layers are numbered in names."""
-    checkpoint = open_checkpoint(tiny_model("bert"))
-    layer = checkpoint.layer(1)
-    assert len(layer) == 16
-    assert np.array_equal(layer["up.weight"], checkpoint.tensor("layers.1.up.weight"))
-
-
 def test_all_missing_tensors_are_named_at_once(model: Path) -> None:
     """One at a time would be a download per error."""
     edit_weights(

@@ -1,11 +1,11 @@
 """The rules that ours is measured against do what they say, and never better than ours says it does."""
 
 from dataclasses import replace
+from math import isinf
 
 import pytest
 
-from pliant.errors import BudgetError
-from pliant.plan.partition.partition_baseline import by_speed, check_memory, coedge, equal, local, predicted_s
+from pliant.plan.partition.partition_baseline import by_speed, coedge, equal, local, predicted_s
 from pliant.plan.partition.partition_problem import pose
 from pliant.plan.partition.partitioner import choose_partition
 from tests.plan.clusters import cluster, simulated_s
@@ -52,14 +52,9 @@ def test_ours_is_no_slower_than_any_of_them(seed: int) -> None:
         assert predicted_s(p, rule.partition) == rule.seconds
 
 
-def test_a_fixed_partition_stops_when_memory_falls() -> None:
+def test_where_equal_shares_no_longer_fit_another_mode_does() -> None:
     """Figure 7, third segment: CoEdge halts where ours goes on in another mode."""
     devices, links = cluster(4, 2)
-    p = pose(SPEC, 8, devices, links, "d0")
-    fixed = equal(p, "ws").partition
-    check_memory(p, fixed)
     half = {name: replace(device, free_bytes=6000) for name, device in devices.items()}
-    less = pose(SPEC, 8, half, links, "d0")
-    with pytest.raises(BudgetError, match="stops here"):
-        check_memory(less, fixed)
+    assert isinf(equal(pose(SPEC, 8, half, links, "d0"), "ws").seconds)
     assert choose_partition(SPEC, 8, half, links, "d0").mode == "1d"

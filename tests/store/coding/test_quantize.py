@@ -147,7 +147,7 @@ def test_few_distinct_weights_are_kept_to_bfloat16(n: int) -> None:
     """With a level for every weight, all that is lost is the rounding of centroids."""
     values = np.linspace(-0.1, 0.1, n, dtype=np.float32)
     fitted = fit(values, "lloyd")
-    decoded = fitted.code.centroids[fitted.codes]
+    decoded = fitted.code.codebooks[PLANES][fitted.codes]
     worst = 2.0**-8 * 0.1 if n <= 64 else 0.2 / 64
     assert np.abs(decoded - values).max() <= worst
 

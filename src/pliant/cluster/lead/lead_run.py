@@ -64,7 +64,6 @@ class Led:
 @dataclass(frozen=True, slots=True)
 class _Announced:
     held: Held
-    lacking: frozenset[str]
     turn: Turn
 
 
@@ -209,7 +208,7 @@ class Lead:
         patience_s = self._primary.patience.exchange_s(self._steer.predicted_s(held))
         entrants = frozenset(lacking)
         turn = held.turn(self._primary.name, run.epoch, number, entrants, patience_s)
-        run.announced[number] = _Announced(held, entrants, turn)
+        run.announced[number] = _Announced(held, turn)
         if number < held.n_segments - 1:
             go = Go(run.epoch, number, held.number, tuple(sorted(entrants)), patience_s)
             for name in self._others(held):

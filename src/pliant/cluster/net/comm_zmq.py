@@ -70,14 +70,6 @@ class ZmqComm(Mailed):
         if old is not None:
             old.close()
 
-    def disconnect(self, peer: str) -> None:
-        """Forget `peer`: nothing is sent to it or received from it until it is connected again."""
-        with self._lock:
-            gone = self._peers.pop(peer, None)
-            self._mailbox.lose(peer, ClusterError(f"{self.name} has disconnected {peer}."))
-        if gone is not None:
-            gone.close()
-
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
         check_note(note)
         self._mailbox.check(dst, tag.epoch)

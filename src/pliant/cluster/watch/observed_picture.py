@@ -47,7 +47,7 @@ def saw(
     links = picture.links
     if ratios:
         slower = {ends: credible(ends, ratio) for ends, ratio in ratios.items()}
-        links = refreshed_links(links, slower, weight=1.0)
+        links = refreshed_links(links, slower)
     return Picture(devices, links), left
 
 
@@ -63,7 +63,7 @@ def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links
 
 def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
     """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
-    after = refreshed(device, seen, weight=1.0)
+    after = refreshed(device, seen)
     before_s = sum(device.seconds(s.kind, s.flops) for s in seen)
     if before_s <= 0:
         return after

@@ -30,10 +30,10 @@ class Placement:
     n_bytes: int
 
 
-def place(tensors: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Placement:
+def place(tensors: Sequence[Lifetime]) -> Placement:
     """Greedy by size, first fit by offset over lifetimes (FluidML, Algorithm 4).
 
-    Tensors alive together never share a byte; every offset is a multiple of `alignment`.
+    Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT.
     """
     offsets: dict[int, int] = {}
     for i in sorted(range(len(tensors)), key=lambda i: (-tensors[i].n_bytes, i)):
@@ -42,7 +42,7 @@ def place(tensors: Sequence[Lifetime], alignment: int = ALIGNMENT) -> Placement:
         for start, n_bytes in rivals:
             if offset + tensors[i].n_bytes <= start:
                 break
-            offset = max(offset, -(-(start + n_bytes) // alignment) * alignment)
+            offset = max(offset, -(-(start + n_bytes) // ALIGNMENT) * ALIGNMENT)
         offsets[i] = offset
     end = max((offsets[i] + tensors[i].n_bytes for i in offsets), default=0)
     return Placement(tuple(offsets[i] for i in range(len(tensors))), end)

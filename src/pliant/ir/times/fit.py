@@ -45,14 +45,6 @@ class FitSettings:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Confidence:
-    """How much a curve is worth: its samples, and their typical relative distance from it (None: unknown)."""
-
-    n_samples: int
-    relative_error: float | None
-
-
 def least_squares(
     lengths: Sequence[float] | Float64[np.ndarray, " m"],
     seconds: Sequence[float] | Float64[np.ndarray, " m"],
@@ -125,10 +117,6 @@ class LocalTimes:
         self._base = prior
         self._spread: float | None = None
         self.curve: TimeCurve | None = prior
-
-    @property
-    def confidence(self) -> Confidence:
-        return Confidence(min(self._count, self._settings.window), self._spread)
 
     @property
     def is_in_doubt(self) -> bool:

@@ -111,11 +111,6 @@ def minimum(curves: Sequence[TimeCurve], max_n: int) -> TimeCurve:
     return TimeCurve(_without_straight(points))
 
 
-def largest_difference(a: TimeCurve, b: TimeCurve, max_n: int) -> float:
-    """max |a(n) - b(n)| over all lengths 0..max_n: what T_th bounds (CRIME 4.3.3)."""
-    return exceeds_by(a, b, max_n, 0.0)
-
-
 def exceeds_by(a: TimeCurve, b: TimeCurve, max_n: int, ratio: float) -> float:
     """max of |a(n) - b(n)| - ratio * min(a(n), b(n)) over all lengths 0..max_n.
 
@@ -140,7 +135,7 @@ def thinned(curve: TimeCurve, max_points: int) -> TimeCurve:
     return curve if len(points) == len(curve.points) else TimeCurve(tuple(points))
 
 
-def validated(points: object, max_points: int = MAX_POINTS, max_n: int = MAX_LENGTH) -> TimeCurve:
+def validated(points: object, max_points: int = MAX_POINTS) -> TimeCurve:
     """A curve from what a peer sent. Raises PeerCurveError naming value and limit."""
     if not isinstance(points, list | tuple) or not 1 <= len(points) <= max_points:
         size = len(points) if isinstance(points, list | tuple) else type(points).__name__
@@ -150,10 +145,10 @@ def validated(points: object, max_points: int = MAX_POINTS, max_n: int = MAX_LEN
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise PeerCurveError(f"a peer's curve has the point {pair!r:.80}; expected (length, seconds).")
         n, seconds = pair
-        if type(n) is not int or not before < n <= max_n:
+        if type(n) is not int or not before < n <= MAX_LENGTH:
             raise PeerCurveError(
                 f"a peer's curve has length {n!r:.40} after {before}; lengths are integers that rise, "
-                f"in 0..{max_n}."
+                f"in 0..{MAX_LENGTH}."
             )
         if type(seconds) not in (int, float) or not 0 <= seconds <= MAX_SECONDS or not isfinite(seconds):
             raise PeerCurveError(

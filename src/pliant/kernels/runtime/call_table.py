@@ -56,14 +56,8 @@ class Table:
         self._n += 1
         return self._n - 1
 
-    def resize(self, entry: int, n_units: int, grain: int = 1) -> None:
-        """Give an entry another number of units, such as for another sequence length."""
-        _check(n_units, grain)
-        self._rows["n_units"][range(len(self))[entry]] = n_units
-        self._rows["grain"][range(len(self))[entry]] = grain
-
     def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
-        """Give every entry, in order, its units and its grain; both as `resize` takes them."""
+        """Give every entry, in order, its units and its grain, such as for another sequence length."""
         self._rows.view(np.int64).reshape(-1, 4)[: self._n, 2:] = shares
 
 

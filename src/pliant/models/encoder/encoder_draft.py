@@ -6,7 +6,6 @@ arrays when it is bound to one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 
@@ -67,10 +66,6 @@ class Piece:
         rows = sum(block.rows.n for block in self.blocks)
         return (rows, *self.tail) if columns is None else (rows, columns.n)
 
-    @property
-    def n_bytes(self) -> int:
-        return 4 * prod(self.shape)
-
     def read(self, read: Read, prefix: str = "") -> Float32[np.ndarray, "..."]:
         """The values, of tensors whose names begin with `prefix`: views where one float32 block is enough.
 
@@ -95,11 +90,6 @@ class Part:
     types: Mapping[str, TensorType]
     pieces: Mapping[str, Piece]
     constants: Mapping[str, np.ndarray]
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights in float32, as they are read."""
-        return sum(piece.n_bytes for piece in self.pieces.values())
 
     def graph(self, read: Read, layer: int | None = None) -> Graph:
         """The part on the weights of `layer`, or on those that belong to none: input and head.

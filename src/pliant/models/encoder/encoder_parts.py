@@ -43,12 +43,6 @@ def attend_mix(spec: EncoderSpec, rows: int, heads: Span) -> Part:
     return d.part(partial=d.linear(attended, spec.template.output, columns=_columns(spec, heads)))
 
 
-def mix(spec: EncoderSpec, rows: int, heads: Span) -> Part:
-    """The `attended` columns of `heads` to their `partial` output product."""
-    columns = _columns(spec, heads)
-    return tile(spec.template.output, rows, columns, Span(0, spec.inner), x="attended")
-
-
 def up_down(spec: EncoderSpec, rows: int, forward: int, columns: Span) -> Part:
     """`h` to the `partial` result of some columns of one of the layer's feed forwards."""
     d = Draft(f"feed forward {forward}")
@@ -57,10 +51,10 @@ def up_down(spec: EncoderSpec, rows: int, forward: int, columns: Span) -> Part:
     return d.part(partial=d.linear(up, used.down, columns=columns))
 
 
-def tile(linear: Linear, rows: int, columns_in: Span, columns_out: Span, x: str = "tile_in") -> Part:
+def tile(linear: Linear, rows: int, columns_in: Span, columns_out: Span) -> Part:
     """`tile_in` [rows, some inputs] times a block of a weight: a `partial` [rows, some outputs], no bias."""
     d = Draft(f"{linear.name} tile")
-    a = d.input(x, rows, columns_in.n)
+    a = d.input("tile_in", rows, columns_in.n)
     return d.part(partial=d.linear(a, linear, columns_out, columns_in))
 
 

@@ -77,11 +77,6 @@ class EncoderLayer:
     widen: Narrowing | None = None
 
     @property
-    def linears(self) -> tuple[Linear, ...]:
-        """All products of the layer, in the order they run."""
-        return tuple(part for part in _parts(self) if isinstance(part, Linear))
-
-    @property
     def tensors(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """Canonical name and shape of every weight of the layer, each once."""
         shapes: dict[str, tuple[int, ...]] = {}

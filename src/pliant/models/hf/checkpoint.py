@@ -51,15 +51,6 @@ class Checkpoint:
             raise ModelError(f"{self.directory} has no tensor {name!r}; it is not part of this model.")
         return read_float(self.stored[name])
 
-    def layer(self, index: int) -> dict[str, Float32[np.ndarray, "..."]]:
-        """All tensors of one layer, named without its prefix: "query.weight" to "output_norm.bias"."""
-        prefix = f"layers.{index}."
-        return {
-            name.removeprefix(prefix): self.tensor(name)
-            for name, _ in tensor_shapes(self.spec)
-            if name.startswith(prefix)
-        }
-
     def embedding_codes(self) -> QuantizedTable | None:
         """The word embeddings when they are stored as 6-bit codes, else None."""
         if self.table is None:

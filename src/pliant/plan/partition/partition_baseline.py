@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.errors import BudgetError
 from pliant.ir.partition import Partition
-from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds, weights
+from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds
 from pliant.plan.partition.partition_problem import Problem
 from pliant.plan.partition.partition_start import proportional
-from pliant.quantities import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +37,11 @@ def coedge(p: Problem) -> Baseline:
     """CoEdge's shares (Zeng et al. 2020), in the weight-stationary mode as Hepti's 5.3 runs it.
 
     In proportion to what each device computes and exchanges in a second, and set once: whoever holds the
-    result keeps it when bandwidth changes, and stops (`check_memory`) when memory falls.
+    result keeps it when bandwidth changes, and stops when memory falls (Figure 7).
     """
     s = p.sizes
     sent_s = 4.0 * s.hidden * s.rows / np.minimum(p.egress, p.ingress)
     return _shared(p, "ws", 1.0 / (p.attend_s[:, -1] + p.rest_s[:, -1] + sent_s))
-
-
-def check_memory(p: Problem, partition: Partition) -> None:
-    """Raise BudgetError where a partition that was set earlier no longer fits: out of memory (Figure 7)."""
-    for name, need, free in zip(p.names, weights(p, plan_of(p, partition))[0], p.memory, strict=True):
-        if need > free:
-            raise BudgetError(
-                f"{name} needs {format_bytes(need)} for its share of weights and has {format_bytes(free)} "
-                "free: a partition that is fixed stops here; choose a new one."
-            )
 
 
 def predicted_s(p: Problem, partition: Partition) -> float:

@@ -210,13 +210,12 @@ def _tiled_2d(at: _Layout) -> Iterator[Stage]:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One device's place in the grid: whom it shares with, and its blocks of the weights.
+    """One device's place in the grid: the devices of its column, and its blocks of the weights.
 
     Of the output product: rows of all `heads` of the group, columns `outputs`. Of the feed forward: rows (up)
     and columns (down) `hidden`, and all `neurons` of the column.
     """
 
-    group: tuple[str, ...]
     column: tuple[str, ...]
     heads: range
     outputs: range
@@ -231,7 +230,6 @@ def tiles_of(partition: Partition, grid: Grid) -> dict[str, Tile]:
         for c, device in enumerate(group):
             column = grid.columns[c]
             tiles[device] = Tile(
-                group=group,
                 column=column,
                 heads=range(partition.heads(group[0]).start, partition.heads(group[-1]).stop),
                 outputs=_block(grid.outputs, c),

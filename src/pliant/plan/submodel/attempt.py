@@ -32,8 +32,8 @@ from pliant.plan.submodel.submodel import Submodel
 class Attempt:
     """A submodel with a preload set. `ledger` has every shard at the lowest bits and the slack granted.
 
-    `needs_s` is the usable time it takes so; `uniform_bits` and `uniform_fidelity` are the highest that
-    all its shards can have.
+    `needs_s` is the usable time it takes so; `uniform_fidelity` is that of the highest bits that all its
+    shards can have.
     """
 
     submodel: Submodel
@@ -43,7 +43,6 @@ class Attempt:
     rule: str
     ledger: Ledger
     needs_s: float
-    uniform_bits: int = LOWEST_BITS
     uniform_fidelity: float = 0.0
 
 
@@ -108,10 +107,11 @@ class Problem:
             return fitting[0]
         for a in fitting:
             trial = a.ledger.copy()
-            bits = fill_uniform(trial, trial.below(FULL_BITS)) if self.may_read(c) else LOWEST_BITS
+            if self.may_read(c):
+                fill_uniform(trial, trial.below(FULL_BITS))
             value = fidelity(trial.bits, a.weights, self.options.errors)
             if best is None or value > best.uniform_fidelity + 1e-12:
-                best = replace(a, uniform_bits=bits, uniform_fidelity=value)
+                best = replace(a, uniform_fidelity=value)
         return best
 
     def fidelity_bound(self, a: Attempt) -> float:

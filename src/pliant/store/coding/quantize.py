@@ -25,17 +25,13 @@ _PART, _BLOCK = 1 << 16, 64
 class LayerCode:
     """One layer's code: the ascending 64 centroids, the means of merged cells for each k, and the normal.
 
-    `codebooks[k]` has 2**k ascending values, all exact in bfloat16; `centroids` is `codebooks[6]`.
+    `codebooks[k]` has 2**k ascending values, all exact in bfloat16; `codebooks[6]` are the centroids.
     `mean` and `std` are of the normal fitted to all weights, outliers included.
     """
 
     codebooks: Mapping[int, Float32[np.ndarray, " levels"]]
     mean: float
     std: float
-
-    @property
-    def centroids(self) -> Float32[np.ndarray, "64"]:
-        return self.codebooks[PLANES]
 
 
 @dataclass(frozen=True, slots=True)

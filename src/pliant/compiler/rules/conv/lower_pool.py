@@ -5,7 +5,6 @@ A "nhwc" tensor's type has its channels last.
 
 from functools import partial
 from math import prod
-from typing import Literal
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
@@ -83,9 +82,9 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
     return Lowered((call,))
 
 
-def layout_of(node: Node, name: Literal["layout", "x_layout", "y_layout"] = "layout") -> Layout:
-    """The order of dimensions an attribute names; channels first unless said otherwise."""
-    value = text(node.attributes, name, "nchw")
+def layout_of(node: Node) -> Layout:
+    """The order of dimensions that the attribute `layout` names; channels first unless said otherwise."""
+    value = text(node.attributes, "layout", "nchw")
     if value == "nchw":
         return "nchw"
     assert value == "nhwc", f"no layout {value}"
