@@ -1,0 +1,38 @@
+"""A session of some kind that is open, as the facts about all kinds ask it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pliant.ir.reply import Reply
+from pliant.run.session.session import Session
+from tests.conformance.session_kind import Kind
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session of a kind, and where its model lies."""
+
+    kind: Kind
+    session: Session[Any]
+    folder: Path
+
+    def need(self, fact: str) -> None:
+        """Skip a fact that does not hold of this kind, for the reason that it gives."""
+        if fact in self.kind.lacks:
+            pytest.skip(self.kind.lacks[fact])
+
+    def answers(self) -> list[bytes]:
+        return self.kind.answers(self.session)
+
+    @property
+    def question(self) -> Any:
+        """What a call takes: a text, or feeds."""
+        return self.kind.texts[0] if self.kind.texts else self.kind.feeds(0)
+
+    def reply(self, question: Any) -> Reply[Any]:
+        reply = self.session(question)
+        assert isinstance(reply, Reply)
+        return reply
