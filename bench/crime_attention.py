@@ -21,12 +21,12 @@ import httpx
 import numpy as np
 
 import pliant
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.endpoint import Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.ir.times.fit import least_squares, robust
 from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.models.tokenizer import open_tokenizer
+from pliant.plan.result import WHOLE_S
 from pliant.run.submodel.elastic_session import ElasticSession
 from report import ROOT, Report, options
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.ir.cost import Budget, Disk
+from pliant.ir.cost import Disk
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, dilate
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
-from pliant.plan.result import Plan
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import preload_model, standard_pipeline
 from pliant.plan.submodel.shape import store_shape
 from pliant.profile.line import timing

@@ -34,7 +34,7 @@ def anytime(report: Report, rig: Rig, devices: Sequence[Device], importance: np.
             "knew": _without_anytime(knew),
         }
 
-        def slow_after(name: str, i: int, target_s: float = p.budget.latency_s) -> float:
+        def slow_after(name: str, i: int, target_s: float = p.budget.target_s) -> float:
             return 0.0 if name == "knew" else float(delays[i] * target_s)
 
         runs = cold_runs(rig, device, plans, texts, slow_after)

@@ -20,12 +20,12 @@ from pliant.api.open_elastic import packed_store
 from pliant.api.resolve import resolve_elastic
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.evaluate.intervals import paired_difference
-from pliant.ir.cost import Budget, cost_table
+from pliant.ir.cost import cost_table
 from pliant.ir.device import DeviceProfile
 from pliant.ir.program import Compute
 from pliant.ir.reply import Reply
 from pliant.models.examples import read_examples
-from pliant.plan.result import Grid, Plan
+from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.baseline import standard_pipeline
 from pliant.plan.submodel.slowdown import Slowdown
 from pliant.profile.measure_device import measure_device

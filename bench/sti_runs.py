@@ -106,7 +106,7 @@ class _Cell:
 
     def __init__(self, rig: Rig, device: Device, plan: Plan) -> None:
         options = SessionOptions(
-            latency_s=plan.budget.latency_s, preload_bytes=plan.budget.preload_bytes, length=rig.length,
+            target_s=plan.budget.target_s, preload_bytes=plan.budget.preload_bytes, length=rig.length,
             n_threads=rig.n_threads, is_anytime=plan.is_anytime, best_effort=True,
         )  # fmt: skip
         self._job = Job(rig.store.path, rig.cache, device.profile, options, plan)
@@ -147,7 +147,7 @@ def _summed_up(plan: Plan, answers: Sequence[Answer]) -> Runs:
     ran = [r.details for r in replies]
     waits = np.array([_waits(r) for r in replies])
     return Runs(
-        target_s=plan.budget.latency_s,
+        target_s=plan.budget.target_s,
         seconds=np.array([r.seconds for r in replies]),
         predicted_s=float(np.median([r.predicted_s for r in ran])),
         first_wait=float(np.median(waits[:, 0])),

@@ -70,7 +70,7 @@ def _row(rig: Rig, x: Measured, has_f1: bool) -> dict[str, object]:
     planned_rss = p.memory.weight_bytes + p.memory.arena_bytes
     row: dict[str, object] = {
         "device": x.place[0],
-        "T ms (of full)": f"{1e3 * p.budget.latency_s:.0f} ({x.cell.share})",
+        "T ms (of full)": f"{1e3 * p.budget.target_s:.0f} ({x.cell.share})",
         "system": x.cell.system,
         "n x m": f"{p.n}x{p.width}" + ("" if p.meets_target else " (infeasible)"),
         "bits run (plan)": f"{np.mean([np.mean(g) for g in runs.grids]):.1f} ({np.mean(p.bits):.1f})",

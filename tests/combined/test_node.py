@@ -12,10 +12,10 @@ import httpx
 import numpy as np
 import pytest
 
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import Disk
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
+from pliant.plan.result import WHOLE_S
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions

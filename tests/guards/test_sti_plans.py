@@ -1,6 +1,6 @@
 """Guard: which plans STI's planners make of a device given as data, as programs with their simulated spans.
 
-Protects `plan`, the paper's planner, every baseline, `lower_plan`, `program_text` and `simulate`: moving or
+Protects `plan`, the paper's planner, every baseline, `Plan.program`, `program_text` and `simulate`: moving or
 renaming code must not change one golden file of this guard. Devices, store and accuracies are formulas below;
 nothing is measured. The first case of each planner is printed in clear. Each other case is a line of its
 choices and the digests of its program and spans, which names the case that changed: print that one case to
@@ -19,13 +19,12 @@ import numpy as np
 import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, CostTable, cost_table, simulate
+from pliant.ir.cost import CostTable, cost_table, simulate
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.ir.program_text import program_text
-from pliant.plan.result import Plan
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
@@ -156,7 +155,7 @@ def baseline(system: Callable[..., Plan], options: PlanOptions, *bits: int) -> P
 def in_clear(case: Case, planner: Planner) -> str:
     """The plan, its program, and when each step would run."""
     p = planner(case)
-    program = lower_plan(p)
+    program = p.program
     spans = simulate(program, case.expected, {"tokens": case.tokens})
     return plan_text(p) + program_text(program) + spans_text(spans)
 
@@ -164,7 +163,7 @@ def in_clear(case: Case, planner: Planner) -> str:
 def line(case: Case, planner: Planner) -> str:
     """What was chosen, in one line: submodel, bits, planes held, times, memory and digests."""
     p = planner(case)
-    program = lower_plan(p)
+    program = p.program
     spans = simulate(program, case.expected, {"tokens": case.tokens})
     bits, held = ("/".join(_runs(row) for row in grid) for grid in (p.bits, p.held))
     times = (

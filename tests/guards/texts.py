@@ -33,7 +33,7 @@ def digests(program: Program, spans: Iterable[Span]) -> str:
 
 def plan_text(plan: Plan) -> str:
     """Every number of a plan that guards compare, exactly: bits of every shard, AIBs, bytes, reasons."""
-    target = f"target {plan.budget.latency_s * 1e3:.1f} ms, preload {plan.budget.preload_bytes} B"
+    target = f"target {plan.budget.target_s * 1e3:.1f} ms, preload {plan.budget.preload_bytes} B"
     limit = plan.budget.working_bytes
     most = "" if limit is None else f"at most {limit} B, "
     lines = [

@@ -1,6 +1,7 @@
 """Programs cannot be built wrong, bind their extents, and split over devices."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -100,6 +101,14 @@ def two_devices() -> Program:
             ),
         )
     )
+
+
+def test_an_untimed_program_differs_by_its_latest_starts_alone() -> None:
+    """Texts of a batch run the bits that were planned: they wait for every step that one text would skip."""
+    load = Load(0, (Run(0, 1, 0, 1),), 4096)
+    layer = Step("cpu", Compute("layer", 0, 1), (), (0,), 0.5)
+    timed = one_segment(Step("io", load, latest_start_s=0.25), layer)
+    assert timed.untimed == one_segment(Step("io", load), replace(layer, latest_start_s=None))
 
 
 def test_a_device_runs_its_own_part_of_the_global_order() -> None:

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.plan.result import Budget
 from pliant.plan.submodel.shape import StoreShape
 
 

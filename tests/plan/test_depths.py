@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, Disk, LayerCost
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.plan.result import Plan
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.search import OURS, PAPER, plan
 from pliant.plan.submodel.shape import StoreShape, store_shape

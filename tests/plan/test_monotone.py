@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import Budget, CostTable
-from pliant.plan.result import Plan
+from pliant.ir.cost import CostTable
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
@@ -76,7 +76,7 @@ def test_more_time_is_never_worse(seed: int, times: list[float], is_measured: bo
     problem = random_problem(rng)
     shape, costs, budget, _ = problem
     grid = random_grid(shape, rng) if is_measured else None
-    plans = [planned(problem, Budget(0.7 * budget.latency_s * t, memory(shape, share)), grid) for t in times]
+    plans = [planned(problem, Budget(0.7 * budget.target_s * t, memory(shape, share)), grid) for t in times]
     assert_never_worse(plans, shape, costs, grid)
 
 
@@ -88,7 +88,7 @@ def test_more_memory_is_never_worse(seed: int, sizes: list[float], is_measured: 
     problem = random_problem(rng)
     shape, costs, budget, _ = problem
     grid = random_grid(shape, rng) if is_measured else None
-    plans = [planned(problem, Budget(budget.latency_s, memory(shape, share * s)), grid) for s in sizes]
+    plans = [planned(problem, Budget(budget.target_s, memory(shape, share * s)), grid) for s in sizes]
     assert_never_worse(plans, shape, costs, grid)
 
 

@@ -7,8 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pliant.ir.cost import WHOLE_S, Budget
-from pliant.plan.result import Plan
+from pliant.plan.result import WHOLE_S, Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.search import plan
 from tests.plan.test_result import COSTS, IMPORTANCE, SHAPE

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, Disk, LayerCost
 from pliant.plan.picture import draw_plan
+from pliant.plan.result import Budget
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 

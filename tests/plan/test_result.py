@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, Disk, LayerCost
 from pliant.ir.program_text import program_text
-from pliant.plan.result import run_bytes
-from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.plan.result import Budget
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER, plan
 from pliant.plan.submodel.shape import StoreShape
@@ -27,13 +27,13 @@ IMPORTANCE = np.linspace(1, 0, 72).reshape(6, 12)
 def test_our_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     """A change of any planning rule shows here, to be looked at before it is taken."""
     p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE)
-    golden("plan_ours.txt", plan_text(p) + "\n" + program_text(lower_plan(p)))
+    golden("plan_ours.txt", plan_text(p) + "\n" + program_text(p.program))
 
 
 def test_the_papers_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     """The published planner stays what it was while ours improves."""
     p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE, PAPER)
-    golden("plan_paper.txt", plan_text(p) + "\n" + program_text(lower_plan(p)))
+    golden("plan_paper.txt", plan_text(p) + "\n" + program_text(p.program))
 
 
 @settings(max_examples=40, deadline=None)
@@ -45,10 +45,17 @@ def test_preload_runs_are_what_is_held(seed: int) -> None:
         p = plan(shape, costs, budget, importance)
     except BudgetError:
         return
-    assert sum(run_bytes(shape, r.part) * r.count for r in p.preload_runs) == p.memory.preload_bytes
+    assert sum(shape.part_bytes(r.part) * r.count for r in p.preload_runs) == p.memory.preload_bytes
     held = np.zeros((p.n, p.width), dtype=np.int64)
     for run in p.preload_runs:
         row = held[p.layers.index(run.layer), run.first : run.first + run.count]
         row[:] = 32 if run.part == 6 else row + 1
     assert held.tolist() == [list(row) for row in p.held]
     assert held_bytes(shape, held) == p.memory.preload_bytes
+
+
+@pytest.mark.parametrize("impossible", [(0.0, 1), (1.0, -1), (1.0, 1, 4095)])
+def test_impossible_budgets_cannot_be_built(impossible: tuple[float, ...]) -> None:
+    """Values are checked once, where they enter."""
+    with pytest.raises(BudgetError):
+        Budget(*impossible)

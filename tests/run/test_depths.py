@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile
+from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.run.submodel.planning import SessionOptions
 from tests.run.conftest import OpenElastic

@@ -99,7 +99,7 @@ def plan_of(
     planner = planner_of(store.manifest, profile)
     length = planner.bucket(options.length)
     if baseline is None:
-        beside = beside_weights(store, options, min(options.length, store.spec.max_tokens))
+        beside = beside_weights(store, options.compute, min(options.length, store.spec.max_tokens))
         terms = granted(planner, options, beside)
         return planner.resident(terms, arena_bytes=beside.arena_bytes, fixed_bytes=beside.fixed_bytes)[0]
     job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)

@@ -21,8 +21,8 @@ from pliant.api.model import (
 from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Dilation
+from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.graph.recurrent_session import RecurrentSession
@@ -107,7 +107,7 @@ def open(
                 )
             _check_values(given)
             options = SessionOptions(
-                latency_s=WHOLE_S if latency is None else parse_seconds(latency),
+                target_s=WHOLE_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
                 memory_bytes=bound_of(memory),
                 working_bytes=None if working is None else parse_bytes(working),

@@ -14,7 +14,6 @@ from pliant.cli.shared.verb_options import Json, SessionArguments, System, resol
 from pliant.ir.program_text import program_text
 from pliant.plan.picture import draw_plan
 from pliant.plan.result import Plan
-from pliant.plan.submodel.lower_plan import lower_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ def plan(args: PlanArguments) -> None:
         return
     typer.echo(str(made), nl=False)
     if args.explain and isinstance(made, Plan):
-        typer.echo(program_text(lower_plan(made)), nl=False)
+        typer.echo(program_text(made.program), nl=False)
     if args.plot is not None:
         typer.echo(f"drawn as {args.plot}")
 

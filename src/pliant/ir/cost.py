@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, assert_never, runtime_checkable
 
-from pliant.errors import BudgetError, ProfileError
+from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile as DeviceProfile
 from pliant.ir.device import Disk as Disk
 from pliant.ir.device import Percentile
@@ -23,45 +23,6 @@ class Link:
 
     def seconds(self, n_bytes: int) -> float:
         return self.rtt_s + n_bytes / self.bandwidth_Bps
-
-
-WHOLE_S = 3600.0
-"""The target of those who ask for none: the most accurate plan runs, on any device that could be meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What the user grants: `latency_s` from text to answer (T), `preload_bytes` kept resident (|S|).
-
-    `working_bytes` bounds the memory that layers in flight are read into, `layer_bytes` what is read for one
-    layer; None is no bound. `memory_bytes` is the whole that these are part of, None where none was given.
-    """
-
-    latency_s: float
-    preload_bytes: int
-    working_bytes: int | None = None
-    layer_bytes: int | None = None
-    memory_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 < self.latency_s < float("inf"):
-            raise BudgetError(f"a latency target of {self.latency_s} s cannot be met; give a positive time.")
-        if self.preload_bytes < 0:
-            raise BudgetError(f"a preload buffer of {self.preload_bytes} bytes cannot be; give 0 or more.")
-        if self.working_bytes is not None and self.working_bytes < 4096:
-            raise BudgetError(
-                f"a working buffer of {self.working_bytes} bytes holds no read: give 4096 or more, or none."
-            )
-
-    @property
-    def target_s(self) -> float | None:
-        """The target that was asked for; None where the most accurate answer was."""
-        return asked_target(self.latency_s)
-
-
-def asked_target(latency_s: float) -> float | None:
-    """A target as it is shown: None for `WHOLE_S` and above, which asks for none."""
-    return None if latency_s >= WHOLE_S else latency_s
 
 
 class SpanState(Enum):

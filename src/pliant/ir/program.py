@@ -239,6 +239,15 @@ class Program:
     def lanes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(step.lane for step in self.steps))
 
+    @property
+    def untimed(self) -> "Program":
+        """Without latest starts: every step waits for all that it prefers, and no load is skipped as late."""
+        segments = tuple(
+            replace(g, steps=tuple(replace(step, latest_start_s=None) for step in g.steps))
+            for g in self.segments
+        )
+        return replace(self, segments=segments)
+
 
 def bind(program: Program, extents: Extents) -> Program:
     """The same program with every extent a number; raises ValueError when one is missing or below 1."""

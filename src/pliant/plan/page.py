@@ -8,7 +8,6 @@ from pliant.ir.table_text import table_html, table_lines
 from pliant.ir.timeline_text import timeline_text
 from pliant.plan.picture import can_draw, plan_svg
 from pliant.plan.result import Plan
-from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.quantities import format_bytes, format_seconds
 
 _COLUMNS = ("layer", "bits of its slices", "reads", "AIB before", "after")
@@ -47,7 +46,7 @@ def _summary(plan: Plan) -> Iterator[str]:
         f"submodel: {plan.n} of {plan.shape.n_layers} layers x {plan.width} of {plan.shape.n_slices} slices "
         f"(planner: {plan.name})"
     )
-    target = "" if budget.target_s is None else f" of {format_seconds(budget.target_s)}"
+    target = "" if budget.asked_s is None else f" of {format_seconds(budget.asked_s)}"
     yield (
         f"time: {format_seconds(plan.latency_s)} predicted{target}"
         f"{'' if plan.meets_target else ', which it MISSES'}; 95 of 100 answers within "
@@ -80,7 +79,7 @@ def _summary(plan: Plan) -> Iterator[str]:
 
 def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
     """The columns' names, and the cells of each layer. Without a target there is no budget of IO time."""
-    budgets = () if plan.budget.target_s is None else (plan.aib_start_s, plan.aib_s)
+    budgets = () if plan.budget.asked_s is None else (plan.aib_start_s, plan.aib_s)
     yield _COLUMNS[: 3 + len(budgets)]
     for k, layer in enumerate(plan.layers):
         yield (
@@ -92,11 +91,11 @@ def _table(plan: Plan) -> Iterator[tuple[str, ...]]:
 
 
 def _legend(plan: Plan) -> tuple[str, ...]:
-    return (_BITS,) if plan.budget.target_s is None else (_BITS, _AIB)
+    return (_BITS,) if plan.budget.asked_s is None else (_BITS, _AIB)
 
 
 def _timeline(plan: Plan) -> list[str]:
-    return timeline_text(lower_plan(plan), plan.spans).splitlines()
+    return timeline_text(plan.program, plan.spans).splitlines()
 
 
 def _html_table(plan: Plan) -> str:

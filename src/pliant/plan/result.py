@@ -1,20 +1,61 @@
-"""A plan: what will run, when, in how much memory, and why."""
+"""A plan: what it was granted, what will run, when, in how much memory, and why."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, Span
-from pliant.ir.program import FULL, Run
+from pliant.ir.cost import Span
+from pliant.ir.program import FULL, Program, Run
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.io_plan import LayerLoad
+from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_seconds
 
 Grid = tuple[tuple[int, ...], ...]
+
+
+WHOLE_S = 3600.0
+"""The target of those who ask for none: the most accurate plan runs, on any device that could be meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the user grants: `target_s` from text to answer (T), `preload_bytes` kept resident (|S|).
+
+    `working_bytes` bounds the memory that layers in flight are read into, `layer_bytes` what is read for one
+    layer; None is no bound. `memory_bytes` is the whole that these are part of, None where none was given.
+    """
+
+    target_s: float
+    preload_bytes: int
+    working_bytes: int | None = None
+    layer_bytes: int | None = None
+    memory_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.target_s < float("inf"):
+            raise BudgetError(f"a latency target of {self.target_s} s cannot be met; give a positive time.")
+        if self.preload_bytes < 0:
+            raise BudgetError(f"a preload buffer of {self.preload_bytes} bytes cannot be; give 0 or more.")
+        if self.working_bytes is not None and self.working_bytes < 4096:
+            raise BudgetError(
+                f"a working buffer of {self.working_bytes} bytes holds no read: give 4096 or more, or none."
+            )
+
+    @property
+    def asked_s(self) -> float | None:
+        """The target that was asked for; None where the most accurate answer was."""
+        return asked_target(self.target_s)
+
+
+def asked_target(target_s: float) -> float | None:
+    """A target as it is shown: None for `WHOLE_S` and above, which asks for none."""
+    return None if target_s >= WHOLE_S else target_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +92,7 @@ class Plan:
     layer k starts at the latest without its missing refinements, None to wait for all of them;
     a refinement is not begun after `latest_refinement_s[k][i]`, as base planes of later layers would
     then be late.
-    `spans` are the predicted steps of `lower_plan(plan)` at median costs, from the end of tokenising;
+    `spans` are the predicted steps of `program` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
     `expected_accuracy` is a fraction with its 95 % interval, None where nothing was measured. `slowdown` is
     what the costs of the profile were multiplied by. `cut` tells why layers or slices may be left out;
@@ -94,6 +135,19 @@ class Plan:
         return len(self.layers)
 
     @property
+    def n_slots(self) -> int:
+        """How many layers' reads have to be in memory at once, at most."""
+        return self.window if self.is_pipelined else self.n
+
+    @property
+    def program(self) -> Program:
+        """What runs it, lowered anew."""
+        return lower(
+            self.shape, self.layers, self.width, self.loads, self.window, self.latest_start_s,
+            self.latest_refinement_s, is_pipelined=self.is_pipelined,
+        )  # fmt: skip
+
+    @property
     def is_resident(self) -> bool:
         """True when nothing is read at run time."""
         return not any(load.runs for load in self.loads)
@@ -128,7 +182,7 @@ class Plan:
 
     def __repr__(self) -> str:
         """One line: some dozen fields of numbers say nothing in a console."""
-        target_s = self.budget.target_s
+        target_s = self.budget.asked_s
         target = "" if target_s is None else f" of {format_seconds(target_s)}"
         return (
             f"<Plan {self.name}: {self.n}x{self.width} of {self.shape.n_layers}x{self.shape.n_slices}, "
@@ -143,12 +197,7 @@ class Plan:
 
     def load_bytes(self, k: int) -> int:
         """Bytes that layer k reads."""
-        return sum(run_bytes(self.shape, run.part) * run.count for run in self.loads[k].runs)
-
-
-def run_bytes(shape: StoreShape, part: int) -> int:
-    """Bytes of one slice of a part."""
-    return shape.full_bytes if part == FULL else shape.plane_bytes
+        return sum(self.shape.part_bytes(run.part) * run.count for run in self.loads[k].runs)
 
 
 def _spans(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:

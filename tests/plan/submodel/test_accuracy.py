@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost
-from pliant.plan.result import Plan
+from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
 from pliant.plan.submodel.attempt import Problem
 from pliant.plan.submodel.io_plan import fidelity
@@ -102,7 +102,7 @@ def test_the_whole_model_runs_at_full_fidelity_unless_a_part_is_expected_to_be_b
     shape, costs, budget, importance = random_problem(rng)
     grid = random_grid(rng, shape)
     whole = (shape.n_layers, shape.n_slices)
-    lax = replace(budget, latency_s=100.0)
+    lax = replace(budget, target_s=100.0)
     p = plan(shape, costs, lax, importance, accuracy=grid)
     assert p.expected_accuracy == max(grid.values())
     best = grid | {(*whole, b): 1.0 for b in BITS}

@@ -7,10 +7,9 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
-from pliant.plan.result import Plan
+from pliant.ir.cost import CostTable, Disk, LayerCost, latency, simulate
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.search import OURS, PlanOptions
 from pliant.plan.submodel.shape import StoreShape
 
@@ -26,7 +25,7 @@ IMPORTANCE = np.ones((12, 12))
 def test_a_standard_pipeline_ends_in_time_and_the_next_larger_would_not(target_s: float, bits: int) -> None:
     """StdPL-X takes the largest submodel whose pipeline delay stays under the target."""
     p = standard_pipeline(SHAPE, CPU, Budget(target_s, 0), IMPORTANCE, bits)
-    spans = simulate(lower_plan(p), CPU, {"tokens": 8})
+    spans = simulate(p.program, CPU, {"tokens": 8})
     assert latency(spans) <= target_s + 1e-9
     assert {b for row in p.bits for b in row} == {bits}
     assert p.memory.preload_bytes == 0
@@ -48,7 +47,7 @@ def test_a_preloaded_model_runs_what_table_6_says(target_s: float, expected: tup
 def test_load_and_execute_reads_all_before_it_computes_and_is_closest_to_the_target(target_s: float) -> None:
     """Load&Exec has no pipeline: IO and compute in sequence, at full fidelity, total nearest to T."""
     p = load_and_execute(SHAPE, CPU, Budget(target_s, 0), IMPORTANCE)
-    spans = simulate(lower_plan(p), CPU, {"tokens": 8})
+    spans = simulate(p.program, CPU, {"tokens": 8})
     last_read_s = max(s.end_s for s in spans if s.lane == "io")
     assert min(s.start_s for s in spans if s.lane == "cpu" and s.seconds > 0) >= last_read_s - 1e-12
     total_s = p.n * p.width * 0.013 * 4.6

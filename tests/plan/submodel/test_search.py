@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, SpanState, latency, simulate
+from pliant.ir.cost import CostTable, Disk, LayerCost, SpanState, latency, simulate
 from pliant.ir.program import Compute, Load
-from pliant.plan.result import Plan
-from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
 from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan
 from pliant.plan.submodel.shape import StoreShape
@@ -52,8 +51,8 @@ def test_no_plan_exceeds_its_budget_in_simulation(rng: np.random.Generator, choi
     how = PlanOptions(**choices)
     shape, costs, budget, importance = random_problem(rng)
     p = planned((shape, costs, budget, importance), how)
-    spans = simulate(lower_plan(p), costs, {"tokens": 8})
-    assert costs.tokenise_s + latency(spans) <= budget.latency_s * (1 - how.margin) + 1e-9
+    spans = simulate(p.program, costs, {"tokens": 8})
+    assert costs.tokenise_s + latency(spans) <= budget.target_s * (1 - how.margin) + 1e-9
     assert costs.tokenise_s + latency(spans) <= p.latency_p95_s + 1e-9
     assert p.meets_target
     assert p.memory.preload_bytes == held_bytes(shape, np.array(p.held)) <= budget.preload_bytes
@@ -73,7 +72,7 @@ def test_aibs_are_non_negative_just_when_no_layer_waits(
     aib_s = np.array(p.aib_s) - p.slack_s
     assume(np.abs(aib_s).min() > 1e-8 or p.slack_s == 0)
     p = replace(p, window=p.n, latest_start_s=(None,) * p.n)
-    spans = simulate(lower_plan(p), problem[1], {"tokens": 8})
+    spans = simulate(p.program, problem[1], {"tokens": 8})
     cpu = [s for s in spans if s.lane == "cpu"]
     waits = any(b.start_s > a.end_s + 1e-9 for a, b in pairwise(cpu))
     assert waits == bool((aib_s < -1e-9).any())
@@ -88,7 +87,7 @@ def test_more_preload_never_lowers_fidelity(rng: np.random.Generator, more: int)
     shape = replace(shape, widths=(shape.n_slices,), full_bytes=10**9)
     costs = replace(costs, layers=tuple(r for r in costs.layers if r.width == shape.n_slices))
     less = planned((shape, costs, budget, importance), OURS)
-    larger = Budget(budget.latency_s, budget.preload_bytes + more)
+    larger = Budget(budget.target_s, budget.preload_bytes + more)
     richer = plan(shape, costs, larger, importance)
     assert richer.n >= less.n
     if richer.n == less.n:
@@ -135,7 +134,7 @@ def test_a_buffer_that_holds_everything_leaves_nothing_to_read() -> None:
     """Issue 8: then nothing is read at run time, and the plan says so."""
     p = plan(SHAPE, COSTS, Budget(0.02, 10**9), IMPORTANCE)
     assert p.is_resident
-    assert not any(isinstance(s.work, Load) for s in lower_plan(p).steps)
+    assert not any(isinstance(s.work, Load) for s in p.program.steps)
     assert any("nothing is read" in reason for reason in p.reasons)
 
 
@@ -195,8 +194,8 @@ def test_a_reserve_meets_the_target_even_when_io_slows_by_that_much(
     shape, costs, budget, importance = random_problem(rng)
     p = planned((shape, costs, budget, importance), replace(OURS, io_reserve=factor, preload=rule))
     slow = replace(costs, disk=costs.disk.times(float(rng.uniform(1, factor))))
-    spans = simulate(lower_plan(p), slow, {"tokens": 8})
-    assert latency(spans) + costs.tokenise_s <= budget.latency_s + 1e-9
+    spans = simulate(p.program, slow, {"tokens": 8})
+    assert latency(spans) + costs.tokenise_s <= budget.target_s + 1e-9
 
 
 @settings(max_examples=100, deadline=None)
@@ -207,7 +206,7 @@ def test_as_long_as_io_keeps_its_profile_no_refinement_is_lost(
     """Latest starts protect the deadline; they must not cost fidelity when all goes to plan."""
     shape, costs, budget, importance = random_problem(rng)
     p = planned((shape, costs, budget, importance), replace(OURS, io_reserve=factor))
-    spans = simulate(lower_plan(p), costs, {"tokens": 8})
+    spans = simulate(p.program, costs, {"tokens": 8})
     assert all(s.state is SpanState.RAN for s in spans)
 
 
@@ -218,13 +217,13 @@ def test_a_layer_starts_in_anytime_mode_before_the_deadline_can_be_missed() -> N
     for k, latest_s in enumerate(p.latest_start_s):
         assert latest_s is not None
         end_s = COSTS.tokenise_s + latest_s + (p.n - k) * layer_s + COSTS.head_s
-        assert end_s <= p.budget.latency_s + 1e-9
+        assert end_s <= p.budget.target_s + 1e-9
 
 
 def test_loads_never_run_further_ahead_than_the_window() -> None:
     """Working memory is per layer: a load waits until the layer `window` places before has run."""
     p = plan(SHAPE, COSTS, Budget(0.03, 0), IMPORTANCE)
-    program = lower_plan(p)
+    program = p.program
     spans = simulate(program, COSTS, {"tokens": 8})
     ends = {s.work.layer: spans[i].end_s for i, s in enumerate(program.steps) if isinstance(s.work, Compute)}
     order = [load.layer for load in p.loads]
@@ -261,8 +260,8 @@ def test_no_plan_reads_more_at_once_than_the_working_memory_holds(
     bounded = planned((shape, costs, replace(budget, working_bytes=limit), importance), how)
     assert bounded.memory.working_bytes <= limit
     assert bounded.meets_target
-    assert costs.tokenise_s + latency(simulate(lower_plan(bounded), costs, {"tokens": 8})) <= (
-        budget.latency_s * (1 - how.margin) + 1e-9
+    assert costs.tokenise_s + latency(simulate(bounded.program, costs, {"tokens": 8})) <= (
+        budget.target_s * (1 - how.margin) + 1e-9
     )
     if limit >= free.memory.working_bytes:
         assert replace(bounded, budget=budget, reasons=()) == replace(free, reasons=())

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import Budget, CostTable, Disk, LayerCost, latency, simulate
+from pliant.ir.cost import CostTable, Disk, LayerCost, latency, simulate
 from pliant.ir.program import Program
-from pliant.plan.submodel.lower_plan import lower_plan
+from pliant.plan.result import Budget
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
@@ -72,9 +72,9 @@ def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: floa
     late = slowed(p95, Slowdown(1.0, 2.0))
     job = (SHAPE, p95, Budget(target_s, 0), np.ones((6, 4)))
     learnt = plan(*job, OURS, expected=median)
-    assert ran(lower_plan(learnt), late) <= target_s + 1e-9
+    assert ran(learnt.program, late) <= target_s + 1e-9
     unreserved = plan(*job, replace(OURS, io_reserve=1.0), expected=median)
-    assert ran(lower_plan(unreserved), late) > target_s
+    assert ran(unreserved.program, late) > target_s
     assert learnt == plan(*job, replace(OURS, io_reserve=2.0), expected=median)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import Budget
+from pliant.plan.result import Budget
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.plan.submodel.search import plan
 from tests.plan.problems import random_problem
@@ -18,8 +18,8 @@ def test_the_working_buffer_that_an_error_names_is_enough(seed: int) -> None:
     shape, costs, budget, importance = random_problem(np.random.default_rng(seed))
     how = PlanOptions(best_effort=True)
     with pytest.raises(BudgetError, match="does not hold") as failure:
-        plan(shape, costs, Budget(budget.latency_s, 0, 4096), importance, how)
+        plan(shape, costs, Budget(budget.target_s, 0, 4096), importance, how)
     named = re.search(r"give at least (\d+) bytes", str(failure.value))
     assert named is not None
-    made = plan(shape, costs, Budget(budget.latency_s, 0, int(named[1])), importance, how)
+    made = plan(shape, costs, Budget(budget.target_s, 0, int(named[1])), importance, how)
     assert made.memory.working_bytes <= int(named[1])

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Disk
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import Encoded, Tokenizer
+from pliant.plan.result import WHOLE_S
 from pliant.run.session.text_feeds import as_bytes
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
-from pliant.ir.cost import WHOLE_S, Disk
+from pliant.ir.cost import Disk
 from pliant.ir.device import Dilation, dilate
+from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
-from pliant.plan.result import Plan
+from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.engine import Engine
@@ -109,7 +110,7 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
         before = session.plan
         with pytest.raises(BudgetError):
             session.retarget(latency=1e-4)
-        assert session.options.latency_s == pytest.approx(0.009)
+        assert session.options.target_s == pytest.approx(0.009)
         assert session.plan == before
 
 
@@ -235,12 +236,12 @@ def test_a_warm_session_is_warm_after_a_retarget_and_an_engagement(
     elastic_session: OpenElastic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first short text after a new target has that target too; planning inside it would miss it."""
-    planned: list[int] = []
+    planned: list[Program] = []
     bind = WeightMemory.bind
 
-    def counted(weights: WeightMemory, plan: Plan) -> Pipeline:
-        planned.append(plan.width)
-        return bind(weights, plan)
+    def counted(weights: WeightMemory, program: Program, n_slots: int, working_bytes: int) -> Pipeline:
+        planned.append(program)
+        return bind(weights, program, n_slots, working_bytes)
 
     monkeypatch.setattr(WeightMemory, "bind", counted)
     options = SessionOptions(10.0, 0, length=24)

@@ -75,7 +75,7 @@ def test_every_plan_of_a_session_stays_within_its_memory(
     assert plan.meets_target
     for length in LENGTHS:
         for slower in (0.2, 1.0, 5.0):
-            other = planner.plan(replace(terms, latency_s=slower * terms.latency_s), length, held=held)
+            other = planner.plan(replace(terms, target_s=slower * terms.target_s), length, held=held)
             assert other.memory.weight_bytes + BESIDE.total_bytes <= options.memory_bytes
 
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,21 +12,37 @@ from pliant.ir.cost import Span, SpanState, cost_table, latency, simulate
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
 from pliant.ir.program import Compute, Load, Program, Run, Step
 from pliant.plan.result import Plan
-from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.run.submodel.drift import LaneTimes, lane_times
+from pliant.run.submodel.grant import Beside
+from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import Planner, SessionOptions
-from pliant.run.submodel.plans import PlanKey, Plans, standby
+from pliant.run.submodel.plans import BoundPlan, PlanKey, Plans, standby
 
 SHAPE = StoreShape(6, 4, (1, 2, 3, 4), 4096, 65_536, depths=tuple(range(1, 7)))
 TARGET_S = 0.02
 
 
 @dataclass(frozen=True)
-class Made:
-    plan: Plan
+class Unrun:
+    """What stands for a pipeline: the program alone."""
+
     program: Program
+
+
+@dataclass
+class NoWeights:
+    """Nothing is in memory; `programs` are those that were bound."""
+
+    programs: list[Program] = field(default_factory=list)
+
+    def planes(self) -> np.ndarray:
+        return np.zeros((6, 4), np.int64)
+
+    def bind(self, program: Program, n_slots: int, working_bytes: int) -> Pipeline:
+        self.programs.append(program)
+        return cast(Pipeline, Unrun(program))
 
 
 def a_profile() -> DeviceProfile:
@@ -52,24 +69,15 @@ class Device:
     ) -> None:
         self.profile, self.target_s = a_profile(), target_s
         self.planner = Planner(SHAPE, self.profile, np.ones((6, 4)), None)
-        self.options = SessionOptions(target_s, length=8, best_effort=True)
-        self.made: list[PlanKey] = []
-        nothing = np.zeros((6, 4), np.int64)
-        self.plans: Plans[Made] = Plans(
-            self.profile,
-            self.make,
-            lambda length: self.planner.least_s(self.options, length, nothing),
-            margin=self.options.margin,
-            adapts=adapts,
-            clock=clock,
-        )
+        self.options = SessionOptions(target_s, length=8, best_effort=True, adapts=adapts)
+        self.weights = NoWeights()
+        self.plans = Plans(self.planner, self.weights, self.options, Beside(0, 0, 8), clock=clock)
         self.used: list[Plan] = []
         self.reach: list[bool] = []
 
-    def make(self, key: PlanKey) -> Made:
-        self.made.append(key)
-        plan = self.planner.plan(replace(self.options, latency_s=key.latency_s), 8, slowdown=key.slowdown)
-        return Made(plan, lower_plan(plan))
+    def planned(self, slowdown: Slowdown) -> BoundPlan:
+        plan = self.planner.plan(self.options, 8, slowdown=slowdown)
+        return BoundPlan(plan, self.weights.bind(plan.program, plan.n_slots, plan.memory.working_bytes))
 
     def answers(
         self, compute: Iterable[float], reads: float = 1.0, stalls_s: Iterable[float] = ()
@@ -80,7 +88,7 @@ class Device:
         for slower, stall_s in zip(compute, stalls, strict=True):
             used = self.plans.get(8, self.target_s)
             costs = slowed(cost_table(self.profile, 8, "median"), Slowdown(slower, reads / slower))
-            spans = simulate(used.program, costs, {"tokens": 8})
+            spans = simulate(used.pipeline.program, costs, {"tokens": 8})
             seconds = costs.tokenise_s + latency(spans) + stall_s
             self.plans.observe(used, spans, 8, 8, self.target_s, seconds)
             self.used.append(used.plan)
@@ -180,10 +188,10 @@ def test_planning_happens_in_time_that_an_answer_leaves() -> None:
     device.plans.plan_ahead(8, TARGET_S)
     late = 0
     for i in range(45):  # not long enough for a standby to be relieved in any case
-        n_made = len(device.made)
+        n_made = len(device.weights.programs)
         held = device.answers([1.0 if i < 10 else 1.6])
         late += not held[0]
-        if len(device.made) > n_made and held[0]:
+        if len(device.weights.programs) > n_made and held[0]:
             pytest.fail("planned inside an answer that was in time, and left too little for it")
     assert late <= 3
 
@@ -193,12 +201,12 @@ def test_a_standby_keeps_the_promise_of_the_plan_it_stands_in_for() -> None:
     device = Device()
     keys = [PlanKey(8, TARGET_S, Slowdown(f)) for f in (1.0, 1.5, 3.0, 400.0, 900.0)]
     one, middle, slow, never, worse = keys
-    made = {key: device.make(key) for key in (one, slow, never)}
+    made = {key: device.planned(key.slowdown) for key in (one, slow, never)}
     assert standby(made, one) is made[one]
     assert standby(made, middle) is made[slow]
     assert standby(made, worse) is made[never]
     assert standby({one: made[one]}, middle) is None
-    assert standby(made, replace(middle, latency_s=0.5)) is None
+    assert standby(made, replace(middle, target_s=0.5)) is None
 
 
 def _span(i: int, lane: str, start_s: float, end_s: float) -> Span:

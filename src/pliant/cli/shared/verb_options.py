@@ -14,8 +14,8 @@ from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
 from pliant.run.process_memory import bound_of, preload_of
@@ -192,7 +192,7 @@ class SessionArguments:
     @property
     def options(self) -> SessionOptions:
         return SessionOptions(
-            latency_s=self.target_s or WHOLE_S,
+            target_s=self.target_s or WHOLE_S,
             preload_bytes=preload_of(self.preload, self.memory),
             memory_bytes=bound_of(self.memory),
             working_bytes=None if self.working is None else parse_bytes(self.working),

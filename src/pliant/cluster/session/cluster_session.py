@@ -72,7 +72,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         if encoder.answers[0] == "hidden":
             self.outputs = (Port("answer", "float32", (1, None, spec.hidden)),)
         self.is_closed = False
-        self._latency_s: float | None = None
+        self._target_s: float | None = None
         self._length = min(_LENGTH, self.max_length) if self._is_open_ended else self.max_length
         self._workers: tuple[str, ...] = ()
         port, longest = self.inputs[-1], self.sample(self.max_length)
@@ -108,13 +108,13 @@ class ClusterSession(TextSession[ClusterDetails]):
         """
         if not isinstance(value, Mapping):
             return super().__call__(value, pair, latency=latency)  # type: ignore[arg-type] # it checks them
-        return self._inferred(*self._fed(value, pair), self._target_s(latency))
+        return self._inferred(*self._fed(value, pair), self._target_of(latency))
 
     def alone(
         self, value: str | GivenFeeds, pair: str | None = None, *, latency: str | float | None = None
     ) -> Reply[ClusterDetails]:
         """The answer of the primary without its workers: what a split is compared with."""
-        return self._inferred(*self._fed(value, pair), self._target_s(latency), is_alone=True)
+        return self._inferred(*self._fed(value, pair), self._target_of(latency), is_alone=True)
 
     @property
     def plan(self) -> ClusterPlan:
@@ -127,7 +127,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         It is judged by `latency`, or else by the session's. Devices and links that were not measured yet are
         measured, which takes seconds. Raises InputError for a length that the model cannot have.
         """
-        return plan_of(self.encoder.spec, self._solved(length), self._target_s(latency))
+        return plan_of(self.encoder.spec, self._solved(length), self._target_of(latency))
 
     def explain(self, length: int, latency: str | float | None = None) -> ClusterPlan:
         """`plan_at`, with the reasons: each mode's time, single devices', memory, what might be saved.
@@ -137,7 +137,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         spec, primary = self.encoder.spec, self._primary
         solved = self._solved(length)
         reasons = explain(spec, solved, primary.name, primary.margins.least_gain, primary.coding)
-        return plan_of(spec, solved, self._target_s(latency), reasons)
+        return plan_of(spec, solved, self._target_of(latency), reasons)
 
     def retarget(self, latency: str | float) -> None:
         """Judge replies and plans by another latency.
@@ -155,7 +155,7 @@ class ClusterSession(TextSession[ClusterDetails]):
                 f"quickest needs {format_seconds(predicted_s)} by prediction. Raise the latency, or let more "
                 "workers join."
             )
-        self._latency_s = target_s
+        self._target_s = target_s
 
     def profile(self, feeds: GivenFeeds, runs: int = 20) -> "ProgramProfile":
         """Predicted and measured steps on every device, over `runs` runs after one that is not counted."""
@@ -233,8 +233,8 @@ class ClusterSession(TextSession[ClusterDetails]):
         """Whether inputs differ in length."""
         return not self.inputs[-1].is_static
 
-    def _target_s(self, latency: str | float | None) -> float | None:
-        return self._latency_s if latency is None else parse_seconds(latency)
+    def _target_of(self, latency: str | float | None) -> float | None:
+        return self._target_s if latency is None else parse_seconds(latency)
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -279,8 +279,8 @@ class ClusterSession(TextSession[ClusterDetails]):
             feeds[name] = array[0]
         return feeds
 
-    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ClusterDetails]]:
-        target_s = self._latency_s if latency_s is None else latency_s
+    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[ClusterDetails]]:
+        target_s = self._target_s if target_s is None else target_s
         return [self._inferred(_feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
@@ -292,7 +292,7 @@ class ClusterSession(TextSession[ClusterDetails]):
     def _reply(self, request: Request) -> Reply[ClusterDetails]:
         start_s = time.perf_counter()
         feeds = request.tensors if request.text is None else _feeds_of(self.encode(request.text))
-        return self._inferred(feeds, start_s, self._latency_s)
+        return self._inferred(feeds, start_s, self._target_s)
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
         """The fields of a Reply that follow from what the head gave."""

@@ -7,9 +7,9 @@ from itertools import pairwise
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.cost import Budget, CostTable, Disk, Span, latency, simulate
+from pliant.ir.cost import CostTable, Disk, Span, latency, simulate
 from pliant.ir.program import Run
-from pliant.plan.result import Grid, Plan, PlanMemory, run_bytes
+from pliant.plan.result import Budget, Grid, Plan, PlanMemory
 from pliant.plan.submodel.io_plan import Held, LayerLoad, count_reads, fidelity
 from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.preload_set import held_bytes
@@ -128,7 +128,7 @@ def assemble(
         wait_s=waiting(spans),
         memory=memory,
         fidelity=fidelity(draft.bits, draft.weights, errors),
-        meets_target=bound_s <= budget.latency_s * (1 - margin) + 1e-9,
+        meets_target=bound_s <= budget.target_s * (1 - margin) + 1e-9,
         reasons=draft.reasons,
         cut=draft.cut,
     )
@@ -199,7 +199,7 @@ def _fitting(window: int, shape: StoreShape, loads: Sequence[LayerLoad], limit: 
 def _block_bytes(shape: StoreShape, runs: Sequence[Run]) -> int:
     offsets = shape.offsets
     return block_bytes(
-        (at, at + run_bytes(shape, run.part))
+        (at, at + shape.part_bytes(run.part))
         for run in runs
         for at in offsets[run.part][run.first : run.first + run.count]
     )
@@ -222,7 +222,7 @@ def _start_by(
     """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
     layer = costs.layer(width)
     layer_s = layer.busy_s if any(load.runs for load in loads) else layer.alone_s
-    deadline_s = budget.latency_s * (1 - margin) - costs.tokenise_s - costs.head_s
+    deadline_s = budget.target_s * (1 - margin) - costs.tokenise_s - costs.head_s
     return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
 
 
@@ -286,5 +286,5 @@ def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float
 
 
 def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
-    n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
+    n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
     return costs.disk.seconds(n_bytes, count_reads(shape, runs)) * costs.io_slowdown if runs else 0.0

@@ -8,8 +8,9 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
-from pliant.ir.cost import Budget, CostTable
+from pliant.ir.cost import CostTable
 from pliant.models.spec import picked_layers
+from pliant.plan.result import Budget
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW, granule_s, needed_window, working_bytes
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.io_plan import (
@@ -70,7 +71,7 @@ class Problem:
     @property
     def usable_s(self) -> float:
         """T without tokenising, embedding and head."""
-        return self.budget.latency_s * (1 - self.options.margin) - self.overhead_s
+        return self.budget.target_s * (1 - self.options.margin) - self.overhead_s
 
     @property
     def is_reserved(self) -> bool:

@@ -12,9 +12,9 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Budget, CostTable
+from pliant.ir.cost import CostTable
 from pliant.models.spec import picked_layers
-from pliant.plan.result import Plan
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.submodel.assemble_plan import Draft, assemble, pipeline
 from pliant.plan.submodel.io_plan import Ledger, weights_of
@@ -127,7 +127,7 @@ class _Job:
     @property
     def usable_s(self) -> float:
         """T without tokenising and head: what the pipeline, the embedding included, may take."""
-        return self.budget.latency_s * (1 - self.options.margin) - self.costs.tokenise_s - self.costs.head_s
+        return self.budget.target_s * (1 - self.options.margin) - self.costs.tokenise_s - self.costs.head_s
 
     @property
     def submodels(self) -> tuple[Submodel, ...]:
@@ -180,9 +180,9 @@ class _Job:
         least = min(self.submodels, key=seconds)
         if self.options.best_effort:
             return least
-        needs_s = seconds(least) + self.budget.latency_s - self.usable_s
+        needs_s = seconds(least) + self.budget.target_s - self.usable_s
         raise BudgetError(
-            f"no submodel answers within {format_seconds(self.budget.latency_s)}; the nearest feasible is "
+            f"no submodel answers within {format_seconds(self.budget.target_s)}; the nearest feasible is "
             f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take --best-effort."
             f"{depths_advice(self.shape, least)}"
         )

@@ -1,28 +1,10 @@
-"""Lower a plan to a program: embedding, layers, head, and their loads."""
+"""Lower the parts of a plan to a program: embedding, layers, head, and their loads."""
 
 from collections.abc import Sequence
 
 from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
-from pliant.plan.result import Plan, run_bytes
 from pliant.plan.submodel.io_plan import LayerLoad, count_reads
 from pliant.plan.submodel.shape import StoreShape
-
-
-def lower_plan(plan: Plan, *, is_timed: bool = True) -> Program:
-    """The program that runs `plan`: loads on lane io, base planes first; embed, layers and head on lane cpu.
-
-    A layer waits for its base planes and prefers its refinements; the first load of a layer waits
-    until the window has a free buffer. Without pipelining the first layer waits for every load. Unless it
-    `is_timed` nothing has a latest start: refinements are waited for, and the bits that run are the plan's.
-    """
-    layers_s, refinements_s = plan.latest_start_s, plan.latest_refinement_s
-    if not is_timed:
-        layers_s = (None,) * len(layers_s)
-        refinements_s = tuple((None,) * len(row) for row in refinements_s)
-    return lower(
-        plan.shape, plan.layers, plan.width, plan.loads, plan.window, layers_s, refinements_s,
-        is_pipelined=plan.is_pipelined,
-    )  # fmt: skip
 
 
 def lower(
@@ -36,7 +18,11 @@ def lower(
     *,
     is_pipelined: bool,
 ) -> Program:
-    """As `lower_plan`, from the parts of a plan that is still being made."""
+    """Loads on lane io, base planes first; embed, layers and head on lane cpu.
+
+    A layer waits for its base planes and prefers its refinements; the first load of a layer waits
+    until the window has a free buffer. Without pipelining the first layer waits for every load.
+    """
     steps = [Step("cpu", Compute("embed"))]
     sequential = None if is_pipelined else _all_loads(shape, loads, steps)
     freed: list[int] = []  # layers with loads, in order: the number of the step that frees their buffer
@@ -87,5 +73,5 @@ def _load_step(
     gate: tuple[int, ...],
     latest_s: float | None = None,
 ) -> Step:
-    n_bytes = sum(run_bytes(shape, run.part) * run.count for run in runs)
+    n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
     return Step("io", Load(layer, runs, n_bytes, count_reads(shape, runs)), gate, (), latest_s)

@@ -8,8 +8,8 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
-from pliant.ir.cost import Budget, CostTable
-from pliant.plan.result import Plan
+from pliant.ir.cost import CostTable
+from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.submodel.assemble_plan import Draft, assemble
 from pliant.plan.submodel.attempt import Attempt, Problem
@@ -183,12 +183,12 @@ def _whole(problem: Problem, order: Sequence[Submodel], known: Curves) -> _Choic
 
 def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known: Curves) -> Iterator[str]:
     a, ledger, held = chosen.attempt, chosen.ledger, chosen.held
-    c, target_s = a.submodel, problem.budget.target_s
+    c, asked_s = a.submodel, problem.budget.asked_s
     computes = f"{c.n}x{c.m} computes in {c.compute_s * 1e3:.1f} ms"
-    if target_s is None:
+    if asked_s is None:
         yield f"no target was given: {computes}"
     else:
-        usable = f"{problem.usable_s * 1e3:.1f} ms of {target_s * 1e3:.1f} ms are left for layers"
+        usable = f"{problem.usable_s * 1e3:.1f} ms of {asked_s * 1e3:.1f} ms are left for layers"
         yield f"{usable}: {computes}"
     if cut_of(problem.shape, c.n, c.m, known.places) == "untrained":
         yield untrained_reason(problem.shape, c)
@@ -270,7 +270,7 @@ def _infeasible(problem: Problem, best: Attempt) -> str:
     """The target, what the submodel that needs least takes, and what to do about it."""
     c = best.submodel
     nearest_s = (best.needs_s + problem.overhead_s) / (1 - problem.options.margin)
-    target = f"no submodel answers within {format_seconds(problem.budget.latency_s)}"
+    target = f"no submodel answers within {format_seconds(problem.budget.target_s)}"
     layers = "1 layer" if c.n == 1 else f"{c.n} layers"
     needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
     advice = "Raise the target to that, raise the preload buffer, or take --best-effort."

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
+from pliant.ir.program import FULL
 from pliant.models.slice_shapes import slice_geometry
 from pliant.models.spec import ModelSpec
 from pliant.store.coding.shard_order import file_offsets, file_places, file_tiers
@@ -31,6 +32,10 @@ class StoreShape:
     def shard_bytes(self, bits: int) -> int:
         """Bytes of one shard read whole at `bits`."""
         return self.full_bytes if bits == FULL_BITS else bits * self.plane_bytes
+
+    def part_bytes(self, part: int) -> int:
+        """Bytes of one slice of a part: a plane or, for the last one, full fidelity."""
+        return self.full_bytes if part == FULL else self.plane_bytes
 
     @property
     def places(self) -> tuple[tuple[int, ...], ...]:

@@ -197,10 +197,10 @@ class RecurrentSession(TextSession[None]):
             self._vectors = self._states = np.zeros((0, 0), np.float32)
             self.source = replace(self.source, weights={}, table=self._vectors)
 
-    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[None]]:
-        return [self._answer(one, latency_s) for one in asked]
+    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[None]]:
+        return [self._answer(one, target_s) for one in asked]
 
-    def _answer(self, asked: Asked, latency_s: float | None) -> Reply[None]:
+    def _answer(self, asked: Asked, target_s: float | None) -> Reply[None]:
         start_s = self._clock()
         vectors = self._look_up(asked.encoded.ids)
         wait_s = self._clock()
@@ -215,7 +215,7 @@ class RecurrentSession(TextSession[None]):
             details=None,
             length=len(vectors),
             waited_s=waited_s,
-            target_s=latency_s,
+            target_s=target_s,
             **fields,
         )
 

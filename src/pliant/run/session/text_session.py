@@ -94,12 +94,12 @@ class TextSession(Session[D]):
         `latency` is a target for this call alone, where the session has one. The replies to a list are in
         its order; InputError names the item that cannot be read, and then none is answered.
         """
-        latency_s = None if latency is None else parse_seconds(latency)
+        target_s = None if latency is None else parse_seconds(latency)
         if not isinstance(text, list):
-            return self._answers((self._asked(text, pair),), latency_s)[0]
+            return self._answers((self._asked(text, pair),), target_s)[0]
         if pair is not None:
             raise InputError("`pair` belongs to one text: give a list of (text, pair) instead.")
-        return self._answers([self._item(i, item) for i, item in enumerate(text)], latency_s)
+        return self._answers([self._item(i, item) for i, item in enumerate(text)], target_s)
 
     @abstractmethod
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -119,7 +119,7 @@ class TextSession(Session[D]):
         return {"ids": np.arange(max(1, length), dtype=np.int64)[None] % self.vocab}
 
     @abstractmethod
-    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[D]]:
+    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[D]]:
         """The replies to some inputs, in their order, under a target of their own where one is given."""
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:

@@ -25,18 +25,10 @@ class LaneTimes:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a target leaves room for: `target_s` for plans, of which the smallest submodel takes `least_s`.
-
-    Both by the profile's 95th percentiles.
-    """
+    """What a target leaves for plans: `target_s`, and `most`, the largest slowdown that one can allow for."""
 
     target_s: float
-    least_s: float
-
-    @property
-    def most(self) -> float:
-        """The greatest slowdown under which any plan keeps the target."""
-        return max(1.0, self.target_s / self.least_s)
+    most: float
 
 
 @final
@@ -80,13 +72,13 @@ class DeviceDrift:
             coarse(self.reads.pace / self.compute.pace, self._steps.reads),
         )
 
-    def slowdown(self, room: Room) -> Slowdown:
-        """What a plan must allow for, in coarse steps."""
-        return Slowdown(min(self._steps.factor, room.most), self._steps.reads)
+    def slowdown(self, most: float) -> Slowdown:
+        """What a plan must allow for, in coarse steps, where none keeps its target under more than `most`."""
+        return Slowdown(min(self._steps.factor, most), self._steps.reads)
 
-    def is_lost(self, room: Room) -> bool:
-        """Whether more than 5 % of the answers are interrupted for longer than any plan could allow for."""
-        return self.bound.factor() > room.most
+    def is_lost(self, most: float) -> bool:
+        """Whether more than 5 % of the answers are interrupted for longer than a slowdown of `most` is."""
+        return self.bound.factor() > most
 
     def _costs_of(self, n_tokens: int) -> CostTable:
         n = min(n_tokens, self._profile.lengths[-1])

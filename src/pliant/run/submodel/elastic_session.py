@@ -116,7 +116,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         """The plan for inputs of `options.length` tokens."""
         with self._turns.lock:
             self._check_open()
-            return self.runner.plan(self.options.length, self.options.latency_s)
+            return self.runner.plan(self.options.length, self.options.target_s)
 
     def explain(self, length: int) -> Plan:
         """What would run for an input of `length` tokens under the session's target, and why; it prints.
@@ -125,7 +125,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         """
         if not 1 <= length <= self.max_length:
             raise InputError(f"a text of {length} tokens is not read; give 1 to {self.max_length}.")
-        return self.plan_at(length, self.options.latency_s)
+        return self.plan_at(length, self.options.target_s)
 
     def plan_at(self, n_tokens: int, latency: str | float) -> Plan:
         """The plan by which inputs of `n_tokens` are answered under another target, over the same buffer.
@@ -142,7 +142,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         target_s = parse_seconds(latency)
         with self._turns.lock:
             self._check_open()
-            program = self.runner.pipeline(n_tokens, target_s).program
+            program = self.runner.bound(n_tokens, target_s).pipeline.program
             return self.runner.planner.forecast(program, n_tokens, percentile)[0]
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -253,11 +253,11 @@ class ElasticSession(TextSession[ElasticDetails]):
             raise InputError(
                 "there is nothing to change: give latency, such as '10ms', preload, or memory, such as '8MB'."
             )
-        latency_s = None if latency is None else parse_seconds(latency)
+        target_s = None if latency is None else parse_seconds(latency)
         preload_bytes, memory_bytes = (None if x is None else parse_bytes(x) for x in (preload, memory))
         with self._turns.lock:
             self._check_open()
-            self.runner.retarget(latency_s, preload_bytes, memory_bytes)
+            self.runner.retarget(target_s, preload_bytes, memory_bytes)
             self.runner.warm_again(self.encode("a"))
             self._renew_trade()
 
@@ -305,15 +305,15 @@ class ElasticSession(TextSession[ElasticDetails]):
         refuse_padding(encoded.ids, self.store.spec)
         return encoded
 
-    def _answers(self, asked: Sequence[Asked], latency_s: float | None) -> list[Reply[ElasticDetails]]:
+    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[ElasticDetails]]:
         if len(asked) < 2:
-            return [self._answer(one, latency_s) for one in asked]
+            return [self._answer(one, target_s) for one in asked]
         replies: dict[int, Reply[ElasticDetails]] = {}
         ready_s, cpu_s = time.perf_counter(), sum(one.cpu_s for one in asked)
         with self._turns.lock:
             waited_s = time.perf_counter() - ready_s
             self._make_ready()
-            target_s = self.options.latency_s if latency_s is None else latency_s
+            target_s = self.options.target_s if target_s is None else target_s
             texts = [one.encoded for one in asked]
             for numbers, answered in self.runner.answer_batches(texts, target_s, cpu_s=cpu_s):
                 end_s = time.perf_counter()
@@ -321,10 +321,10 @@ class ElasticSession(TextSession[ElasticDetails]):
                 replies |= zip(numbers, self._replies(answered, times), strict=True)
         return [replies[i] for i in range(len(asked))]
 
-    def _answer(self, asked: Asked, latency_s: float | None) -> Reply[ElasticDetails]:
+    def _answer(self, asked: Asked, target_s: float | None) -> Reply[ElasticDetails]:
         with self._turns.lock:
             waited_s = self._turn_of(asked)
-            target_s = self.options.latency_s if latency_s is None else latency_s
+            target_s = self.options.target_s if target_s is None else target_s
             answered = self.runner.answer(asked.encoded, target_s, cpu_s=asked.cpu_s)
             seconds = time.perf_counter() - asked.start_s
             self.runner.observe(answered, target_s, seconds, waited_s)

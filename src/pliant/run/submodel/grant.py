@@ -1,25 +1,35 @@
 """What a session is granted of one bound of memory: preload buffer and working buffer.
 
-Activations and what every plan needs (codebooks, norms, embeddings, head) come first; the planner splits the
-rest.
+Activations and what every plan needs (codebooks, norms, embeddings, head) come first. The rest is split so
+that more memory is never worse: what is tried are pairs from two fixed ladders, sizes of the preload buffer
+and sizes of what is read for one layer. A larger bound only adds pairs, so the best plan among them is never
+worse. With what a layer may read fixed, a plan is never worse for a larger preload buffer (see
+`PlanOptions`): so each size of a layer's reads is tried with the largest buffer first, and left as soon as no
+smaller buffer can win.
 """
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
+from heapq import heappop, heappush
 
 from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, word_format
 from pliant.errors import BudgetError, InputError
+from pliant.ir.bitwidths import LOWEST_BITS, PLANES
 from pliant.ir.cost import cost_table
-from pliant.plan.result import Plan
-from pliant.plan.submodel.split_memory import Share, layer_sizes, least, preload_sizes, split
+from pliant.models.encoder.encoder_graph import Precise
+from pliant.plan.result import WHOLE_S, Plan
+from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
+from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import rank, submodels
 from pliant.quantities import format_seconds
 from pliant.run.submodel.planning import Planner, SessionOptions
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
 
-_ANY_TARGET_S = 3600.0
-"""Targets from here on are those of users who named none."""
+_PRELOAD_STEP, _LAYER_STEP = 2 ** (1 / 16), 2 ** (1 / 2)
+"""From one rung of a ladder to the next: at most 4 % of the preload buffer lie idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,21 @@ class Beside:
     @property
     def total_bytes(self) -> int:
         return self.arena_bytes + self.fixed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A plan with what it is granted: the preload buffer, and the bytes read for a layer."""
+
+    preload_bytes: int
+    layer_bytes: int
+    plan: Plan
+
+    @property
+    def needs_bytes(self) -> int:
+        """The least bound under which this is tried, and fits."""
+        granted = self.preload_bytes + LEAST_WINDOW * self.layer_bytes
+        return max(granted, self.plan.memory.weight_bytes)
 
 
 def granted(planner: Planner, options: SessionOptions, beside: Beside) -> SessionOptions:
@@ -56,27 +81,107 @@ def granted(planner: Planner, options: SessionOptions, beside: Beside) -> Sessio
     if options.working_bytes is not None:
         preload = options.preload_bytes
         return replace(options, preload_bytes=left - options.working_bytes if preload is None else preload)
-    share = _share(planner, options, left, beside)
-    held = share.plan.memory.preload_bytes
+    split = _chosen(planner, options, left, beside)
+    held = split.plan.memory.preload_bytes
     preload = held if options.preload_bytes is None else options.preload_bytes
     if left - held < BLOCK:  # no read fits
         return replace(options, preload_bytes=preload, layer_bytes=0)
-    return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=share.layer_bytes)
+    return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=split.layer_bytes)
 
 
-def _share(planner: Planner, options: SessionOptions, n_bytes: int, beside: Beside) -> Share:
-    preloads, layers = preload_sizes(planner.shape), layer_sizes(planner.shape)
+def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: Beside) -> _Split:
+    preloads, layers = _preload_sizes(planner.shape), _layer_sizes(planner.shape)
     if options.preload_bytes is not None:
         preloads = (options.preload_bytes,)
-    planned = partial(_planned, planner, options)
-    share = split(n_bytes, preloads, layers, planned, partial(_value, planner, options))
-    if share is not None:
-        return share
-    enough = least(preloads, layers, planned)
+    best = _best(planner, options, n_bytes, preloads, layers)
+    if best is not None:
+        return best
+    enough = _least(planner, options, preloads, layers)
     if enough is None:  # with all memory there is: the error says what the target would have to be
         planner.resident(replace(options, memory_bytes=None, preload_bytes=preloads[-1]))
         raise AssertionError("there is a plan that no split of the memory gives")
     raise _too_little(options, enough.needs_bytes, beside)
+
+
+def _best(
+    planner: Planner, options: SessionOptions, n_bytes: int, preloads: Sequence[int], layers: Sequence[int]
+) -> _Split | None:
+    """The best plan whose weights take at most `n_bytes`; None where none of these ladders fits.
+
+    Both ladders rise; of plans that are worth the same, one that fits comes first.
+    """
+    heap: list[tuple[tuple[float, ...], bool, int, int, _Split]] = []
+
+    def push(rung: int, layer_bytes: int) -> None:
+        """Look at the next smaller preload buffer, where there is one."""
+        if rung < 0:
+            return
+        plan = _planned(planner, options, preloads[rung], layer_bytes)
+        if plan is not None:  # nor does a smaller buffer keep the target
+            split = _Split(preloads[rung], layer_bytes, plan)
+            worth = tuple(-x for x in _worth(planner, options, plan))
+            heappush(heap, (worth, split.needs_bytes > n_bytes, layer_bytes, rung, split))
+
+    for layer_bytes in layers:
+        push(bisect_right(preloads, n_bytes - LEAST_WINDOW * layer_bytes) - 1, layer_bytes)
+    while heap:
+        _, is_over, layer_bytes, rung, split = heappop(heap)
+        if not is_over:
+            return split
+        push(rung - 1, layer_bytes)
+    return None
+
+
+def _least(
+    planner: Planner, options: SessionOptions, preloads: Sequence[int], layers: Sequence[int]
+) -> _Split | None:
+    """The plan that `_best` finds under the smallest bound under which it finds any."""
+    best: _Split | None = None
+    for layer_bytes in layers:
+        if best is not None and LEAST_WINDOW * layer_bytes >= best.needs_bytes:
+            break
+        first = bisect_left(preloads, True, key=partial(_is_planned, planner, options, layer_bytes))
+        for preload_bytes in preloads[first:]:
+            if best is not None and preload_bytes + LEAST_WINDOW * layer_bytes >= best.needs_bytes:
+                break
+            plan = _planned(planner, options, preload_bytes, layer_bytes)
+            if plan is None:
+                continue
+            split = _Split(preload_bytes, layer_bytes, plan)
+            if best is None or split.needs_bytes < best.needs_bytes:
+                best = split
+    return best
+
+
+def _is_planned(planner: Planner, options: SessionOptions, layer_bytes: int, preload_bytes: int) -> bool:
+    """Whether a plan keeps the target: if with this preload buffer, then with every larger one."""
+    return _planned(planner, options, preload_bytes, layer_bytes) is not None
+
+
+@lru_cache(maxsize=64)
+def _preload_sizes(shape: StoreShape) -> tuple[int, ...]:
+    """Nothing, then whole planes by small steps up to all shards at full fidelity."""
+    whole = shape.n_layers * shape.n_slices
+    most = whole * shape.full_bytes
+    sizes = {0, most, whole * PLANES * shape.plane_bytes}
+    n_planes = 1.0
+    while n_planes * shape.plane_bytes < most:
+        sizes.add(int(n_planes) * shape.plane_bytes)
+        n_planes *= _PRELOAD_STEP
+    return tuple(sorted(sizes))
+
+
+@lru_cache(maxsize=64)
+def _layer_sizes(shape: StoreShape) -> tuple[int, ...]:
+    """Nothing, then from the lowest bits of the narrowest layer to full fidelity of a whole one."""
+    base = LOWEST_BITS * shape.plane_bytes
+    most = shape.n_slices * (shape.full_bytes + base)
+    sizes = {0, most}
+    n_bytes = float(base * shape.widths[0])
+    while n_bytes < most:
+        sizes.add(int(n_bytes))
+        n_bytes *= _LAYER_STEP
+    return tuple(sorted(sizes))
 
 
 def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, layer_bytes: int) -> Plan | None:
@@ -87,15 +192,15 @@ def _planned(planner: Planner, options: SessionOptions, preload_bytes: int, laye
         return None
 
 
-def _value(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float, ...]:
-    """Whether it keeps the target; how accurate it is; else its submodel's place (STI 5.3), and fidelity."""
+def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float, ...]:
+    """Greater for better plans: is the target kept; then the accuracy, or the submodel and its fidelity."""
     how, shape = options.planning, planner.shape
     if not plan.meets_target:
         return (0.0, -plan.latency_p95_s)
     if plan.expected_accuracy is not None and how.choose == "accuracy":
         return (1.0, 1.0 + plan.expected_accuracy)
     costs = cost_table(planner.profile, planner.bucket(options.length), "p95")
-    order = rank(submodels(shape.n_layers, shape.widths, costs), how.similar)
+    order = rank(submodels(shape.n_layers, shape.widths, costs), how.similar)  # STI 5.3
     place = next(i for i, c in enumerate(order) if (c.n, c.m) == (plan.n, plan.width))
     return (1.0, -float(place), plan.fidelity)
 
@@ -114,8 +219,8 @@ def _too_much_asked(options: SessionOptions, asked: int, beside: Beside) -> Inpu
 def _too_little(options: SessionOptions, weight_bytes: int, beside: Beside) -> BudgetError:
     """The least memory that is enough, and what takes it."""
     total = weight_bytes + beside.total_bytes
-    is_hurried = options.latency_s < _ANY_TARGET_S
-    within = f" within {format_seconds(options.latency_s)}" if is_hurried else ""
+    is_hurried = options.target_s < WHOLE_S
+    within = f" within {format_seconds(options.target_s)}" if is_hurried else ""
     return BudgetError(
         f"{options.memory_bytes} bytes of memory are too little to answer {beside.n_tokens} tokens{within}: "
         f"weights take at least {weight_bytes}, activations {beside.arena_bytes}, codebooks, embeddings and "
@@ -124,9 +229,9 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: Beside) -> B
     )
 
 
-def beside_weights(store: Store, options: SessionOptions, n_tokens: int) -> Beside:
+def beside_weights(store: Store, compute: Precise, n_tokens: int) -> Beside:
     """What a session on `store` with room for `n_tokens` takes beside its weights."""
     layers = [store.resident(k) for k in range(store.spec.n_layers)]
-    fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, options.compute)
-    arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, options.compute)
+    fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)
+    arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, compute)
     return Beside(arena, fixed, n_tokens)

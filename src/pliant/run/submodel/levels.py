@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from pliant.ir.cost import WHOLE_S
 from pliant.ir.device import Percentile
 from pliant.ir.times.trade import Level
+from pliant.plan.result import WHOLE_S
+from pliant.run.submodel.planning import LEAST_S
 from pliant.run.submodel.submodel_runner import SubmodelRunner
 
-_LEAST_S = 1e-6
 _N_TARGETS = 14
 """Plans for each length, from the smallest submodel's time to the whole model's, in equal ratios."""
 
@@ -22,10 +22,10 @@ def levels(runner: SubmodelRunner) -> list[Level]:
     """
     found: list[Level] = []
     for before, last in pairwise((-1, *runner.device.lengths)):
-        least_s, most_s = (_seconds(runner, last, t, "p95") for t in (_LEAST_S, WHOLE_S))
+        least_s, most_s = (_seconds(runner, last, t, "p95") for t in (LEAST_S, WHOLE_S))
         spare = 1.0 + 1e-6 - runner.options.margin
         targets = np.geomspace(least_s / spare, max(most_s, least_s) / spare, _N_TARGETS)
-        found += [_level(runner, before + 1, last, t) for t in (_LEAST_S, *targets.tolist(), WHOLE_S)]
+        found += [_level(runner, before + 1, last, t) for t in (LEAST_S, *targets.tolist(), WHOLE_S)]
     return found
 
 
@@ -48,5 +48,5 @@ def _level(runner: SubmodelRunner, first: int, last: int, target_s: float) -> Le
 
 def _seconds(runner: SubmodelRunner, n_tokens: int, target_s: float, percentile: Percentile) -> float:
     """From text to answer, by the profile."""
-    pipeline = runner.pipeline(n_tokens, target_s, as_profiled=True)
-    return runner.planner.forecast(pipeline.program, n_tokens, percentile)[0]
+    bound = runner.bound(n_tokens, target_s, as_profiled=True)
+    return runner.planner.forecast(bound.pipeline.program, n_tokens, percentile)[0]

@@ -1,6 +1,6 @@
-"""Run one plan: where its loads land, which have arrived, and with which bits each layer runs.
+"""Run the program of one plan: where its loads land, which have arrived, and the bits each layer runs with.
 
-Tokens, answers and targets are handled by the session.
+Tokens, plans and targets are handled by the session.
 """
 
 import time
@@ -14,8 +14,6 @@ from pliant.compiler.executable.encoder_stages import Encoder
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
 from pliant.ir.program import FULL, Compute, Load, Program, Run, bind
-from pliant.plan.result import Plan
-from pliant.plan.submodel.lower_plan import lower_plan
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 from pliant.store.read import Extent, Store, aligned_buffer
@@ -60,14 +58,17 @@ class Ring:
 
 @final
 class Pipeline:
-    """A plan bound to an encoder, a store and a ring. `held` int [N, M] says which planes need no load.
+    """A program bound to an encoder, a store and a ring in which `n_slots` layers at most take turns.
+
+    `held` int [N, M] says which planes need no load.
 
     `io_slowdown()` dilates reads: the lane sleeps after each one. `keep` is shown every run that was read.
     """
 
     def __init__(
         self,
-        plan: Plan,
+        program: Program,
+        n_slots: int,
         store: Store,
         encoder: Encoder,
         ring: Ring,
@@ -76,16 +77,16 @@ class Pipeline:
         io_slowdown: Callable[[], float] = lambda: 1.0,
         keep: Keep | None = None,
     ) -> None:
-        self.plan = plan
-        self.program = lower_plan(plan)
+        self.program = program
         self._bound: dict[tuple[int, bool], Program] = {}
         self.ring = ring
         self._store, self._encoder = store, encoder
         self._io_slowdown, self._keep = io_slowdown, keep
-        self._position = {layer: k for k, layer in enumerate(plan.layers)}
-        rows = held[list(plan.layers), : plan.width]
+        widths = _widths(program)
+        self._position = {layer: k for k, layer in enumerate(widths)}
+        rows = held[list(widths), : max(widths.values())]
         self._held = np.where(rows == FULL_BITS, 1 << FULL, (1 << np.minimum(rows, FULL)) - 1)
-        self._reads = _layout(self.program, plan, store)
+        self._reads = _layout(program, n_slots, store)
         self.ring_bytes = max(
             (at + extent.n_bytes for reads in self._reads.values() for extent, at in reads), default=0
         )
@@ -101,14 +102,14 @@ class Pipeline:
     ) -> Outcome:
         """Run once over texts of `lengths` tokens. `embed` fills `encoder.hidden`, `head` reads it.
 
-        The latest starts of a plan are those of one text: several wait for the bits that were planned, and so
-        does one unless it `is_timed`.
+        Latest starts are those of one text: several wait for the bits that were planned, and so does one
+        unless it `is_timed`.
         Raises LaneError, chained to what failed: StoreError when a read does not match its hash.
         """
         self.ring.fit(self.ring_bytes)
         buffer = self.ring.buffer
         arrived = self._held.copy()
-        bits: list[tuple[int, ...]] = [()] * self.plan.n
+        bits: list[tuple[int, ...]] = [()] * len(self._position)
         n_read = 0
 
         def compute(step: int, work: Compute) -> None:
@@ -141,21 +142,27 @@ class Pipeline:
         key = sum(lengths), is_timed and len(lengths) == 1
         program = self._bound.get(key)
         if program is None:
-            unbound = self.program if key[1] else lower_plan(self.plan, is_timed=False)
+            unbound = self.program if key[1] else self.program.untimed
             program = self._bound[key] = bind(unbound, {"tokens": sum(lengths)})
         spans = execute(program, Do(compute, load), lanes)
         return Outcome(spans, tuple(bits), n_read)
 
 
-def _layout(program: Program, plan: Plan, store: Store) -> dict[Load, tuple[tuple[Extent, int], ...]]:
-    """Each load's reads and where they land: layers take turns in the slots of a ring of `window`."""
+def _widths(program: Program) -> dict[int, int]:
+    """The layers that run, in their order, and the number of slices of each."""
+    works = [step.work for step in program.steps if isinstance(step.work, Compute)]
+    return {w.layer: w.width for w in works if w.layer is not None and w.width is not None}
+
+
+def _layout(program: Program, n_slots: int, store: Store) -> dict[Load, tuple[tuple[Extent, int], ...]]:
+    """Each load's reads and where they land: layers take turns in the slots of a ring."""
     loads = [step.work for step in program.steps if isinstance(step.work, Load)]
     layers = list(dict.fromkeys(load.layer for load in loads))
     reads = {load: store.plan_reads(load.runs) for load in loads}
     sizes = {layer: sum(e.n_bytes for w in loads if w.layer == layer for e in reads[w]) for layer in layers}
     slot = max(sizes.values(), default=0)
-    n_slots = min(plan.window, len(layers)) if plan.is_pipelined else len(layers)
-    free = {layer: (i % max(1, n_slots)) * slot for i, layer in enumerate(layers)}
+    n_slots = max(1, min(n_slots, len(layers)))
+    free = {layer: (i % n_slots) * slot for i, layer in enumerate(layers)}
     placed = {}
     for load in loads:
         spots = []

@@ -7,11 +7,11 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import Budget, Span, cost_table, latency, simulate
+from pliant.ir.cost import Span, cost_table, latency, simulate
 from pliant.ir.device import DeviceProfile, Percentile
 from pliant.ir.program import Program
 from pliant.models.encoder.encoder_graph import Precise
-from pliant.plan.result import Grid, Plan
+from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.accuracy import AccuracyInterval, ExpectedAccuracy, curves, expected_accuracy
 from pliant.plan.submodel.io_plan import fidelity, weights_of
 from pliant.plan.submodel.plan_options import OURS, PlanOptions
@@ -25,7 +25,7 @@ from pliant.store.manifest import Manifest
 _WIDER = 1.0
 """Planes by which slices beyond the narrowest width wait for room in the buffer, as not all run them."""
 
-_LEAST_S = 1e-6
+LEAST_S = 1e-6
 """A target that only the smallest submodel is ever planned for."""
 
 MARGIN = 0.05
@@ -45,7 +45,7 @@ class SessionOptions:
     plans for compute and reads as they were observed lately, not as they were profiled.
     """
 
-    latency_s: float
+    target_s: float
     preload_bytes: int | None = 0
     length: int = 64
     n_threads: int = field(default_factory=thread_count)
@@ -72,7 +72,7 @@ class SessionOptions:
     @property
     def budget(self) -> Budget:
         return Budget(
-            self.latency_s, self.preload_bytes or 0, self.working_bytes, self.layer_bytes, self.memory_bytes
+            self.target_s, self.preload_bytes or 0, self.working_bytes, self.layer_bytes, self.memory_bytes
         )
 
     @property
@@ -160,7 +160,7 @@ class Planner:
 
     def least_s(self, options: SessionOptions, n_tokens: int, held: Int[np.ndarray, "N M"]) -> float:
         """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
-        hurried = replace(options, latency_s=_LEAST_S, best_effort=True)
+        hurried = replace(options, target_s=LEAST_S, best_effort=True)
         return self.plan(hurried, n_tokens, held=held).latency_p95_s
 
     def forecast(

@@ -3,13 +3,18 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar, final
+from typing import Protocol, final
 
-from pliant.ir.cost import DeviceProfile, Span
+import numpy as np
+
+from pliant.ir.cost import Span
 from pliant.ir.program import Program
 from pliant.plan.result import Plan
 from pliant.plan.submodel.slowdown import AHEAD, Slowdown
 from pliant.run.submodel.drift import DeviceDrift, Room
+from pliant.run.submodel.grant import Beside
+from pliant.run.submodel.pipeline import Pipeline
+from pliant.run.submodel.planning import Planner, SessionOptions
 
 _MOST_STANDBY = 40
 """Answers of one plan in the place of another before that is made in any case."""
@@ -25,49 +30,59 @@ class PlanKey:
     """What a plan is made for: a profiled length, a target, and the slowdown it allows for."""
 
     length: int
-    latency_s: float
+    target_s: float
     slowdown: Slowdown = Slowdown()  # noqa: RUF009 - frozen
 
 
-class BoundPlan(Protocol):
-    """A plan and the program that runs it, as a `Pipeline`."""
+class Weights(Protocol):
+    """What is in memory, and what runs programs over it, as a `WeightMemory`."""
 
-    @property
-    def plan(self) -> Plan: ...
-    @property
-    def program(self) -> Program: ...
+    def planes(self) -> np.ndarray: ...
+    def bind(self, program: Program, n_slots: int, working_bytes: int) -> Pipeline: ...
 
 
-P = TypeVar("P", bound=BoundPlan)
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundPlan:
+    """A plan and what runs it."""
+
+    plan: Plan
+    pipeline: Pipeline
 
 
 @final
-class Plans(Generic[P]):
-    """Plans by key, made by `make(key)` when they are wanted and kept.
+class Plans:
+    """Plans by key, made when they are wanted, bound to what is in memory, and kept.
 
-    `least_s(length)` is what the smallest submodel takes by the profile. `margin` is the share of a target
-    that plans keep free. Unless `adapts`, every plan is for the device as it was profiled.
+    They are made under `terms`, beside what `beside` says that a session takes in any case. Unless `adapts`,
+    every plan is for the device as it was profiled. `fixed` is the plan whatever is wanted.
     """
 
     def __init__(
         self,
-        profile: DeviceProfile,
-        make: Callable[[PlanKey], P],
-        least_s: Callable[[int], float],
+        planner: Planner,
+        weights: Weights,
+        terms: SessionOptions,
+        beside: Beside,
         *,
-        margin: float,
-        adapts: bool,
+        fixed: Plan | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.drift = DeviceDrift(profile)
-        self.adapts = adapts
-        self._make, self._least_of, self._margin, self._clock = make, least_s, margin, clock
-        self._made: dict[PlanKey, P] = {}
+        self.terms, self.beside = terms, beside
+        self.drift = DeviceDrift(planner.profile)
+        self.adapts = terms.adapts and fixed is None
+        self._planner, self._weights, self._fixed, self._clock = planner, weights, fixed, clock
+        self._made: dict[PlanKey, BoundPlan] = {}
         self._least_s: dict[int, float] = {}
         self._wanted: PlanKey | None = None
         self._planning_s, self._n_standby = 0.0, 0
 
-    def clear(self, first: Mapping[PlanKey, P] | None = None) -> Mapping[PlanKey, P]:
+    def renew(self, terms: SessionOptions, beside: Beside, plan: Plan) -> None:
+        """Plan under other terms from now on; `plan` is the one for inputs of `terms.length`."""
+        self.terms, self.beside = terms, beside
+        key = PlanKey(self._planner.bucket(terms.length), terms.target_s)
+        self.clear({key: self._bound(plan)})
+
+    def clear(self, first: Mapping[PlanKey, BoundPlan] | None = None) -> Mapping[PlanKey, BoundPlan]:
         """Forget all plans, as what is in memory has changed, but for `first`; returns what there was.
 
         What was observed is kept.
@@ -76,30 +91,30 @@ class Plans(Generic[P]):
         self._least_s.clear()
         return before
 
-    def get(self, length: int, latency_s: float, *, as_profiled: bool = False) -> P:
+    def get(self, length: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
         """The plan for inputs of a profiled `length`: the one wanted now, or one that may stand in for it.
 
         With `as_profiled` it is the one for the device as it was profiled.
         """
         if as_profiled:
-            return self._made.get(PlanKey(length, latency_s)) or self._plan(PlanKey(length, latency_s))
-        key = self._key(length, latency_s)
+            return self._made.get(PlanKey(length, target_s)) or self._plan(PlanKey(length, target_s))
+        key = self._key(length, target_s)
         return standby(self._made, key) or self._plan(key)
 
-    def plan_ahead(self, length: int, latency_s: float) -> None:
+    def plan_ahead(self, length: int, target_s: float) -> None:
         """Make plans for a busier machine, so that none need be made on it."""
         for slowdown in AHEAD if self.adapts else ():
-            key = replace(self._key(length, latency_s), slowdown=slowdown)
+            key = replace(self._key(length, target_s), slowdown=slowdown)
             if not (standby(self._made, key) or self._plan(key)).plan.meets_target:
                 return
 
     def observe(
         self,
-        used: P,
+        used: BoundPlan,
         spans: Sequence[Span],
         n_tokens: int,
         length: int,
-        latency_s: float,
+        target_s: float,
         seconds: float,
         waited_s: float = 0.0,
     ) -> None:
@@ -112,47 +127,60 @@ class Plans(Generic[P]):
         if not self.adapts:
             return
         bound_s = used.plan.latency_p95_s / used.plan.slowdown.factor
-        room = self._room(length, latency_s)
-        self.drift.observe(used.program, spans, n_tokens, seconds - waited_s, room, bound_s)
-        key = self._key(length, latency_s)
+        room = self._room(length, target_s)
+        self.drift.observe(used.pipeline.program, spans, n_tokens, seconds - waited_s, room, bound_s)
+        key = self._key(length, target_s)
         is_lasting, self._wanted = key == self._wanted, key
         if not is_lasting or key in self._made:
             return
         self._n_standby += 1
-        left_s = latency_s - seconds
+        left_s = target_s - seconds
         if left_s < 0 or left_s > 2 * self._planning_s or self._n_standby > _MOST_STANDBY:
             self._plan(key)
 
-    def is_within_reach(self, used: P, length: int, latency_s: float) -> bool:
+    def is_within_reach(self, used: BoundPlan, length: int, target_s: float) -> bool:
         """Whether `used` is to keep the target for 95 of 100 answers, by what was observed lately."""
-        is_lost = self.adapts and self.drift.is_lost(self._room(length, latency_s))
+        is_lost = self.adapts and self.drift.is_lost(self._room(length, target_s).most)
         return used.plan.meets_target and not is_lost
 
-    def explained(self, used: P, length: int, latency_s: float) -> Plan:
+    def explained(self, used: BoundPlan, length: int, target_s: float) -> Plan:
         """The plan of `used`, saying so where nothing keeps its target lately."""
-        if self.is_within_reach(used, length, latency_s) or not used.plan.meets_target:
+        if self.is_within_reach(used, length, target_s) or not used.plan.meets_target:
             return used.plan
         return replace(used.plan, meets_target=False, reasons=(_OUT_OF_REACH, *used.plan.reasons))
 
-    def _key(self, length: int, latency_s: float) -> PlanKey:
+    def _key(self, length: int, target_s: float) -> PlanKey:
         if not self.adapts:
-            return PlanKey(length, latency_s)
-        return PlanKey(length, latency_s, self.drift.slowdown(self._room(length, latency_s)))
+            return PlanKey(length, target_s)
+        return PlanKey(length, target_s, self.drift.slowdown(self._room(length, target_s).most))
 
-    def _room(self, length: int, latency_s: float) -> Room:
+    def _room(self, length: int, target_s: float) -> Room:
         if length not in self._least_s:
-            self._least_s[length] = self._least_of(length)
-        return Room(latency_s * (1 - self._margin), self._least_s[length])
+            self._least_s[length] = self._planner.least_s(self.terms, length, self._weights.planes())
+        room_s = target_s * (1 - self.terms.margin)
+        return Room(room_s, max(1.0, room_s / self._least_s[length]))
 
-    def _plan(self, key: PlanKey) -> P:
+    def _plan(self, key: PlanKey) -> BoundPlan:
         start = self._clock()
-        self._made[key] = self._make(key)
+        plan = self._fixed or self._planner.plan(
+            replace(self.terms, target_s=key.target_s),
+            key.length,
+            held=self._weights.planes(),
+            arena_bytes=self.beside.arena_bytes,
+            fixed_bytes=self.beside.fixed_bytes,
+            slowdown=key.slowdown,
+        )
+        self._made[key] = self._bound(plan)
         self._planning_s = max(self._clock() - start, self._planning_s / 2)
         self._n_standby = 0
         return self._made[key]
 
+    def _bound(self, plan: Plan) -> BoundPlan:
+        pipeline = self._weights.bind(plan.program, plan.n_slots, plan.memory.working_bytes)
+        return BoundPlan(plan, pipeline)
 
-def standby(made: Mapping[PlanKey, P], wanted: PlanKey) -> P | None:
+
+def standby(made: Mapping[PlanKey, BoundPlan], wanted: PlanKey) -> BoundPlan | None:
     """The plan for `wanted`, or the best that keeps the same promise; None where one must be made.
 
     A plan that meets its target under a greater slowdown meets it under less. Where nothing met it under

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pliant.ir.cost import asked_target
 from pliant.ir.reply import Reply
+from pliant.plan.result import asked_target
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
@@ -41,7 +41,7 @@ def replies_of(
             waited_s=time.waited_s,
             target_s=asked_target(time.target_s),
             accuracy=accuracy,
-            cut=one.pipeline.plan.cut,
+            cut=one.bound.plan.cut,
             **outputs_of(one.numbers),
         )
         for one, time in zip(answered, times, strict=True)
@@ -51,13 +51,13 @@ def replies_of(
 def _details(
     runner: SubmodelRunner, answered: Answered, target_s: float, accuracy: float | None
 ) -> ElasticDetails:
-    pipeline, outcome = answered.pipeline, answered.outcome
-    predicted_s, predicted = runner.planner.forecast(pipeline.program, answered.n_rows)
+    plan, outcome, program = answered.bound.plan, answered.outcome, answered.bound.pipeline.program
+    predicted_s, predicted = runner.planner.forecast(program, answered.n_rows)
     return ElasticDetails(
-        submodel=(pipeline.plan.n, pipeline.plan.width),
+        submodel=(plan.n, plan.width),
         accuracy_interval=runner.planner.interval(accuracy),
         bits=outcome.bits,
-        planned_bits=pipeline.plan.bits,
+        planned_bits=plan.bits,
         predicted_s=predicted_s,
         resident_weight_bytes=runner.weights.n_bytes,
         arena_bytes=runner.engine.arena_bytes,
@@ -65,6 +65,6 @@ def _details(
         read_bytes=outcome.read_bytes,
         spans=outcome.spans,
         predicted_spans=predicted,
-        program=pipeline.program,
+        program=program,
         within_reach=runner.is_within_reach(answered, target_s),
     )

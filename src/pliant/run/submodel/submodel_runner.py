@@ -21,9 +21,9 @@ from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.engine import Engine, runs_of
 from pliant.run.submodel.grant import Beside, beside_weights, granted
-from pliant.run.submodel.pipeline import Outcome, Pipeline
+from pliant.run.submodel.pipeline import Outcome
 from pliant.run.submodel.planning import SessionOptions, planner_of
-from pliant.run.submodel.plans import PlanKey, Plans
+from pliant.run.submodel.plans import BoundPlan, Plans
 from pliant.run.submodel.weight_memory import WeightMemory
 from pliant.store.container import BLOCK
 from pliant.store.read import Store
@@ -34,7 +34,7 @@ class Answered:
     """A text's numbers, float32 [labels] or [features], and the run that gave them, of `n_rows` tokens."""
 
     numbers: np.ndarray
-    pipeline: Pipeline
+    bound: BoundPlan
     outcome: Outcome
     n_tokens: int
     n_rows: int
@@ -46,7 +46,7 @@ class SubmodelRunner:
 
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
     target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
-    `terms` say what of `options.memory_bytes` is preload and working buffer (run/submodel/grant.py).
+    what of `options.memory_bytes` is preload and working buffer, the plans' terms say.
     `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
     """
 
@@ -71,17 +71,10 @@ class SubmodelRunner:
         # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
         self.lanes = Lanes(("io",), effort=time.thread_time if options.n_threads == 1 else None)
         self.weights = WeightMemory(store, self.engine, self.lanes, device.dilation.io)
-        self._beside = beside_weights(store, options, self.engine.encoder.tokens)
-        self.terms = options
-        self._plans: Plans[Pipeline] = Plans(
-            device,
-            self._make,
-            lambda length: self.planner.least_s(self.terms, length, self.weights.planes()),
-            margin=options.margin,
-            adapts=options.adapts and fixed is None,
-        )
+        beside = beside_weights(store, options.compute, self.engine.encoder.tokens)
+        self._plans = Plans(self.planner, self.weights, options, beside, fixed=fixed)
         try:
-            self._replan(self._beside)
+            self._replan(beside)
         except BaseException:
             self.close()
             raise
@@ -92,7 +85,7 @@ class SubmodelRunner:
         self._plans.clear()
         self.weights.clear()
         self.engine.close()
-        self._beside = replace(self._beside, arena_bytes=0, fixed_bytes=0)
+        self._plans.beside = replace(self._plans.beside, arena_bytes=0, fixed_bytes=0)
         if self._shared is not None:
             self._shared.release(self)
 
@@ -102,12 +95,13 @@ class SubmodelRunner:
         With `as_profiled` it is for the device as it was profiled, whatever the latest answers took. A target
         that nothing meets gives the smallest submodel.
         """
-        length = self.planner.bucket(n_tokens)
-        pipeline = self._plans.get(length, target_s, as_profiled=as_profiled)
-        return pipeline.plan if as_profiled else self._plans.explained(pipeline, length, target_s)
+        bound = self.bound(n_tokens, target_s, as_profiled=as_profiled)
+        if as_profiled:
+            return bound.plan
+        return self._plans.explained(bound, self.planner.bucket(n_tokens), target_s)
 
-    def pipeline(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> Pipeline:
-        """What runs `plan(n_tokens, target_s)`."""
+    def bound(self, n_tokens: int, target_s: float, *, as_profiled: bool = False) -> BoundPlan:
+        """`plan(n_tokens, target_s)`, and what runs it."""
         return self._plans.get(self.planner.bucket(n_tokens), target_s, as_profiled=as_profiled)
 
     def answer(
@@ -127,9 +121,9 @@ class SubmodelRunner:
         lanes, dilation = self.lanes, self.device.dilation
         since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
         self.reserve(encoded.n_tokens)
-        pipeline = self.pipeline(encoded.n_tokens, target_s, as_profiled=as_profiled)
-        lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
-        (answered,) = self._run([encoded], pipeline, is_timed=is_timed)
+        bound = self.bound(encoded.n_tokens, target_s, as_profiled=as_profiled)
+        lanes.dilation = {"cpu": dilation.factor(bound.plan.width)}
+        (answered,) = self._run([encoded], bound, is_timed=is_timed)
         lanes.rest_host(since_s, dilation.compute)
         return answered
 
@@ -150,15 +144,15 @@ class SubmodelRunner:
         lanes, dilation = self.lanes, self.device.dilation
         since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
         self.reserve(max(text.n_tokens for text in texts))  # may change the weights that plans are bound to
-        pipelines = [self.pipeline(text.n_tokens, target_s) for text in texts]
+        plans = [self.bound(text.n_tokens, target_s) for text in texts]
         is_bounded = self._shared is not None or self.options.memory_bytes is not None
         rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
-        for numbers in batches([text.n_tokens for text in texts], pipelines, rows):
-            pipeline = pipelines[numbers[0]]
-            lanes.dilation = {"cpu": dilation.factor(pipeline.plan.width)}
+        for numbers in batches([text.n_tokens for text in texts], plans, rows):
+            bound = plans[numbers[0]]
+            lanes.dilation = {"cpu": dilation.factor(bound.plan.width)}
             batch = [texts[i] for i in numbers]
             self.reserve(sum(text.n_tokens for text in batch))  # what `memory` predicts grows with the arena
-            answered = self._run(batch, pipeline)
+            answered = self._run(batch, bound)
             since_s = lanes.rest_host(since_s, dilation.compute)
             yield numbers, answered
 
@@ -166,7 +160,7 @@ class SubmodelRunner:
         """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
         if self.weights.keep_bytes is None:
             self._plans.observe(
-                answered.pipeline,
+                answered.bound,
                 answered.outcome.spans,
                 answered.n_tokens,
                 self.planner.bucket(answered.n_tokens),
@@ -178,26 +172,26 @@ class SubmodelRunner:
     def expected(self, answered: Answered) -> float | None:
         """The accuracy of the submodel at the bits that ran; None where it was never measured."""
         errors = self.options.plan.errors
-        return self.planner.expected(answered.pipeline.plan, answered.outcome.bits, errors)
+        return self.planner.expected(answered.bound.plan, answered.outcome.bits, errors)
 
     def is_within_reach(self, answered: Answered, target_s: float) -> bool:
         """Whether its plan is to keep the target for 95 of 100 answers, by what was observed lately."""
         length = self.planner.bucket(answered.n_tokens)
-        return self._plans.is_within_reach(answered.pipeline, length, target_s)
+        return self._plans.is_within_reach(answered.bound, length, target_s)
 
     @property
     def memory(self) -> MemoryUse:
         """What was planned, over all plans made so far, and what of it is in memory now."""
         preload, working = self.weights.blocks
-        encoder, word = self.engine.encoder, self.store.embeddings.word
+        encoder, word, beside = self.engine.encoder, self.store.embeddings.word, self._plans.beside
         table = word.codes if isinstance(word, QuantizedTable) else word.values
         return MemoryUse(
             self.options.memory_bytes,
             (
                 part("weights kept (preload)", self.weights.preload_bytes, preload),
                 part("weights read (working)", self.weights.working_bytes, [working]),
-                part("activations", self._beside.arena_bytes, [encoder.arena]),
-                part("codebooks, embeddings, head", self._beside.fixed_bytes, encoder.fixed_arrays),
+                part("activations", beside.arena_bytes, [encoder.arena]),
+                part("codebooks, embeddings, head", beside.fixed_bytes, encoder.fixed_arrays),
             ),
             (part("word table (mapped file)", table.nbytes, [table]), scratch_part(self.engine.pool)),
             rss_bytes(),
@@ -208,13 +202,13 @@ class SubmodelRunner:
         self._is_warm = True
         io_slowdown, self.weights.io_slowdown = self.weights.io_slowdown, 1.0
         self.lanes.dilation = {}
-        target_s, longest = self.options.latency_s, self.planner.bucket(self.options.length)
+        target_s, longest = self.options.target_s, self.planner.bucket(self.options.length)
         try:
             for bucket in (n for n in self.device.lengths if n <= longest):
                 n = min(bucket, self.options.length, self.store.spec.max_tokens)
                 self.reserve(n)
                 text = Encoded(np.resize(short.ids, n), np.resize(short.types, n))
-                self._run([text], self.pipeline(n, target_s))
+                self._run([text], self.bound(n, target_s))
         finally:
             self.lanes.drain()
             self.weights.io_slowdown = io_slowdown
@@ -234,15 +228,15 @@ class SubmodelRunner:
         """
         if n_tokens <= self.engine.encoder.tokens:
             return
-        beside = beside_weights(self.store, self.options, n_tokens)
+        beside = beside_weights(self.store, self.options.compute, n_tokens)
         if self.options.memory_bytes is not None:
             self._replan(beside)
         self.engine.reserve(n_tokens)
-        self._beside = beside
+        self._plans.beside = beside
 
     def retarget(
         self,
-        latency_s: float | None = None,
+        target_s: float | None = None,
         preload_bytes: int | None = None,
         memory_bytes: int | None = None,
     ) -> None:
@@ -254,12 +248,12 @@ class SubmodelRunner:
         preload = before.preload_bytes if memory_bytes is None else None
         self.options = replace(
             before,
-            latency_s=before.latency_s if latency_s is None else latency_s,
+            target_s=before.target_s if target_s is None else target_s,
             preload_bytes=preload if preload_bytes is None else preload_bytes,
             memory_bytes=before.memory_bytes if memory_bytes is None else memory_bytes,
         )
         try:
-            self._replan(self._beside)
+            self._replan(self._plans.beside)
         except BaseException:
             self.options = before
             raise
@@ -268,7 +262,7 @@ class SubmodelRunner:
         """Let go of half the preload buffer, top layers first; keep it where the target could not be met."""
         # More may have been asked for than the model has.
         kept, keep_bytes = self.weights.preload_bytes, self.weights.keep_bytes
-        held = min(self.terms.preload_bytes or 0, kept)
+        held = min(self._plans.terms.preload_bytes or 0, kept)
         try:
             # Not warmed up: this may stand before a request, and memory is short.
             self.retarget(preload_bytes=held // 2)
@@ -281,8 +275,8 @@ class SubmodelRunner:
         """Keep what runs read, up to `keep_bytes`. Raises InputError where that is done already."""
         if self.weights.keep_bytes is not None:
             raise InputError("this session is engaged already; leave that engagement before the next.")
-        plan = self.pipeline(self.options.length, self.options.latency_s).plan
-        self.terms = self._with_room(self.terms, plan.memory, keep_bytes)
+        plan = self.bound(self.options.length, self.options.target_s).plan
+        self._plans.terms = self._with_room(self._plans.terms, plan.memory, keep_bytes)
         self.weights.engage(keep_bytes)
         self.n_changes += 1
         self._plans.clear()
@@ -296,15 +290,15 @@ class SubmodelRunner:
     def disengage(self) -> None:
         """Let go of what was kept."""
         self.weights.keep_bytes = None
-        self._replan(self._beside)
+        self._replan(self._plans.beside)
 
-    def _run(self, texts: Sequence[Encoded], pipeline: Pipeline, *, is_timed: bool = True) -> list[Answered]:
+    def _run(self, texts: Sequence[Encoded], bound: BoundPlan, *, is_timed: bool = True) -> list[Answered]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
-        assert self.weights.is_bound(pipeline)
+        assert self.weights.is_bound(bound.pipeline)
         answers: list[np.ndarray] = []
         embed = partial(self.engine.embed_texts, texts)
-        outcome = pipeline.run(
+        outcome = bound.pipeline.run(
             self.lanes,
             lengths,
             embed,
@@ -312,12 +306,13 @@ class SubmodelRunner:
             is_timed=is_timed,
         )
         return [
-            Answered(numbers, pipeline, outcome, n, sum(lengths))
+            Answered(numbers, bound, outcome, n, sum(lengths))
             for numbers, n in zip(answers, lengths, strict=True)
         ]
 
     def _replan(self, beside: Beside) -> None:
-        terms = self.options if self._fixed is not None else granted(self.planner, self.options, beside)
+        is_split = self._fixed is None and self.options.memory_bytes is not None
+        terms = granted(self.planner, self.options, beside) if is_split else self.options
         plan, runs = self._planned(terms, beside)
         keep_bytes, most = self.weights.keep_bytes, terms.memory_bytes
         if keep_bytes is not None and most is not None:  # what an engagement keeps gives way like the rest
@@ -330,10 +325,9 @@ class SubmodelRunner:
         except StoreError:
             self._plans.clear(before)
             raise
-        self.terms, self.weights.keep_bytes = terms, keep_bytes
+        self.weights.keep_bytes = keep_bytes
         self.n_changes += 1
-        key = PlanKey(self.planner.bucket(self.options.length), self.options.latency_s)
-        self._plans.clear({key: self.weights.bind(plan)})
+        self._plans.renew(terms, beside, plan)
 
     def _planned(self, terms: SessionOptions, beside: Beside) -> tuple[Plan, tuple[Run, ...]]:
         """The plan for inputs of `options.length`, and what the preload buffer holds."""
@@ -366,15 +360,3 @@ class SubmodelRunner:
                 f"this takes {memory.total_bytes} bytes, {memory.preload_bytes} of them kept between runs, "
                 f"but the session's memory is {most}: keep less, or give at least {memory.total_bytes} bytes."
             )
-
-    def _make(self, key: PlanKey) -> Pipeline:
-        terms, held = replace(self.terms, latency_s=key.latency_s), self.weights.planes()
-        plan = self._fixed or self.planner.plan(
-            terms,
-            key.length,
-            held=held,
-            arena_bytes=self._beside.arena_bytes,
-            fixed_bytes=self._beside.fixed_bytes,
-            slowdown=key.slowdown,
-        )
-        return self.weights.bind(plan)

@@ -5,8 +5,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.ir.program import Run
-from pliant.plan.result import Plan
+from pliant.ir.program import Program, Run
 from pliant.run.lanes import Lanes
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline, Ring
@@ -16,7 +15,7 @@ from pliant.store.read import Store
 
 @final
 class WeightMemory:
-    """Holds weights for an engine, and binds plans to them. Must not change while a run is under way.
+    """Holds weights for an engine, and binds programs to them. Must not change while a run is under way.
 
     `io_slowdown` dilates reads. While `keep_bytes` is set, what runs read stays in the preload buffer up to
     so many bytes (STI 3.3). `working_bytes` is the most that the plans bound so far read into the working
@@ -72,10 +71,14 @@ class WeightMemory:
         self._preload = PreloadBuffer()
         self._empty_ring()
 
-    def bind(self, plan: Plan) -> Pipeline:
-        """The pipeline that runs `plan` over what is held."""
+    def bind(self, program: Program, n_slots: int, working_bytes: int) -> Pipeline:
+        """The pipeline that runs `program` over what is held.
+
+        The reads of at most `n_slots` layers are in memory at once; `working_bytes` are planned for them.
+        """
         pipeline = Pipeline(
-            plan,
+            program,
+            n_slots,
             self._store,
             self._engine.encoder,
             self._ring,
@@ -85,7 +88,7 @@ class WeightMemory:
         )
         self._lanes.drain()
         self._ring.fit(pipeline.ring_bytes)
-        self.working_bytes = max(self.working_bytes, plan.memory.working_bytes)
+        self.working_bytes = max(self.working_bytes, working_bytes)
         for run in self._preload.runs:
             address = self._preload.address(run)
             self._engine.encoder.place(run.layer, run.part, run.first, run.count, address)
