@@ -70,6 +70,7 @@ CLUSTER_KINDS: dict[str, Kind] = {
         lacks={
             "together": "its random weights have no tokenizer, and only texts are asked together",
         },
+        n_answers=100,
     ),
     "cluster of two": Kind(
         open=lambda folder: _cluster(folder, 1),
