@@ -34,9 +34,7 @@ class Traffic:
     """What went to and came from one peer: payload alone, without tags, notes, framing or encryption."""
 
     sent_bytes: int = 0
-    sent_messages: int = 0
     received_bytes: int = 0
-    received_messages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class Mailbox:
         self._waiting: dict[tuple[str, Tag], Lock] = {}  # each is held until there is news
         self._unclaimed_bytes: dict[str, int] = {}
         self._errors: dict[str, ClusterError] = {}
-        self._sent: dict[str, list[int]] = {}  # bytes and messages
-        self._received: dict[str, list[int]] = {}
+        self._sent_bytes: dict[str, int] = {}
+        self._received_bytes: dict[str, int] = {}
         self._dropped = -1
         self._is_closed = False
 
@@ -79,7 +79,7 @@ class Mailbox:
             target[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
             at += len(piece)
         waited_s = time.monotonic() - message.arrived_s
-        self._count(self._received, src, message.n_bytes)
+        self._count(self._received_bytes, src, message.n_bytes)
         return Arrival(message.note, waited_s)
 
     def lose(self, peer: str, error: ClusterError) -> None:
@@ -118,16 +118,13 @@ class Mailbox:
 
     def count_sent(self, dst: str, n_bytes: int) -> None:
         """Count one message sent."""
-        self._count(self._sent, dst, n_bytes)
+        self._count(self._sent_bytes, dst, n_bytes)
 
     @property
     def counters(self) -> Mapping[str, Traffic]:
         with self._lock:
-            peers = [*self._sent, *(peer for peer in self._received if peer not in self._sent)]
-            return {
-                peer: Traffic(*self._sent.get(peer, (0, 0)), *self._received.get(peer, (0, 0)))
-                for peer in peers
-            }
+            sent, received = self._sent_bytes, self._received_bytes
+            return {peer: Traffic(sent.get(peer, 0), received.get(peer, 0)) for peer in {**sent, **received}}
 
     def _take(self, src: str, tag: Tag, timeout_s: float) -> Message:
         key = (src, tag)
@@ -184,11 +181,9 @@ class Mailbox:
         for bell in bells:
             _ring(bell)
 
-    def _count(self, counts: dict[str, list[int]], peer: str, n_bytes: int) -> None:
+    def _count(self, counts: dict[str, int], peer: str, n_bytes: int) -> None:
         with self._lock:
-            count = counts.setdefault(peer, [0, 0])
-            count[0] += n_bytes
-            count[1] += 1
+            counts[peer] = counts.get(peer, 0) + n_bytes
 
 
 def _ring(bell: Lock) -> None:
