@@ -69,6 +69,11 @@ class Node:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     name: str = ""
 
+    @property
+    def label(self) -> str:
+        """What messages and profiles call it: its name, or its operator where it has none."""
+        return self.name or self.op
+
     def __str__(self) -> str:
         shown = ", ".join(f"{k}={_short(v)}" for k, v in sorted(self.attributes.items()))
         op = f"{self.op} <{shown}>" if shown else self.op
@@ -108,12 +113,10 @@ class Graph:
         for node in self.nodes:
             for x in node.inputs:
                 if x and x not in known:
-                    raise GraphError(
-                        f"node {node.name or node.op!r} reads {x!r}, which nothing before it makes."
-                    )
+                    raise GraphError(f"node {node.label!r} reads {x!r}, which nothing before it makes.")
             for y in node.outputs:
                 if y in known:
-                    raise GraphError(f"{y!r} is made twice, last by node {node.name or node.op!r}.")
+                    raise GraphError(f"{y!r} is made twice, last by node {node.label!r}.")
                 if y:
                     known.add(y)
         missing = [x for x in self.outputs if x not in known]

@@ -33,7 +33,7 @@ def with_origins(graph: Graph, source: Graph) -> Graph:
 
 def described(node: Node, graph: Graph, lowered: Lowered) -> Lowered:
     """The node's calls with what they are for people: label, operator, and the work they do."""
-    origin = graph.origins.get(node.outputs[0], Origin(node.name or node.op))
+    origin = graph.origins.get(node.outputs[0], Origin(node.label))
     sizes = {x: p.n_bytes for x, p in lowered.packed.items()} | dict(lowered.temporaries)
     inside = {alias.tensor: alias.source for alias in lowered.aliases}
 

@@ -53,7 +53,7 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
         writes=(y,),
         grain=attention.grain(n, rows, isa, target.n_threads),
         scratch_bytes=attention.scratch_bytes(key_dim, tokens, isa, value_dim),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered(calls=(call,))
 
@@ -77,7 +77,7 @@ def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
         tuple(dict.fromkeys(node.inputs)),
         node.outputs,
         grain=64,
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered(calls=(call,))
 

@@ -72,7 +72,7 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         ConvForm("nhwc", "nhwc"),
         matrix(rows, layer.inputs, layer.columns),
         target,
-        node.name or node.op,
+        node.label,
     )
     cells, memory = _cells(layer, names, pre, target)
     if node.attributes.get("extent"):
@@ -106,13 +106,11 @@ def _with_extents(first: Call, cells: Sequence[Call]) -> tuple[Call, list[Call]]
 def _layer(node: Node, graph: Graph) -> _Layer:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     if x.dtype != "float32":
-        raise GraphError(f"node {node.name or node.op!r}: recurrent kernels are float32 only, not {x.dtype}.")
+        raise GraphError(f"node {node.label!r}: recurrent kernels are float32 only, not {x.dtype}.")
     is_batch_first = integer(node.attributes, "layout", 0) == 1
     steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
     if 0 in x.shape:
-        raise GraphError(
-            f"node {node.name or node.op!r}: {node.inputs[0]!r} is {x}, which has nothing to read."
-        )
+        raise GraphError(f"node {node.label!r}: {node.inputs[0]!r} is {x}, which has nothing to read.")
     hidden = graph.types[node.inputs[2]].shape[-1]
     resets_late = integer(node.attributes, "linear_before_reset", 0) != 0
     cells: dict[str, Cell] = {
@@ -172,7 +170,7 @@ def _interleaved(layer: _Layer, graph: Graph, out: str, source: str, how: Sequen
             n_units=layer.directions * layer.blocks,
             reads=(source,),
             writes=(out,),
-            label=layer.node.name or layer.node.op,
+            label=layer.node.label,
         )
         for n, part in enumerate(how)
     ]
@@ -283,7 +281,7 @@ def _calls(
         n_units=crews,
         reads=tuple(t for t in inputs.values() if t),
         writes=(names["memory"],),
-        label=node.name or node.op,
+        label=node.label,
     )
     run = Call(
         Kernel(form.name, partial(recurrent.recurrent_ir, form=form)),
@@ -293,7 +291,7 @@ def _calls(
         reads=(*(t for t in inputs.values() if t), names["memory"]),
         writes=tuple(t for t in outputs.values() if t),
         scratch_bytes=recurrent.scratch_bytes(form, crew.rows),
-        label=node.name or node.op,
+        label=node.label,
     )
     return [start, run]
 
@@ -311,7 +309,7 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
     for name in (n.lower() for n in given):
         if name not in ACTIVATIONS:
             raise GraphError(
-                f"node {layer.node.name or layer.node.op!r}: no activation {name!r}; "
+                f"node {layer.node.label!r}: no activation {name!r}; "
                 f"there are {', '.join(sorted(ACTIVATIONS))}."
             )
         _, alpha, beta = ACTIVATIONS[name]
@@ -321,7 +319,7 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
     n = len(default)
     if len(found) != n * layer.directions:
         raise GraphError(
-            f"node {layer.node.name or layer.node.op!r}: {len(found)} activations are given, "
+            f"node {layer.node.label!r}: {len(found)} activations are given, "
             f"{n * layer.directions} are needed."
         )
     return [tuple(found[n * d : n * (d + 1)]) for d in range(layer.directions)]

@@ -45,7 +45,7 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     residual = node.inputs[3] if form.has_residual else ""
     tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
     bounds = real(node.attributes, "low", 0.0), real(node.attributes, "high", 0.0)
-    call = conv_call(tensors, form, shape, target, node.name or node.op, bounds)
+    call = conv_call(tensors, form, shape, target, node.label, bounds)
     return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
 
 
@@ -113,7 +113,7 @@ def _weights(node: Node, graph: Graph, s: Shape) -> tuple[tuple[str, str], Lower
         n_units=panels,
         reads=(w, b) if b else (w,),
         writes=names,
-        label=node.name or node.op,
+        label=node.label,
     )
     return names, Lowered((call,), (), sizes)
 
@@ -150,9 +150,7 @@ def _layout(node: Node, name: str) -> Layout:
 
 def _check(node: Node, x: TensorType) -> None:
     if x.dtype != "float32":
-        raise GraphError(
-            f"node {node.name or node.op!r}: no kernel convolves {x.dtype}; float32 is supported."
-        )
+        raise GraphError(f"node {node.label!r}: no kernel convolves {x.dtype}; float32 is supported.")
 
 
 RULES = {"Conv": _conv, "FusedConv": _conv}

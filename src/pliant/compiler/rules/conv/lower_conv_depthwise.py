@@ -47,7 +47,7 @@ def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lower
         n_units=s.batch * prod(s.out_space[:-1]) if s.out_space[-1] else 0,
         reads=tensors.read,
         writes=(tensors.y,),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,), packed=packed)
 

@@ -59,7 +59,7 @@ def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
     bytes_ = f"{node.outputs[0]}.bytes"
     y_type = graph.types[node.outputs[0]]
     calls = requantized(
-        graph, value, operands, scales, tensors.get("y_zero", ""), (bytes_, rows, y_type.dtype), _label(node)
+        graph, value, operands, scales, tensors.get("y_zero", ""), (bytes_, rows, y_type.dtype), node.label
     )
     temporaries = {**made.temporaries, bytes_: prod(rows)}
     made = replace(made, calls=(*made.calls, *calls), temporaries=temporaries)
@@ -74,13 +74,13 @@ def _channels_first(node: Node, graph: Graph, rows: str, made: Lowered) -> Lower
     pixels = prod(type_.shape[2:])
     shape = images, channels, pixels
     source = View(rows, 0, shape, (pixels * channels, 1, channels))
-    calls = copies(source, View(y, 0, shape, row_major(shape)), type_.itemsize, _label(node))
+    calls = copies(source, View(y, 0, shape, row_major(shape)), type_.itemsize, node.label)
     return replace(made, calls=(*made.calls, *calls))
 
 
 def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) -> Lowered:
     """int32 [pixels of all images, channels]: the products of all windows, in blocks."""
-    label, y = _label(node), node.outputs[0]
+    label, y = node.label, node.outputs[0]
     x, w = graph.types[tensors["x"]], graph.types[tensors["w"]].shape
     a = tensors["x"], tensors.get("x_zero", "")
     weights = Weights(tensors["w"], tensors.get("w_zero", ""), w[0], are_kernels=True)
@@ -168,7 +168,7 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
     x, w, y = types["x"], types["w"], graph.types[node.outputs[0]]
     signs = {"int8": True, "uint8": False, "int32": None}
     if x.dtype not in ("int8", "uint8") or w.dtype not in ("int8", "uint8") or y.dtype not in signs:
-        raise GraphError(f"node {node.name or node.op!r}: no kernel convolves {x.dtype} with {w.dtype}.")
+        raise GraphError(f"node {node.label!r}: no kernel convolves {x.dtype} with {w.dtype}.")
     form = QuantizedConvForm(x.dtype == "int8", w.dtype == "int8", signs[y.dtype])
     fields: dict[str, Field] = {
         **{name: Ref(tensor) for name, tensor in tensors.items()},
@@ -189,13 +189,9 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
         n_units=x.shape[0] * w.shape[0] if y.size else 0,
         reads=tuple(tensors.values()),
         writes=(node.outputs[0],),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,))
-
-
-def _label(node: Node) -> str:
-    return node.name or node.op
 
 
 RULES = {"ConvInteger": _of_bytes, "QLinearConv": _of_bytes}

@@ -24,7 +24,7 @@ _POINT = Window((1,), (1,), (1,), (0,), (0,))
 def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
-    label = node.name or node.op
+    label = node.label
     if x.dtype != "float32":
         raise GraphError(f"node {label!r}: no kernel convolves {x.dtype}; float32 is supported.")
     groups = integer(node.attributes, "group", 1)
@@ -118,7 +118,7 @@ def _transposed_weights(node: Node, graph: Graph, s: Shape) -> Lowered:
         n_units=panels,
         reads=(w,),
         writes=names,
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,), (), sizes)
 
@@ -137,9 +137,7 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
     tensors = dict(zip(("x", "w", "offset", "bias", "mask"), node.inputs, strict=False))
     x, w, y = graph.types[tensors["x"]], graph.types[tensors["w"]], graph.types[node.outputs[0]]
     if x.dtype != "float32" or len(x.shape) != 4:
-        raise GraphError(
-            f"node {node.name or node.op!r}: deformable convolution takes float32 images, not {x}."
-        )
+        raise GraphError(f"node {node.label!r}: deformable convolution takes float32 images, not {x}.")
     require(graph.types[tensors["offset"]].shape[2:] == y.shape[2:], node, graph)
     view = window(node.attributes, w.shape[2:], x.shape[2:])
     known = {name for name, _ in conv_deform.DeformArgs._fields_}  # type: ignore[misc]
@@ -160,7 +158,7 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
         n_units=x.shape[0] * w.shape[0] if y.size else 0,
         reads=tuple(tensor for tensor in tensors.values() if tensor),
         writes=(node.outputs[0],),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,))
 

@@ -63,7 +63,7 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
         reads=tensors.read,
         writes=(tensors.y,),
         scratch_bytes=winograd.scratch_bytes(s.channels, unit_tiles),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,), packed=packed)
 

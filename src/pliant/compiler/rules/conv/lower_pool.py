@@ -77,7 +77,7 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
         n_units=0 if not y.size else x.shape[0] * (channels if layout == "nchw" else rows),
         reads=(node.inputs[0],),
         writes=tuple(name for name in node.outputs if name),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,))
 
@@ -94,11 +94,9 @@ def layout_of(node: Node) -> Layout:
 def _check(node: Node, x: TensorType, reduction: Reduction, wants_late_indices: bool) -> None:
     known = ELEMENTS if reduction == "max" else ("float32", "float64")
     if x.dtype not in known:
-        raise GraphError(
-            f"node {node.name or node.op!r}: no kernel pools {x.dtype}; it can be {sorted(known)}."
-        )
+        raise GraphError(f"node {node.label!r}: no kernel pools {x.dtype}; it can be {sorted(known)}.")
     if wants_late_indices:
-        raise GraphError(f"node {node.name or node.op!r}: indices are counted in channels-first images only.")
+        raise GraphError(f"node {node.label!r}: indices are counted in channels-first images only.")
 
 
 RULES = {

@@ -15,7 +15,7 @@ _DOTS = "..."
 
 
 def _einsum(node: Node, graph: Graph, target: Target) -> Lowered:
-    label, y = node.name or node.op, node.outputs[0]
+    label, y = node.label, node.outputs[0]
     shapes = [graph.types[x].shape for x in node.inputs]
     terms, result = _parse(str(node.attributes["equation"]), shapes, label)
     sizes: dict[str, int] = {}

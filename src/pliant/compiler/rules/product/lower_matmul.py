@@ -65,7 +65,7 @@ def _multiply(
     if graph.types[node.outputs[0]].dtype != "float32":
         return _contract(node, graph, out, a, b)
     added = None if residual is None else View(residual, 0, shape, out.strides)
-    product = Product(out, a, b, bias, added, activation, alpha, _label(node))
+    product = Product(out, a, b, bias, added, activation, alpha, node.label)
     return lower_product(product, dict(graph.constants), target)
 
 
@@ -86,9 +86,7 @@ def _contract(
     left = View(a.tensor, a.offset, shape, (*a.strides[:-1], 0, a.strides[-1]))
     right = View(b.tensor, b.offset, shape, (*b.strides[:-2], 0, b.strides[-1], b.strides[-2]))
     dtype = graph.types[node.outputs[0]].dtype
-    return lower_contraction(
-        out, (left, right), dtype, added=added, alpha=alpha, beta=beta, label=_label(node)
-    )
+    return lower_contraction(out, (left, right), dtype, added=added, alpha=alpha, beta=beta, label=node.label)
 
 
 def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -104,7 +102,7 @@ def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
     if type_.dtype != "float32" or (c and not bias and residual is None):
         added = whole(c, graph.types[c]).broadcast(shape) if c else None
         return _contract(node, graph, out, a, b, added, alpha, beta)
-    product = Product(out, a, b, bias, residual, None, alpha, _label(node))
+    product = Product(out, a, b, bias, residual, None, alpha, node.label)
     lowered = lower_product(product, dict(graph.constants), target)
     return Lowered(calls=lowered.calls, packed={**lowered.packed, **packed})
 
@@ -139,10 +137,6 @@ def _transposed(v: View) -> View:
 
 def _contiguous(tensor: str, shape: tuple[int, ...]) -> View:
     return View(tensor, 0, shape, tuple(prod(shape[i + 1 :]) for i in range(len(shape))))
-
-
-def _label(node: Node) -> str:
-    return node.name or node.op
 
 
 RULES = {"MatMul": _matmul, "Gemm": _gemm, "FusedMatMul": _fused}

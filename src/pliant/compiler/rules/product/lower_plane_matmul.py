@@ -32,7 +32,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         bias or None,
         View(residual, 0, out.shape, out.strides) if residual else None,
         _activation(node),
-        label=node.name or node.op,
+        label=node.label,
         coded=planes,
     )
     return lower_product(product, dict(graph.constants), target)
@@ -62,7 +62,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
         reads=(q, scales, *planes.reads, table, step, *read_too),
         writes=node.outputs,
         scratch_bytes=gemm_int8.scratch_bytes_int8(planes.depth),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,), packed=packed)
 
@@ -83,7 +83,7 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
         reads=(x,),
         writes=(q, scales),
         grain=grain(depth),
-        label=node.name or node.op,
+        label=node.label,
     )
     return Lowered((call,))
 

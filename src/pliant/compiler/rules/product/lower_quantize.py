@@ -52,7 +52,7 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     if zero:
         operands.append((zero, steps))
         value = value + leaf(2, graph.types[zero].dtype).cast("float32")
-    return Lowered(map_calls(_saturated(value, graph.types[y].dtype), operands, (y, shape), _label(node)))
+    return Lowered(map_calls(_saturated(value, graph.types[y].dtype), operands, (y, shape), node.label))
 
 
 def _dequantize(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -65,7 +65,7 @@ def _dequantize(node: Node, graph: Graph, target: Target) -> Lowered:
         operands.append((zero, steps))
         value = value - leaf(2, graph.types[zero].dtype).cast("float32")
     value = value * leaf(1, graph.types[scale].dtype).cast("float32")
-    return Lowered(map_calls(value.cast(graph.types[y].dtype), operands, (y, shape), _label(node)))
+    return Lowered(map_calls(value.cast(graph.types[y].dtype), operands, (y, shape), node.label))
 
 
 def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
@@ -77,7 +77,7 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
         return shape, (*(1,) * axis, scale[0], *(1,) * (len(shape) - axis - 1))
     n, step = shape[axis], integer(node.attributes, "block_size", 0)
     if not step or n % step:
-        raise GraphError(f"node {_label(node)!r}: {n} elements of axis {axis} are no blocks of {step}.")
+        raise GraphError(f"node {node.label!r}: {n} elements of axis {axis} are no blocks of {step}.")
     before, after = shape[:axis], shape[axis + 1 :]
     return (*before, n // step, step, *after), (*before, n // step, 1, *after)
 
@@ -96,7 +96,7 @@ def _saturated(value: Expr, dtype: str) -> Expr:
 def _dynamic(node: Node, graph: Graph, target: Target) -> Lowered:
     x = node.inputs[0]
     shape = graph.types[x].shape
-    label, real = _label(node), leaf(0, "float32")
+    label, real = node.label, leaf(0, "float32")
     names = [y or f"{label}.{i}" for i, y in enumerate((*node.outputs, "", "")[:3])]
     least, most = f"{names[0]}.least", f"{names[0]}.most"
     axes = tuple(range(len(shape)))
@@ -131,7 +131,7 @@ def _qlinear_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         (a_scale, b_scale, y_scale),
         y_zero,
         (y, types[y].shape, types[y].dtype),
-        _label(node),
+        node.label,
     )
     temporaries = {**product.temporaries, sums: 4 * types[y].size}
     return Lowered((*product.calls, *calls), temporaries=temporaries, packed=product.packed)
@@ -169,7 +169,7 @@ def _integer_product(
 ) -> Lowered:
     """y (int32) = (a - its zero point) @ (b - its zero point)."""
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
-    label = _label(node)
+    label = node.label
     is_plain = len(left) > 1 and len(right) > 1 and prod(right) == prod(right[-2:])
     if known(graph, *b) and is_plain and 0 not in (*left, *right):
         weights = Weights(*b, right[-1])
@@ -188,7 +188,7 @@ def _quantize_rows(node: Node, graph: Graph, target: Target) -> Lowered:
     n, rows, size = shape[-1], prod(shape[:-1]), prod(shape)
     form = IntegerForm.BYTES if _all_take_bytes(graph, target, q) else IntegerForm.WIDENED
     chunks = -(-size // CHUNK)
-    ranges, label = f"{q}.ranges", _label(node)
+    ranges, label = f"{q}.ranges", node.label
     calls = (
         Call(
             Kernel(quantize_rows.RANGE, quantize_rows.value_range_ir),
@@ -258,7 +258,7 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     if form is IntegerForm.BYTES and not _all_take_bytes(graph, target, q):
         form = IntegerForm.WIDENED
     rows = Rows(q, prod(graph.types[q].shape[:-1]), zero, shift=shift_of(target.isa, "uint8"))
-    product = integer_product(graph, target, form, rows, weights, y, _label(node), floats, activation)
+    product = integer_product(graph, target, form, rows, weights, y, node.label, floats, activation)
     packed = {name: _columns(array, n) for name, array in values.items()}
     return Lowered(product.calls, packed={**product.packed, **packed})
 
@@ -272,10 +272,6 @@ def _columns(values: np.ndarray, n: int) -> Packed:
         out[n:] = 0.0
 
     return Packed(4 * COLUMNS * -(-n // COLUMNS), fill)
-
-
-def _label(node: Node) -> str:
-    return node.name or node.op
 
 
 RULES = {

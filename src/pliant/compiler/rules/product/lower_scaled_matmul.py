@@ -28,7 +28,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         bias or None,
         View(residual, 0, out.shape, out.strides) if residual else None,
         str(node.attributes.get("activation", "")) or None,
-        label=node.name or node.op,
+        label=node.label,
         scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(Element, node.attributes["element"])),
     )
     return lower_product(product, dict(graph.constants), target)
