@@ -10,7 +10,7 @@ from pliant.kernels.coded import gemm
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
-from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, SliceGeometry
+from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded
 from pliant.models.spec import Precision
 from pliant.store.coding.encode_layer import ResidentLayer
 from pliant.store.store_files import Linear
@@ -84,13 +84,13 @@ class PlainWeights:
 
     def __init__(self, name: str, linear: Linear) -> None:
         n_out, n_in = linear.weight.shape
-        matrix = np.zeros((_pad(n_in), _pad(n_out)), np.float32)
+        matrix = np.zeros((padded(n_in), padded(n_out)), np.float32)
         matrix[:n_in, :n_out] = linear.weight.T
         self._name = name
         self._packed = gemm.pack(matrix)
-        self._bias = np.zeros(_pad(n_out), np.float32)
+        self._bias = np.zeros(padded(n_out), np.float32)
         self._bias[:n_out] = linear.bias
-        self._outlier_rows = np.zeros(_pad(n_out) // GROUP_COLUMNS + 1, np.uint32)
+        self._outlier_rows = np.zeros(padded(n_out) // GROUP_COLUMNS + 1, np.uint32)
         self._slices = np.zeros(1, SLICE_DTYPE)
         self._slices["bits"], self._slices["full"] = F32, self._packed.ctypes.data
         self._slices["outlier_rows"] = self._outlier_rows.ctypes.data
@@ -111,14 +111,10 @@ class PlainWeights:
 
 def plain_bytes(linear: Linear) -> int:
     """Bytes of the arrays of `PlainWeights`, before they are made."""
-    rows, columns = _pad(linear.weight.shape[1]), _pad(linear.weight.shape[0])
+    rows, columns = padded(linear.weight.shape[1]), padded(linear.weight.shape[0])
     return 4 * (rows * columns + columns + columns // GROUP_COLUMNS + 1) + SLICE_DTYPE.itemsize
 
 
 def norm_addresses(name: str, norm: np.ndarray) -> dict[str, int]:
     """Where a norm's inputs stand: `norm` is float32 [2, >= n], weights and biases."""
     return {f"{name}.weight": norm[0].ctypes.data, f"{name}.bias": norm[1].ctypes.data}
-
-
-def _pad(n: int) -> int:
-    return -(-n // GROUP_ROWS) * GROUP_ROWS

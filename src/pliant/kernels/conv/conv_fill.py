@@ -10,6 +10,7 @@ from pliant.kernels.conv.conv_tile import tile_pixels
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.vmath import largest
 
 _PARAMS = [
     ("args", "ptr"),
@@ -38,7 +39,7 @@ def write_fill_rows(module: Module) -> None:
         block = last - first
         real = f.least(last, depth)
         with f.each(first // length, (real + length - 1) // length) as run:
-            begin = _most(f, first, run * length)
+            begin = largest(f, first, run * length)
             offset = begin - run * length
             n = f.least(f.least((run + 1) * length, real) - begin, block)
             tap = _Tap(f, args, run)
@@ -64,7 +65,7 @@ def write_fill_rows(module: Module) -> None:
                     _each(f, n - stop, lambda j, lanes: _zero(f, rest, j, lanes))
 
             _each_pixel(f, args, pixel, count, visit)
-        with f.when(last > real), f.each(0, count) as i, f.each(_most(f, real, first), last) as k:
+        with f.when(last > real), f.each(0, count) as i, f.each(largest(f, real, first), last) as k:
             f.store(f.const(0.0, "float"), f.at(to, i * block + k - first))
         f.ret()
 
@@ -87,14 +88,14 @@ def write_fill_columns(module: Module) -> None:
         with f.each(first // length, (real + length - 1) // length) as run:
             tap = _Tap(f, args, run)
             low, high = _inside(f, tap.w, width, stride)
-            begin = _most(f, first, run * length)
+            begin = largest(f, first, run * length)
             with f.each(begin, f.least((run + 1) * length, real)) as k:
                 source = f.at(x, (k - run * length) * plane)
 
                 def visit(i: Value, n: Value, d: Value, h: Value, w: Value) -> None:
                     is_inside = tap.is_inside(d, h)
                     lead = f.select(is_inside, _clamp(f, low - w, n), n)
-                    stop = f.select(is_inside, _most(f, lead, _clamp(f, high - w, n)), n)
+                    stop = f.select(is_inside, largest(f, lead, _clamp(f, high - w, n)), n)
                     here = f.at(line, i)
                     row = (tap.depth(d) * height + tap.height(h)) * width + w * stride + tap.w
                     with f.when(lead > 0):
@@ -121,7 +122,7 @@ def write_fill_columns(module: Module) -> None:
                 with f.each(0, n_tiles) as t:
                     for i in range(0, full, f.lanes):
                         f.store(f.load(f.at(line, t * full + i), f.vec), f.at(column, t * step + i))
-        with f.when(last > real), f.each(_most(f, real, first), last) as k, f.each(0, n_tiles) as t:
+        with f.when(last > real), f.each(largest(f, real, first), last) as k, f.each(0, n_tiles) as t:
             for i in range(0, full, f.lanes):
                 f.store(f.const(0.0, f.vec), f.at(to, t * step + (k - first) * full + i))
         f.ret()
@@ -236,10 +237,6 @@ def _zero(f: Function, to: Value, j: Value, lanes: int) -> None:
     f.store(f.const(0.0, f.vec if lanes > 1 else "float"), f.at(to, j))
 
 
-def _most(f: Function, a: Value, b: Value) -> Value:
-    return f.select(a > b, a, b)
-
-
 def _clamp(f: Function, x: Value, limit: Value) -> Value:
     """x within 0..limit."""
-    return f.least(_most(f, x, f.const(0)), limit)
+    return f.least(largest(f, x, f.const(0)), limit)

@@ -17,7 +17,7 @@ from pliant.kernels.emit.small_floats import (
     encode,
     encode_power,
 )
-from pliant.kernels.emit.values import Number, Value, vector
+from pliant.kernels.emit.values import Number, Value, like
 
 Kind = Literal["float", "int", "uint", "bool"]
 
@@ -70,13 +70,6 @@ DTYPES = {
     )
 }
 """By numpy's name."""
-
-
-def like(type_: str, element: str) -> str:
-    """`element` in as many lanes as `type_` has."""
-    if not type_.startswith("<"):
-        return element
-    return vector(int(type_[1:].split(" ")[0]), element)
 
 
 def widen(f: Function, raw: Value, dtype: Dtype) -> Value:

@@ -10,8 +10,7 @@ from math import factorial, inf, log, nan, pi, tau
 
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function
-from pliant.kernels.emit.dtypes import like
-from pliant.kernels.emit.values import Value, scalar
+from pliant.kernels.emit.values import Value, like, scalar
 
 Unary = Callable[[Function, Value], Value]
 

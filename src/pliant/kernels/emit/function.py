@@ -192,6 +192,13 @@ class Function:
         register = vector_register if is_vector else "r"
         return self.op(f'call {value.type} asm "", "={register},0"({value})', value.type)
 
+    def pause(self) -> None:
+        """Tell the CPU that this thread only waits."""
+        if self.isa.name == "neon":
+            self.call("llvm.aarch64.hint", "void", self.const(1, "i32"))  # yield
+        else:
+            self.call("llvm.x86.sse2.pause", "void")
+
     # Vectors
 
     def splat(self, scalar: Value, lanes: int | None = None) -> Value:

@@ -8,10 +8,10 @@ from math import inf
 
 from pliant.kernels.emit import elementary, vmath
 from pliant.kernels.emit.builder import Function
-from pliant.kernels.emit.dtypes import Dtype, convert, like
+from pliant.kernels.emit.dtypes import Dtype, convert
 from pliant.kernels.emit.expression import CONSTANT, INPUT, Expr
 from pliant.kernels.emit.small_floats import to_power
-from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.values import Value, like
 
 Emit = Callable[[Function, Dtype, Sequence[Value]], Value]
 """Operands in registers of one dtype, the last operand's; result in the register of the node's dtype."""

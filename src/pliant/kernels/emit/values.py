@@ -17,6 +17,13 @@ def vector(lanes: int, element: str) -> str:
     return f"<{lanes} x {element}>"
 
 
+def like(type_: str, element: str) -> str:
+    """`element` in as many lanes as `type_` has."""
+    if not type_.startswith("<"):
+        return element
+    return vector(int(type_[1:].split(" ")[0]), element)
+
+
 def scalar(type_: str) -> str:
     """The element of a vector type; a scalar type itself."""
     return type_[type_.index(" x ") + 3 : -1] if type_.startswith("<") else type_

@@ -9,7 +9,7 @@ from math import e as euler
 from math import log2, pi, sqrt
 
 from pliant.kernels.emit.builder import Function
-from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.emit.values import Value, like
 
 # (e**r - 1 - r) / r**2 for |r| <= 0.35, minimax (Cephes expf, S. Moshier).
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
@@ -109,23 +109,23 @@ def largest(f: Function, a: Value, b: Value) -> Value:
 
 def half_to_float(f: Function, bits: Value) -> Value:
     """IEEE half floats, as i16, exactly; by integers where the CPU has no conversion."""
-    wide = _like(bits.type, "i32")
+    wide = like(bits.type, "i32")
     if f.isa.has_f16c:
-        return f.cast("fpext", f.cast("bitcast", bits, _like(bits.type, "half")), _like(bits.type, "float"))
+        return f.cast("fpext", f.cast("bitcast", bits, like(bits.type, "half")), like(bits.type, "float"))
     # Exponent and mantissa moved to float32's places are the value times 2**-112: one exact product.
     word = f.cast("zext", bits, wide)
-    scaled = f.cast("bitcast", (word & 0x7FFF) << 13, _like(bits.type, "float")) * 2.0**112
+    scaled = f.cast("bitcast", (word & 0x7FFF) << 13, like(bits.type, "float")) * 2.0**112
     is_special = (word & 0x7C00).compare("eq", 0x7C00)
     finite = f.cast("bitcast", scaled, wide)
     special = ((word & 0x7FFF) << 13) | 0x7F800000
     sign = (word & 0x8000) << 16
-    return f.cast("bitcast", f.select(is_special, special, finite) | sign, _like(bits.type, "float"))
+    return f.cast("bitcast", f.select(is_special, special, finite) | sign, like(bits.type, "float"))
 
 
 def bfloat_to_float(f: Function, bits: Value) -> Value:
     """bfloat16, as i16, exactly."""
-    word = f.cast("zext", bits, _like(bits.type, "i32")) << 16
-    return f.cast("bitcast", word, _like(bits.type, "float"))
+    word = f.cast("zext", bits, like(bits.type, "i32")) << 16
+    return f.cast("bitcast", word, like(bits.type, "float"))
 
 
 def _scaled_exp(f: Function, x: Value, shifted: Value) -> Value:
@@ -139,7 +139,7 @@ def _scaled_exp(f: Function, x: Value, shifted: Value) -> Value:
 
 def _power(f: Function, shifted: Value) -> Value:
     """2**n, given n + _ROUNDER."""
-    exponent = f.cast("bitcast", shifted, _like(shifted.type, "i32")) << 23
+    exponent = f.cast("bitcast", shifted, like(shifted.type, "i32")) << 23
     return f.cast("bitcast", exponent, shifted.type)
 
 
@@ -150,10 +150,3 @@ def _least(f: Function, x: Value, limit: float) -> Value:
 def _within(f: Function, x: Value, limit: float) -> Value:
     x = _least(f, x, limit)
     return f.select(x < -limit, f.const(-limit, x.type), x)
-
-
-def _like(type_: str, element: str) -> str:
-    """`element` in as many lanes as `type_` has."""
-    if not type_.startswith("<"):
-        return element
-    return vector(int(type_[1:].split(" ")[0]), element)

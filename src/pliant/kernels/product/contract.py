@@ -51,7 +51,7 @@ def contract_ir(isa: Isa, dtype: str, n_operands: int, pattern: str = "") -> str
     with module.kernel(contract_name(dtype, n_operands, pattern)) as f:
         args, lo, hi, _ = f.params
         out, c = f.fields(args, ContractArgs, "out", "c")
-        n = _element(f, args, "extents", OUT_DIMS - 1)
+        n = element(f, args, "extents", OUT_DIMS - 1)
         operands = [_pointer(f, args, i) for i in range(n_operands)]
         ways = ((_CHAINS, f.lanes), (1, f.lanes), (1, 0)) if pattern else ((1, 0),)
         with f.each(lo, hi) as unit:
@@ -63,11 +63,11 @@ def contract_ir(isa: Isa, dtype: str, n_operands: int, pattern: str = "") -> str
                 with f.each(done, stop, step) as j:
                     here = []
                     for i, (x, start) in enumerate(zip(operands, starts, strict=True)):
-                        along = _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS - 1)
+                        along = element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS - 1)
                         here.append(f.at(x, start + j * along, type_.memory))
                     row = _Row(pattern or "c" * (n_operands + 1), lanes, type_)
                     totals = _sum(f, args, here, row, chains)
-                    step_c = _element(f, args, "c_strides", OUT_DIMS - 1)
+                    step_c = element(f, args, "c_strides", OUT_DIMS - 1)
                     here_c = f.at(c, start_c + j * step_c, type_.memory)
                     for k, total in enumerate(_finish(f, args, totals, here_c, c, row)):
                         to = f.at(out, unit * n + j + k * lanes, type_.memory)
@@ -103,12 +103,12 @@ def _row_start(f: Function, args: Value, unit: Value, n_operands: int) -> tuple[
     starts, start_c = [f.const(0)] * n_operands, f.const(0)
     left = unit
     for d in reversed(range(OUT_DIMS - 1)):
-        extent = _element(f, args, "extents", d)
+        extent = element(f, args, "extents", d)
         index = left % extent
         left = left // extent
         for i in range(n_operands):
-            starts[i] = starts[i] + index * _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + d)
-        start_c = start_c + index * _element(f, args, "c_strides", d)
+            starts[i] = starts[i] + index * element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + d)
+        start_c = start_c + index * element(f, args, "c_strides", d)
     return starts, start_c
 
 
@@ -121,9 +121,9 @@ def _sum(f: Function, args: Value, operands: list[Value], row: _Row, chains: int
             for terms in others:
                 products = [x * y for x, y in zip(products, terms, strict=True)]
             return [x + y for x, y in zip(totals, products, strict=True)]
-        extent = _element(f, args, "extents", OUT_DIMS + d)
+        extent = element(f, args, "extents", OUT_DIMS + d)
         steps = [
-            _element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS + d) for i in range(len(here))
+            element(f, args, "strides", i * (OUT_DIMS + SUM_DIMS) + OUT_DIMS + d) for i in range(len(here))
         ]
         with f.loop(0, extent, carry=totals) as turn:
             inner = [f.at(p, turn.index * s, row.dtype.memory) for p, s in zip(here, steps, strict=True)]
@@ -155,5 +155,6 @@ def _pointer(f: Function, args: Value, i: int) -> Value:
     return f.load(f.at(args, ContractArgs.operands.offset + 8 * i, "i8"), "ptr")
 
 
-def _element(f: Function, args: Value, field: str, i: int) -> Value:
+def element(f: Function, args: Value, field: str, i: int) -> Value:
+    """Number `i` of an array in the arguments of a contraction."""
     return f.load(f.at(args, getattr(ContractArgs, field).offset + 8 * i, "i8"), "i64")

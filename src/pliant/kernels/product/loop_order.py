@@ -6,7 +6,7 @@ The other order, i-j-k, is kernels/product/contract.py; the arguments are the sa
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
-from pliant.kernels.product.contract import OUT_DIMS, SUM_DIMS, ContractArgs
+from pliant.kernels.product.contract import OUT_DIMS, SUM_DIMS, ContractArgs, element
 
 ROWS = "contract_rows"
 """The kernel's name."""
@@ -21,7 +21,7 @@ def rows_ir(isa: Isa) -> str:
     with module.kernel(ROWS) as f:
         args, lo, hi, _ = f.params
         (out,) = f.fields(args, ContractArgs, "out")
-        n = _element(f, args, "extents", OUT_DIMS - 1)
+        n = element(f, args, "extents", OUT_DIMS - 1)
         a, b = (f.load(f.at(args, ContractArgs.operands.offset + 8 * i, "i8"), "ptr") for i in (0, 1))
         with f.each(lo, hi) as unit:
             row = f.at(out, unit * n)
@@ -36,10 +36,10 @@ def _starts(f: Function, args: Value, unit: Value) -> list[Value]:
     """Where a row begins in both operands."""
     starts, left = [f.const(0)] * 2, unit
     for d in reversed(range(OUT_DIMS - 1)):
-        extent = _element(f, args, "extents", d)
+        extent = element(f, args, "extents", d)
         index = left % extent
         left = left // extent
-        starts = [s + index * _element(f, args, "strides", i * _DIMS + d) for i, s in enumerate(starts)]
+        starts = [s + index * element(f, args, "strides", i * _DIMS + d) for i, s in enumerate(starts)]
     return starts
 
 
@@ -48,8 +48,8 @@ def _sum(f: Function, args: Value, d: int, a: Value, b: Value, row: Value) -> No
     if d == SUM_DIMS:
         f.call("add_row", "void", args, a, b, row)
         return
-    steps = [_element(f, args, "strides", i * _DIMS + OUT_DIMS + d) for i in (0, 1)]
-    with f.each(0, _element(f, args, "extents", OUT_DIMS + d)) as k:
+    steps = [element(f, args, "strides", i * _DIMS + OUT_DIMS + d) for i in (0, 1)]
+    with f.each(0, element(f, args, "extents", OUT_DIMS + d)) as k:
         _sum(f, args, d + 1, f.at(a, k * steps[0]), f.at(b, k * steps[1]), row)
 
 
@@ -58,9 +58,9 @@ def _write_add(module: Module) -> None:
     params = [("args", "ptr"), ("a", "ptr"), ("b", "ptr"), ("row", "ptr")]
     with module.function("add_row", params, attributes="noinline", is_exported=False) as f:
         args, a, b, row = f.params
-        n = _element(f, args, "extents", OUT_DIMS - 1)
+        n = element(f, args, "extents", OUT_DIMS - 1)
         (alpha,) = f.fields(args, ContractArgs, "alpha")
-        step_a, step_b = (_element(f, args, "strides", i * _DIMS + OUT_DIMS - 1) for i in (0, 1))
+        step_a, step_b = (element(f, args, "strides", i * _DIMS + OUT_DIMS - 1) for i in (0, 1))
         is_b = step_a.compare("eq", 0) & step_b.compare("eq", 1)
         is_a = step_b.compare("eq", 0) & step_a.compare("eq", 1)
         number, values = f.select(is_b, a, b), f.select(is_b, b, a)
@@ -75,7 +75,3 @@ def _write_add(module: Module) -> None:
             term = f.load(f.at(a, j * step_a)) * alpha * f.load(f.at(b, j * step_b))
             f.store(f.load(here) + term, here)
         f.ret()
-
-
-def _element(f: Function, args: Value, field: str, i: int) -> Value:
-    return f.load(f.at(args, getattr(ContractArgs, field).offset + 8 * i, "i8"), "i64")

@@ -83,14 +83,6 @@ def _write_member(module: Module, form: RecurrentForm) -> None:
         f.ret()
 
 
-def _pause(f: Function) -> None:
-    """Tell the CPU that this thread only waits."""
-    if f.isa.name == "neon":
-        f.call("llvm.aarch64.hint", "void", f.const(1, "i32"))
-    else:
-        f.call("llvm.x86.sse2.pause", "void")
-
-
 def _wait_for(f: Function, counter: Value, number: Value) -> None:
     """Spin until a counter has come to a number."""
 
@@ -98,7 +90,7 @@ def _wait_for(f: Function, counter: Value, number: Value) -> None:
         return f.op(f"load atomic i64, {counter} acquire, align 8", "i64")
 
     with f.when(read() < number), f.repeat() as turn:
-        _pause(f)
+        f.pause()
         turn.again(read() < number)
 
 

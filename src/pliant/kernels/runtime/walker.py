@@ -131,7 +131,7 @@ def _write_help(module: Module) -> None:
                 return [f.const(0), f.const(1, "i1")]
 
             def idled() -> list[Value]:
-                _pause(f)
+                f.pause()
                 spins = turn.carried[0] + 1
                 return f.choose(spins < patience, lambda: [spins, f.const(1, "i1")], lambda: parked(f))
 
@@ -221,7 +221,7 @@ def _wait_until_done(f: Function, units: Value) -> None:
     """Spin for the units others took; give the core away when they take long."""
     f.module.declare("sched_yield", "i32", ())
     with f.repeat([f.const(0)]) as turn:
-        _pause(f)
+        f.pause()
         spins = turn.carried[0] + 1
         with f.when(spins > _SPINS_BEFORE_YIELD):
             f.call("sched_yield", "i32")
@@ -236,13 +236,6 @@ def _take(f: Function, ctx: Value, index: Value) -> Value:
 
 def _stamp(f: Function, i: Value) -> None:
     f.call("clock_gettime", "i32", f.const(_CLOCK_MONOTONIC, "i32"), f.at(f.params[3], i * 2, "i64"))
-
-
-def _pause(f: Function) -> None:
-    if f.isa.name == "neon":
-        f.call("llvm.aarch64.hint", "void", f.const(1, "i32"))  # yield
-    else:
-        f.call("llvm.x86.sse2.pause", "void")
 
 
 def _calls(f: Function) -> _SystemCalls:

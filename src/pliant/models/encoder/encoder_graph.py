@@ -10,7 +10,7 @@ from math import sqrt
 from typing import Literal
 
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
-from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS, MatrixGeometry, slice_geometry
+from pliant.models.slice_shapes import GROUP_COLUMNS, MatrixGeometry, padded, slice_geometry
 from pliant.models.spec import Activation, ModelSpec, Precision
 
 Precise = Literal["fp32", "int8"]
@@ -62,7 +62,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
     where the model has token types, the norm, and ELECTRA's projection `project.slices`, `project.bias`.
     """
     g = _Draft("embedding")
-    E, d = spec.embedding, _pad(spec.hidden)
+    E, d = spec.embedding, padded(spec.hidden)
     g.add_input("ids", (tokens,), "int32")
     g.add_input("types", (tokens,), "int32")
     if word == "codes":
@@ -75,7 +75,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
         g.add_input("type", (spec.n_types, E))
     tables = ("word", "codebook" if word == "codes" else "", "position", "type" if spec.n_types else "")
     read = {"word": word, "columns": E, "first_position": spec.position_offset}
-    g.add("EmbedTokens", "sum", (tokens, _pad(E)), ("ids", "types", *tables), **read)
+    g.add("EmbedTokens", "sum", (tokens, padded(E)), ("ids", "types", *tables), **read)
     if spec.hidden == E:
         g.normalise("norm", "sum", "out", E, spec.norm_eps)
         return g.graph("out")
@@ -90,7 +90,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
     The answer are logits, or the pooled vector, not yet normalised, of an embedding model. Inputs are
     `hidden`, and `slices` and `bias` of `dense` and `classifier` where the head has them.
     """
-    head, d = spec.head, _pad(spec.hidden)
+    head, d = spec.head, padded(spec.hidden)
     g = _Draft("head")
     g.add_input("hidden", (tokens, d))
     x = "answer" if head.dense is None and head.labels is None else "pooled"
@@ -100,7 +100,7 @@ def head_graph(spec: ModelSpec, tokens: int) -> Graph:
         g.add_linear("dense", x, y, (1, d), activation=head.dense)
         x = y
     if head.labels is not None:
-        g.add_linear("classifier", x, "answer", (1, _pad(len(head.labels))))
+        g.add_linear("classifier", x, "answer", (1, padded(len(head.labels))))
     return g.graph("answer")
 
 
@@ -195,7 +195,3 @@ def _heads(width: int, tokens: int, head_dim: int) -> dict[str, Attribute]:
     """Attention's views [1, heads, rows, columns] of rows that hold q, k, v of head 0, then of head 1, ..."""
     shape, strides = (1, width, tokens, head_dim), (0, 3 * head_dim, 3 * width * head_dim, 1)
     return {f"{x}_view": (i * head_dim, *shape, *strides) for i, x in enumerate("qkv")}
-
-
-def _pad(n: int) -> int:
-    return -(-n // GROUP_ROWS) * GROUP_ROWS

@@ -16,6 +16,7 @@ from pliant.errors import GraphError, InputError, ModelError
 from pliant.ir.port import Port
 from pliant.models.identity import files_identity
 from pliant.models.onnx.onnx_external import ExternalData, MappedFile, mapped
+from pliant.models.onnx.onnx_nodes import one_line
 from pliant.models.onnx.onnx_tensor import array_of, dtype_name
 from pliant.models.onnx.onnx_wire import outline
 
@@ -167,7 +168,7 @@ def _check(proto: Any, source: str) -> None:
     except UnicodeError as error:
         raise GraphError(f"{source} holds names that are no text: {error}.") from error
     except (onnx.checker.ValidationError, RuntimeError, ValueError, IndexError) as error:
-        raise GraphError(f"{source} breaks ONNX's rules: {_first_lines(error)}") from error
+        raise GraphError(f"{source} breaks ONNX's rules: {one_line(error)}") from error
 
 
 def _serialised(proto: Any) -> bytes:
@@ -198,7 +199,3 @@ def _dim(dim: Any) -> int | str | None:
         return int(dim.dim_value) if dim.dim_value >= 0 else None
     is_named = kind == "dim_param" and dim.dim_param.strip() not in _PLACEHOLDERS
     return str(dim.dim_param) if is_named else None
-
-
-def _first_lines(error: BaseException) -> str:
-    return " ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]

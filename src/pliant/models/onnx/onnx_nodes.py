@@ -150,7 +150,7 @@ def infer(
         inferred = onnx.shape_inference.infer_node_outputs(schema, node, given, data, opset_imports=imports)
     except _REFUSALS as error:
         shown = ", ".join(f"{x}: {types[x]}" for x in node.input if x)
-        raise ShapeError(f"{where} does not fit its inputs ({shown}): {_one_line(error)}", where) from error
+        raise ShapeError(f"{where} does not fit its inputs ({shown}): {one_line(error)}", where) from error
     return {y: _static(inferred.get(y), y) for y in node.output if y}
 
 
@@ -223,5 +223,6 @@ def _onnx_type_name(dtype: str) -> str:
     return f"tensor({name})"
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """The message of an error, of at most 500 characters, without its line breaks."""
     return " ".join(line.strip() for line in str(error).splitlines() if line.strip())[:500]

@@ -5,12 +5,11 @@ innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are
 """
 
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from pliant.compiler.executable.call import Call, Kernel, Lowered, Target
-from pliant.compiler.rewrite.view import View, read
+from pliant.compiler.rewrite.view import View, read, row_major
 from pliant.compiler.rules.conv.window_extents import integer, numbers, real, text
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.ir.graph import Graph, Node
@@ -27,7 +26,7 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     shape = (*batch, rows, columns, depth)
     left = View(a.tensor, a.offset, shape, (*a.strides[:-1], 0, a.strides[-1]))
     right = View(b.tensor, b.offset, shape, (*b.strides[:-2], 0, b.strides[-1], b.strides[-2]))
-    return _contract(node, View(node.outputs[0], 0, shape[:-1], _dense(shape[:-1])), left, right)
+    return _contract(node, View(node.outputs[0], 0, shape[:-1], row_major(shape[:-1])), left, right)
 
 
 def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -47,13 +46,13 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     right = View(
         node.inputs[1], 0, shape, (0, outs * kernel[0], kernel[0], *(0,) * rank, kernel[1], *kernel[2:])
     )
-    out = View(node.outputs[0], 0, shape[: 3 + rank], _dense(shape[: 3 + rank]))
+    out = View(node.outputs[0], 0, shape[: 3 + rank], row_major(shape[: 3 + rank]))
     return _contract(node, out, left, right)
 
 
 def _contract(node: Node, out: View, left: View, right: View) -> Lowered:
     alpha = real(node.attributes, "alpha", 1.0)
-    lowered = lower_contraction(out, (left, right), "float32", alpha=alpha, label=node.name or node.op)
+    lowered = lower_contraction(out, (left, right), "float32", alpha=alpha, label=node.label)
     if text(node.attributes, "order", "ijk") == "ijk":
         return lowered
     return Lowered(calls=tuple(_by_rows(call) for call in lowered.calls))
@@ -61,10 +60,6 @@ def _contract(node: Node, out: View, left: View, right: View) -> Lowered:
 
 def _by_rows(call: Call) -> Call:
     return replace(call, kernel=Kernel(loops.ROWS, loops.rows_ir))
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 RULES = {"LoopMatMul": _matmul, "LoopConv": _conv}
