@@ -1,7 +1,9 @@
 """Requests to an elastic session: curves come from plans, answers from the submodel that fits."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,20 @@ def test_a_floor_holds_where_reads_are_late(store: Path, slow_profile: Callable[
             for deadline_s in (None, 0.005):
                 reply = endpoint.answer(Request(7, TEXT, deadline_s=deadline_s, accuracy_floor=floor))
                 assert (reply.accuracy or 0.0) >= (floor or 1.0) - 1e-9
+
+
+def test_a_request_without_a_deadline_gets_the_bits_that_were_planned(
+    store: Path, slow_profile: Callable[..., DeviceProfile]
+) -> None:
+    """Where 6 bits are as accurate as 32, its plan has a short target, by which slow reads are late."""
+    by_way = {(e.n, e.m, e.bits): e for e in GRID.entries}
+    entries = tuple(replace(by_way[n, m, min(bits, 6)], bits=bits) for n, m, bits in by_way)
+    copy = store.with_name("ties")
+    shutil.copytree(store, copy)
+    put_accuracy(copy, AccuracyTable(GRID.n_examples, entries))
+    with opened(copy, slow_profile(), preload=0) as endpoint:
+        endpoint.runner.weights.io_slowdown = 100.0
+        assert endpoint.answer(Request(7, TEXT)).accuracy == endpoint.best
 
 
 def test_a_floor_out_of_reach_is_refused(store: Path, slow_profile: Callable[..., DeviceProfile]) -> None:

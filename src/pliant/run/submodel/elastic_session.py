@@ -213,7 +213,8 @@ class ElasticSession(TextSession[ElasticDetails]):
                 pick.level.key,
                 cpu_s=asked.cpu_s,
                 as_profiled=True,
-                is_timed=not request.accuracy_floor,  # bits that late reads cost may be those of the floor
+                # Late reads cost bits only to keep a deadline, and never those that a floor counts on.
+                is_timed=request.deadline_s is not None and not request.accuracy_floor,
             )
             reply = self._reply_of(asked, answered, waited_s, pick.level.key)
             # Waiting for other threads says nothing of the device.
