@@ -90,6 +90,23 @@ def test_a_window_that_cannot_be_meant_is_refused(attributes: dict[str, object])
         one_node("Conv", {"x": (1, 4, 5, 5), "w": (4, 4, 3, 3)}, **attributes)
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"kernel_shape": [1 << 31, 1], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [1 << 12, 1 << 12], "auto_pad": "SAME_UPPER"},
+        {"kernel_shape": [2, 2], "dilations": [1, 1 << 31], "auto_pad": "SAME_LOWER"},
+        {"kernel_shape": [2, 2], "strides": [1 << 31, 1]},
+        {"kernel_shape": [2, 2], "pads": [0, 0, 0, 1 << 31]},
+    ],
+)
+def test_a_window_that_no_kernel_walks_in_time_is_refused(op: str, attributes: dict[str, object]) -> None:
+    """Padding makes any window fit its input: a kernel of 2^31 held a thread for minutes."""
+    with pytest.raises(GraphError, match=r"'n'.*up to 1048576"):
+        one_node(op, {"x": (1, 3, 8, 8)}, **attributes)
+
+
 @pytest.mark.parametrize(("name", "value"), [("hidden_size", 3), ("layout", -7), ("direction", "sideways")])
 def test_attributes_of_a_recurrent_layer_must_be_those_of_its_weights(name: str, value: object) -> None:
     """What says otherwise must not be passed over: inference and kernel would read it differently."""

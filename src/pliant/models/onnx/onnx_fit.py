@@ -3,6 +3,7 @@
 Kernels take sizes from one tensor and trust the rest.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,9 @@ from pliant.errors import GraphError, ShapeError
 from pliant.ir.graph import TensorType
 
 Shape = tuple[int | None, ...]
+
+MAX_WINDOW = 1 << 20
+"""Of a window's positions, steps and pads: what no model has would run for hours."""
 
 
 def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
@@ -111,7 +115,10 @@ def _agrees(found: tuple[int, ...], wanted: Shape) -> bool:
 
 
 def _check_window(given: _Given) -> None:
-    """Strides and dilations of 1 or more and pads of 0 or more, one (two) for each dimension."""
+    """Strides and dilations of 1 or more and pads of 0 or more, one (two) for each dimension, none too large.
+
+    A kernel walks the whole window, also where padding lets it lie outside of the input.
+    """
     rank = len(given.of_rank(0, 3, 5)) - 2
     wanted = {
         **dict.fromkeys(("kernel_shape", "strides", "dilations"), (rank, 1)),
@@ -124,6 +131,10 @@ def _check_window(given: _Given) -> None:
             continue
         if len(value) != n or min(value, default=least) < least:
             raise given.refuse(f"{name} is {value}; {n} numbers of {least} or more are needed")
+        if name != "output_shape" and max(value, default=0) > MAX_WINDOW:
+            raise given.refuse(f"{name} is {value}; numbers up to {MAX_WINDOW} are supported")
+    if (taps := math.prod(given.attribute("kernel_shape", ()))) > MAX_WINDOW:
+        raise given.refuse(f"the window has {taps} positions; up to {MAX_WINDOW} are supported")
 
 
 def _conv(given: _Given) -> Iterator[tuple[int, Shape]]:
