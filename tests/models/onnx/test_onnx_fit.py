@@ -26,6 +26,7 @@ def one_node(op: str, shapes: Shapes, opset: int = 20, **attributes: object) -> 
 LSTM = {"x": (4, 2, 3), "w": (1, 8, 3), "r": (1, 8, 2), "b": (1, 16), "l_i32": (2,), "h": (1, 2, 2)}
 CONV = {"x": (1, 4, 5, 5), "w": (6, 2, 3, 3), "b": (6,)}
 DEFORM = {"x": (1, 2, 3, 3), "w": (1, 2, 2, 2), "o": (1, 8, 2, 2), "b": (1,), "m": (1, 4, 2, 2)}
+MATMUL = {"a_u8": (2, 3), "b_u8": (3, 4), "x_u8": (2,), "y_u8": (4,)}
 CASES: list[tuple[str, Shapes, dict[str, object], Shapes]] = [
     ("LSTM", LSTM, {"hidden_size": 2}, {"w": (1, 8, 4)}),
     ("LSTM", LSTM, {"hidden_size": 2}, {"w": (1, 9, 3)}),
@@ -58,6 +59,9 @@ CASES: list[tuple[str, Shapes, dict[str, object], Shapes]] = [
     ("ScatterND", {"x": (3, 4), "i_i64": (2, 1), "u": (2, 4)}, {}, {"u": (1, 4)}),
     ("GridSample", {"x": (2, 3, 4, 4), "g": (2, 5, 5, 2)}, {}, {"g": (1, 5, 5, 2)}),
     ("RoiAlign", {"x": (1, 3, 4, 4), "r": (5, 4), "b_i64": (5,)}, {}, {"b_i64": (4,)}),
+    ("MatMulInteger", MATMUL, {}, {"y_u8": (0,)}),
+    ("MatMulInteger", MATMUL, {}, {"x_u8": (3,)}),
+    ("MatMulInteger", MATMUL, {}, {"x_u8": (0, 1)}),
     ("QuantizeLinear", {"x": (3, 4), "s": (4,), "z_u8": (4,)}, {}, {"z_u8": (3,)}),
 ]
 

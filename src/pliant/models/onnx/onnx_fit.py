@@ -188,6 +188,29 @@ def _qlinear_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield 8, (outs,)
 
 
+def _matmul_integer(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _matmul_scales(given, 0, (2,))
+    yield from _matmul_scales(given, 1, (3,))
+
+
+def _qlinear_matmul(given: _Given) -> Iterator[tuple[int, Shape]]:
+    yield from _matmul_scales(given, 0, (1, 2))
+    yield from _matmul_scales(given, 3, (4, 5))
+
+
+def _matmul_scales(given: _Given, i: int, which: tuple[int, ...]) -> Iterator[tuple[int, Shape]]:
+    """One for all, one for each row of A (input 0) or column of B, or an array that is broadcast to these."""
+    x = given.of_rank(i, 1, 99)
+    whole = x if len(x) > 1 else (1, *x) if i == 0 else (*x, 1)
+    to = (*whole[:-1], 1) if i == 0 else (*whole[:-2], 1, whole[-1])
+    for k in which:
+        shape = given.shape(k)
+        if shape is not None and len(shape) == 1:
+            yield from _one_or(given, k, whole[-2] if i == 0 else whole[-1])
+        else:
+            yield from _broadcast(given, k, to)
+
+
 def _one_or(given: _Given, i: int, n: int | None = None) -> Iterator[tuple[int, Shape]]:
     """One element, or `n` in a vector."""
     if given.shape(i) not in (None, (), (1,)):
@@ -361,6 +384,8 @@ _RULES: Mapping[str, Rule] = {
     "ConvTranspose": _conv_transpose,
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,
+    "MatMulInteger": _matmul_integer,
+    "QLinearMatMul": _qlinear_matmul,
     "BatchNormalization": _per_channel,
     "InstanceNormalization": _per_channel,
     "GroupNormalization": _group_normalization,
