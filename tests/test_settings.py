@@ -58,6 +58,8 @@ def test_threads_that_are_asked_for_are_had() -> None:
     for wrong in (0, -1):
         with pytest.raises(InputError, match=f"{wrong} threads cannot run"):
             thread_count(wrong)
+    with pytest.raises(InputError, match=r"100000 threads are more than .*; give at most "):
+        thread_count(100_000)
     for unreadable in (1.5, "2"):
         with pytest.raises(InputError, match=f"{unreadable!r} is no number of threads"):
             thread_count(unreadable)  # type: ignore[arg-type]

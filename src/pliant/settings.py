@@ -13,6 +13,7 @@ from pliant.cgroup import PROC, Cgroup, groups
 from pliant.errors import InputError
 
 _CPUS = Path("/sys/devices/system/cpu")
+_MOST_THREADS = 256
 _SIBLINGS = ("core_cpus_list", "thread_siblings_list")  # the second is the name before Linux 5.3
 
 
@@ -52,13 +53,15 @@ def thread_count(asked: int | None = None) -> int:
     quota of each period (100 ms) before its end and then stand still for the rest of it, which no latency
     target survives. The remaining half core serves reads and tokenisation.
 
-    Raises InputError when `asked` is no whole number, or below 1.
+    Raises InputError when `asked` is no whole number, below 1, or above 256 and the CPUs that there are.
     """
     if asked is not None:
         if not isinstance(asked, Integral):
             raise InputError(f"{asked!r} is no number of threads; give a whole number, such as 2.")
         if asked < 1:
             raise InputError(f"{asked} threads cannot run anything; give at least 1.")
+        if asked > (most := max(_MOST_THREADS, os.cpu_count() or 1)):
+            raise InputError(f"{asked} threads are more than any run is split into; give at most {most}.")
         return asked
     cores, quota = physical_cores(_allowed_cpus()), cpu_quota()
     return cores if quota is None else max(1, min(cores, int(quota)))
