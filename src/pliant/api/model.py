@@ -236,8 +236,12 @@ VERBS: dict[type[Model], tuple[str, ...]] = {
 
 
 def refused(model: Model, asked: str) -> ModelError:
-    """The error of a verb or function, `asked`, that cannot take `model`: it names the verbs that do."""
+    """The error of a verb or function, `asked`, that cannot take `model`: it names the verbs that do, and the
+    function of Python, where one was asked."""
     *others, last = (f"pliant {verb}" for verb in VERBS[type(model)])
+    function = "pliant.Cluster(...).open" if isinstance(model, EncoderModel) else "pliant.open"
+    in_python = f"{function}, or on the command line " if asked.startswith("pliant.") else ""
     return ModelError(
-        f"{model.name} is {model.kind}, which {asked} does not take; use {', '.join(others)} or {last}."
+        f"{model.name} is {model.kind}, which {asked} does not take; use {in_python}{', '.join(others)} or "
+        f"{last}."
     )

@@ -194,6 +194,8 @@ def _check_options(model: Model, given: Mapping[str, Any], takes: Collection[str
     wrong = [name for name in _defaults() if name in others and given[name] != _defaults()[name]]
     if wrong:
         more = " pliant.compile has further options for it." if isinstance(model, OnnxGraph) else ""
+        if isinstance(model, RecurrentNetwork) and "latency" in wrong:
+            more = " Give a target with a call: session(text, latency=...)."
         raise InputError(
             f"{model.name} is {model.kind}, which has no option {', '.join(wrong)}: its options are "
             f"{', '.join(takes)}.{more}"

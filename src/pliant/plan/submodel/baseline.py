@@ -183,7 +183,8 @@ class _Job:
         needs_s = seconds(least) + self.budget.target_s - self.usable_s
         raise BudgetError(
             f"no submodel answers within {format_seconds(self.budget.target_s)}; the nearest feasible is "
-            f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take --best-effort."
+            f"{needs_s * 1e3:.1f} ms ({least.n}x{least.m}). Raise the latency target, or take "
+            "best_effort=True (--best-effort)."
             f"{depths_advice(self.shape, least)}"
         )
 

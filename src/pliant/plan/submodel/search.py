@@ -273,6 +273,6 @@ def _infeasible(problem: Problem, best: Attempt) -> str:
     target = f"no submodel answers within {format_seconds(problem.budget.target_s)}"
     layers = "1 layer" if c.n == 1 else f"{c.n} layers"
     needs = f"{layers} x {c.m} slices at {LOWEST_BITS} bits) needs {nearest_s * 1e3:.1f} ms on this device."
-    advice = "Raise the target to that, raise the preload buffer, or take --best-effort."
+    advice = "Raise the target to that, raise the preload buffer, or take best_effort=True (--best-effort)."
     which = "smallest" if c.n < problem.shape.n_layers else "whole model"
     return f"{target}: the {which} ({needs} {advice}{depths_advice(problem.shape, c)}"
