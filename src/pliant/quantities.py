@@ -2,7 +2,7 @@
 
 import re
 from math import isfinite
-from numbers import Real
+from numbers import Integral, Real
 
 from pliant.errors import InputError
 
@@ -32,6 +32,12 @@ def parse_bytes(text: str | float) -> int:
     if value < 0:
         raise InputError(f"a size of {text} is below 0; give one such as 200KB.")
     return int(value)
+
+
+def check_whole(value: object, name: str) -> None:
+    """Raise InputError unless `value`, called `name` in the message, is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InputError(f"{name} is {value!r}; give a whole number, such as 16.")
 
 
 def format_seconds(seconds: float) -> str:

@@ -4,6 +4,7 @@ import threading
 import tracemalloc
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +146,13 @@ def test_a_length_is_explained_before_it_is_fed() -> None:
     assert len(session.plan.images) == 1
 
 
+@pytest.mark.parametrize("length", ["5", 1.5, None])
+def test_a_length_to_explain_is_a_whole_number(length: Any) -> None:
+    """Text of a form or a configuration file failed in a comparison, without a word of the option."""
+    with pytest.raises(InputError, match=r"length is .*; give a whole number"):
+        compile(WIDE, threads=1).explain(length)
+
+
 def test_a_sample_has_equal_sizes_where_the_model_says_so() -> None:
     """A node times samples: one that the model cannot take teaches it nothing."""
     model = parse("g (float[N,N] x, float[M,N] w) => (float[M,N] y) { y = MatMul(w, x) }")
@@ -168,7 +176,8 @@ def test_the_identity_is_the_content(tmp_path: Path) -> None:
 def test_other_models_are_refused_with_the_verbs_that_take_them() -> None:
     """A name that is no file is not looked up on a hub either."""
     with pytest.raises(
-        ModelError, match=r"text encoder, which pliant\.compile does not take; use pliant run"
+        ModelError,
+        match=r"text encoder, which pliant\.compile does not take; use pliant\.open, or on .* pliant run",
     ):
         compile("sst2")
     with pytest.raises(ModelError, match="there is no file 'owner/name'"):

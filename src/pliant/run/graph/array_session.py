@@ -15,6 +15,7 @@ from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
+from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
 from pliant.run.graph.graph_runner import GraphRunner
@@ -108,6 +109,7 @@ class ArraySession(Session[None]):
 
         Raises InputError and GraphError as `run` does.
         """
+        check_whole(length, "length")
         feeds = fed_arrays(self.inputs, self.sample(length))
         shapes_of(self.inputs, feeds)
         with self._turns.lock:

@@ -5,8 +5,9 @@ out by comparing, not assumed: `cuts_of` learns from one padded and one exact an
 and `differing` says which outputs padding changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 import numpy as np
 
@@ -32,7 +33,14 @@ class Buckets:
     pads: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_mapping(self.sizes, "buckets", '{"sequence": (32, 64)}')
+        check_mapping(self.pads, "pads", '{"input_ids": 0}')
+        for name, pad in self.pads.items():
+            if not isinstance(pad, Real):
+                raise InputError(f"the pad of {name!r} is {pad!r}; give a number.")
         for name, sizes in self.sizes.items():
+            if isinstance(sizes, str) or not isinstance(sizes, Collection):
+                raise InputError(f"the buckets of {name!r} are {sizes!r}; give several, such as (32, 64).")
             whole = [n for n in sizes if isinstance(n, int) and not isinstance(n, bool) and n > 0]
             if not sizes or len(whole) < len(sizes):
                 raise InputError(f"the buckets of {name!r} are {sizes!r}; give whole numbers above 0.")
@@ -116,6 +124,12 @@ class Fit:
             return shape
         named = zip(symbols(port), shape, strict=True)
         return tuple(n if symbol is None else self.run.get(symbol, n) for symbol, n in named)
+
+
+def check_mapping(given: object, name: str, example: str) -> None:
+    """Raise InputError unless an option is a mapping."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"{name} is {given!r}; give a mapping, such as {example}.")
 
 
 def cuts_of(ports: Sequence[Port], exact: Feeds, padded: Feeds, fit: Fit) -> Cuts:

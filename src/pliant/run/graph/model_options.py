@@ -7,7 +7,8 @@ from typing import Literal, get_args
 from pliant.errors import InputError
 from pliant.ir.bitwidths import PLANES
 from pliant.models.encoder.encoder_graph import Precise
-from pliant.run.graph.buckets import Buckets
+from pliant.quantities import check_whole
+from pliant.run.graph.buckets import Buckets, check_mapping
 from pliant.run.graph.schedule_graph import ScheduleKind
 
 Weights = Literal["fp32", "auto"] | int
@@ -34,6 +35,10 @@ class ModelOptions:
     memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
+        check_mapping(self.dims, "dims", '{"batch": 1}')
+        if isinstance(self.without, str) or not isinstance(self.without, Collection):
+            raise InputError(f"without is {self.without!r}; give names of passes, such as ('fuse',).")
+        check_whole(self.images, "images")
         if self.images < 1:
             raise InputError(f"at least one image has to be kept, not {self.images}.")
         if self.schedule not in get_args(ScheduleKind):

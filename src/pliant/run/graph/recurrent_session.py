@@ -30,6 +30,7 @@ from pliant.models.recurrent.recurrent_graph import LOGITS, POOLED, STATES, VECT
 from pliant.models.recurrent.recurrent_source import RecurrentSource
 from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import Encoded
+from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.graph.operator_calls import operator_calls
 from pliant.run.graph.recurrent_plan import RecurrentPlan
@@ -135,6 +136,7 @@ class RecurrentSession(TextSession[None]):
     def explain(self, length: int) -> RecurrentPlan:
         """What runs for so many words; forms for all lengths up to it are made now, so that none takes longer
         for being the first. Raises InputError for a length that the model does not read."""
+        check_whole(length, "length")
         if not 1 <= length <= self.max_length:
             raise InputError(f"a text of {length} words is not read; give 1 to {self.max_length}.")
         with self._turns.lock:

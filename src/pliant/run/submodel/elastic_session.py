@@ -22,7 +22,7 @@ from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
 from pliant.plan.result import Plan
-from pliant.quantities import parse_bytes, parse_seconds
+from pliant.quantities import check_whole, parse_bytes, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
@@ -123,6 +123,7 @@ class ElasticSession(TextSession[ElasticDetails]):
 
         Raises InputError for no token, and for more than the model reads.
         """
+        check_whole(length, "length")
         if not 1 <= length <= self.max_length:
             raise InputError(f"a text of {length} tokens is not read; give 1 to {self.max_length}.")
         return self.plan_at(length, self.options.target_s)
