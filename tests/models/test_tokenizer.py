@@ -61,6 +61,24 @@ def test_what_is_cut_fits_and_no_more_is_cut_than_must_be(text: str, pair: str |
         assert (kept, kept_pair) == (text, pair)
 
 
+def test_a_text_too_long_by_far_is_not_cut_into_tokens(
+    bert: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 MB took a second before it was refused; many blanks and one long word are few tokens."""
+    assert bert.encode("good" + " " * 10_000).n_tokens == 3
+    assert bert.encode("x" * 10_000 + " good").n_tokens < 24
+    n_chars: list[int] = []
+
+    def counted(text: str, what: str) -> None:
+        n_chars.append(len(text))
+        require_content(text, what)
+
+    monkeypatch.setattr("pliant.models.tokenizer.require_content", counted)
+    with pytest.raises(InputError, match=r"text's 1000000 characters are \d+ tokens long.*at most 24"):
+        bert.encode("good " * 200_000)
+    assert sum(n_chars) < 1000
+
+
 def test_the_longer_text_of_a_pair_is_cut_first() -> None:
     """As transformers' `longest_first`: a short question keeps all its words beside a long passage."""
     kept, pair = _tokenizer().truncate("good film", "bad " * 40)

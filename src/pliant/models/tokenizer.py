@@ -11,6 +11,9 @@ from pliant.arrays import Int32
 from pliant.errors import InputError, ModelError
 from pliant.models.examples import Example
 
+_CHARS_PER_TOKEN = 16
+"""So many characters of nearly any text are several tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -55,6 +58,7 @@ class Tokenizer:
         without content or of more tokens than the model has positions (nothing is ever cut off), and
         ModelError when the tokenizer yields an id the model has no embedding for.
         """
+        self._check_beginning(text)
         encoding = self._encoding(text, pair)
         ids = np.array(encoding.ids, np.int32)
         types = np.array(encoding.type_ids, np.int32)
@@ -93,6 +97,20 @@ class Tokenizer:
             return self.inner.encode(text, pair)
         except (TypeError, ValueError) as e:
             raise InputError(f"the text {text[:40]!r} is not valid Unicode: {e}") from e
+
+    def _check_beginning(self, text: str) -> None:
+        """Refuse a text whose beginning is too long by far, without cutting the rest into tokens.
+
+        A bound of characters alone would not do: blanks are no tokens, and a long word may be a single one.
+        """
+        n_chars = _CHARS_PER_TOKEN * self.spec.max_tokens
+        if isinstance(text, str) and len(text) > 2 * n_chars and text[:n_chars].strip():
+            n_tokens = len(self._encoding(text[:n_chars], None).ids)
+            if n_tokens > 2 * self.spec.max_tokens:  # where it was cut cannot matter so much
+                raise InputError(
+                    f"the first {n_chars} of the text's {len(text)} characters are {n_tokens} tokens long, "
+                    f"but the model reads at most {self.spec.max_tokens}; shorten or split it."
+                )
 
     def _check(self, ids: np.ndarray, encoding: tokenizers.Encoding) -> None:
         if sum(encoding.special_tokens_mask) == len(ids):
