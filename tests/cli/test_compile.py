@@ -160,6 +160,13 @@ def test_a_schedule_says_what_it_chose_from(model: Path) -> None:
         assert word in printed
 
 
+def test_the_bench_chooses_sizes_that_are_not_given(model: Path) -> None:
+    """Plans and profiles of the same file did, where the bench wanted every dimension."""
+    status, printed, said = run("bench", str(model), "--runs", "3", "--against", "", "--json")
+    assert (status, said) == (0, "")
+    assert [row["runtime"] for row in json.loads(printed)] == ["pliant"]
+
+
 def test_the_bench_says_where_the_time_goes(model: Path) -> None:
     """One row a step with the node it came from, as a table, as JSON and as a trace."""
     words = ("bench", str(model), "--dim", "batch=2", "--runs", "3", "--against", "", "--profile")

@@ -1,7 +1,7 @@
 """`pliant bench`: a model timed here and, of ONNX, on other runtimes, in turns; and where its time goes."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -30,6 +30,7 @@ from pliant.cli.shared.verb_options import (
 )
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
+from pliant.ir.port import Port
 from pliant.quantities import format_seconds
 from pliant.run.session.ports import fixed
 from pliant.run.session.session import Session
@@ -174,8 +175,18 @@ def _open(args: BenchArguments, model: Model) -> Session[Any]:
 
 def _feeds(args: BenchArguments, model: Model, session: Session[Any]) -> dict[str, np.ndarray]:
     if isinstance(model, OnnxGraph | CompiledProgram):
-        return sample_feeds([fixed(port, dims_of(args.dim)) for port in session.inputs])
+        sizes = session.sample(LENGTH)  # as `pliant profile` takes them; `--dim` says otherwise
+        given = [fixed(port, dims_of(args.dim)) for port in session.inputs]
+        return sample_feeds([_sized(port, sizes[port.name].shape) for port in given])
     return session.sample(min(args.length or LENGTH, session.max_length))
+
+
+def _sized(port: Port, shape: tuple[int, ...]) -> Port:
+    """`port` with its open dimensions as large as those of `shape`."""
+    if port.dims is None:
+        return port
+    named = zip(port.dims, shape, strict=True)
+    return replace(port, dims=tuple(d if isinstance(d, int) else n for d, n in named))
 
 
 def _show(rows: list[Measured]) -> None:
