@@ -19,6 +19,8 @@ from pliant.kernels.emit.values import Value
 MAX_RANK = 3
 
 _CUBIC = -0.75
+_FARTHEST = 1e25
+"""Of coordinates: farther ones would overflow where they are multiplied by a length."""
 
 
 class GridArgs(ctypes.Structure):
@@ -102,6 +104,7 @@ def _axis(f: Function, args: Value, i: int, sampling: Sampling) -> _Axis:
 
 def _taps(f: Function, grid: Value, axis: _Axis, sampling: Sampling) -> list[_Tap]:
     """Positions and weights along one dimension for a coordinate in -1..1."""
+    grid = _within(f, grid, f.const(-_FARTHEST, "float"), f.const(_FARTHEST, "float"))
     if sampling.is_aligned:
         x = (grid + 1.0) / 2.0 * (axis.length - 1.0)
     else:

@@ -58,6 +58,19 @@ def test_hostile_coordinates_read_inside(mode: str, padding: str, is_aligned: in
         assert y.shape == (1, 1, 6, 6)
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("is_aligned", [0, 1])
+def test_a_point_far_outside_is_padding(mode: str, padding: str, is_aligned: int) -> None:
+    """Coordinates up to the largest float32 overflowed where they met a length: the answer was NaN."""
+    far = np.float32([np.inf, -np.inf, 3e38, -3e38, 1e10])
+    grid = np.stack(np.meshgrid(far, far), axis=-1)[None].astype(np.float32)
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": is_aligned}
+    x, types = np.ones((1, 1, 4, 4), np.float32), [TensorType("float32", (1, 1, 5, 5))]
+    (y,) = run_node("GridSample", [x, grid], attributes, types=types, isa=HOST)
+    np.testing.assert_allclose(y, 0.0 if padding == "zeros" else 1.0, atol=1e-6)
+
+
 @EVERY_ISA
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("coordinates", ["half_pixel", "output_half_pixel"])
