@@ -142,7 +142,7 @@ def test_the_smallest_preload_and_target_are_read_in_human_units(
     """200KB and 5s, not 200000 and 5.0; a buffer that holds everything leaves nothing to read."""
     made = as_json("plan", model, "--latency", "5s", "--preload", "10MB")
     assert {k: v for k, v in made["budget"].items() if v is not None} == {
-        "latency_s": 5.0,
+        "target_s": 5.0,
         "preload_bytes": 10_000_000,
     }
     assert not any(load["base"] or load["refinements"] for load in made["loads"])

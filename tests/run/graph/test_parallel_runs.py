@@ -112,7 +112,8 @@ def test_memory_of_parallel_runs_is_told_and_goes_with_its_images() -> None:
         assert 4 * 399 * 512 <= part.measured_bytes <= part.predicted_bytes
         for one in lengths[2:]:
             session.run(one)
-        assert _parallel_bytes(session) < part.measured_bytes / 2
+        # One thread may have taken both runs, and each keeps its scratch: at least one long arena goes.
+        assert _parallel_bytes(session) < part.measured_bytes - 4 * 390 * 512
         session.close()
         assert _parallel_bytes(session) == 0
 
