@@ -1,6 +1,7 @@
 """The memory of this process, and one budget that several sessions share."""
 
 import resource
+import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -31,7 +32,7 @@ def peak_rss_bytes() -> int:
 class MemoryBudget:
     """Bytes that all sessions of a process may hold together; each reserves its share before it takes it.
 
-    Sessions of several threads may share it.
+    Sessions of several threads may share it. The share of an owner that is dropped is free again.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -53,6 +54,8 @@ class MemoryBudget:
                     f"that all models share only {format_bytes(self.free_bytes + held)} are free. "
                     "Lower this model's preload buffer, or close another model."
                 )
+            if id(owner) not in self._reserved:
+                weakref.finalize(owner, self._reserved.pop, id(owner), None).atexit = False
             self._reserved[id(owner)] = n_bytes
 
     def release(self, owner: object) -> None:

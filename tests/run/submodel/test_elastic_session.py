@@ -1,5 +1,6 @@
 """Sessions: answers are the model's, bits are the plan's, late or damaged reads do what they should."""
 
+import gc
 import shutil
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.plan.result import WHOLE_S
 from pliant.run.process_memory import MemoryBudget, peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
+from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
@@ -27,7 +29,9 @@ from pliant.store.read import open_store
 from tests.run.conftest import ELASTIC, OpenElastic, paper_profile
 
 TEXT = "the story was not good"
+LONGER = " ".join([TEXT] * 3)
 SessionOptions = partial(AnyOptions, adapts=False)  # a busy test machine must not change the plan
+WHOLE = SessionOptions(10.0, 10**6, length=8)
 
 
 def _expected(
@@ -194,6 +198,34 @@ def test_sessions_share_one_memory_budget(elastic_session: OpenElastic) -> None:
                 pass
             assert first(TEXT).label is not None
         assert memory.free_bytes == 800_000
+
+
+def test_a_longer_text_takes_its_activations_from_the_shared_budget(elastic_session: OpenElastic) -> None:
+    """Another session would be promised the bytes that the longer text's activations hold already."""
+    with MemoryBudget(10**8) as memory, elastic_session(WHOLE, memory=memory) as session:
+        before = session.memory
+        session(LONGER)
+        after = session.memory
+        assert after.predicted_bytes > before.predicted_bytes
+        assert memory.total_bytes - memory.free_bytes >= after.predicted_bytes
+    with MemoryBudget(before.predicted_bytes) as memory:
+        with elastic_session(WHOLE, memory=memory) as session:
+            with pytest.raises(BudgetError, match="free"):
+                session(LONGER)
+            assert session.memory.predicted_bytes <= memory.total_bytes
+            assert session(TEXT).label is not None
+
+
+def test_the_share_of_a_session_that_is_dropped_is_free_again(
+    tiny_store: Callable[..., Path], kernel_cache: Path
+) -> None:
+    """No other session could ever take it: nothing is left that could be closed."""
+    with open_store(tiny_store(**ELASTIC)) as store, MemoryBudget(10**8) as memory:
+        session = ElasticSession(store, paper_profile(), WHOLE, cache=kernel_cache, memory=memory)
+        assert memory.free_bytes < memory.total_bytes
+        del session
+        gc.collect()
+        assert memory.free_bytes == memory.total_bytes
 
 
 @pytest.mark.parametrize("preload", [16_000, 10**9])

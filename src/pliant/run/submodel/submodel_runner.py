@@ -223,13 +223,13 @@ class SubmodelRunner:
     def reserve(self, n_tokens: int) -> None:
         """Make room for inputs of `n_tokens`; a no-op where there is.
 
-        Within a bound of memory, weights give way to the longer input's activations. Raises BudgetError,
-        changing nothing, where they cannot.
+        Within a bound of memory, weights give way to the longer input's activations; of a shared budget more
+        is taken. Raises BudgetError, changing nothing, where that cannot be.
         """
         if n_tokens <= self.engine.encoder.tokens:
             return
         beside = beside_weights(self.store, self.options.compute, n_tokens)
-        if self.options.memory_bytes is not None:
+        if self._shared is not None or self.options.memory_bytes is not None:
             self._replan(beside)
         self.engine.reserve(n_tokens)
         self._plans.beside = beside
