@@ -118,6 +118,19 @@ def test_memory_of_parallel_runs_is_told_and_goes_with_its_images() -> None:
         assert _parallel_bytes(session) == 0
 
 
+def test_memory_goes_with_the_images_of_runs_that_were_not_worth_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They use the session's own arena, after the images that it is as large as may have gone."""
+    monkeypatch.setattr(parallel_runs, "LEAST_FLOPS", 10**12)
+    weights = {"w": np.ones((8, 512), np.float32), "v": np.ones((512, 8), np.float32)}
+    with compile(WIDE, threads=THREADS, images=1) as session:
+        session.run_many([{"x": np.ones((1, n, 8), np.float32), **weights} for n in (400, 350)])
+        (part,) = [part for part in session.memory.parts if part.name == "activations"]
+        assert part.predicted_bytes is not None
+        assert part.measured_bytes <= part.predicted_bytes
+
+
 def test_a_run_that_fails_raises_and_the_session_answers_again(session: Any) -> None:
     """Its error reaches the caller from whichever thread; runs that had not begun are left out."""
     assert _are_right(session)

@@ -170,7 +170,7 @@ class OnnxSession(ArraySession):
 
     def _each(self, batches: Sequence[Feeds]) -> list[_Arrays]:
         results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
-        self._parallel.keep(self._runners())  # more may have run than are kept
+        self._trim()  # more may have run than are kept
         return results
 
     def _as_run(self, feeds: GivenFeeds) -> Feeds:
