@@ -68,7 +68,7 @@ class ParallelRuns:
     def run(self, runs: Sequence[tuple[GraphRunner, Feeds]]) -> list[_Arrays]:
         """The answers to feeds that were checked, in their order; they begin in that order, too.
 
-        Runs of little work go one after another, as they are. Raises what the first run to fail raises; those
+        Runs of little work go one after another, as they are. Raises the error of a run that failed; those
         that had not begun do not run.
         """
         if sum(row.flops for image, _ in runs for row in image.program.rows) < LEAST_FLOPS:

@@ -173,7 +173,7 @@ class ElasticSession(TextSession[ElasticDetails]):
     def trade(self) -> Trade:
         """Accuracy against time: all plans for requests, made when they are first asked for.
 
-        Whoever changes what is in memory makes it anew, so that nodes that look at it wait for no answer.
+        A change of what is in memory renews it, so that a node that reads it does not wait for an answer.
         """
         found = self._trade
         if found is None:
@@ -289,7 +289,6 @@ class ElasticSession(TextSession[ElasticDetails]):
         finally:
             with self._turns.lock:
                 if not self._closed:
-                    self._check_open()
                     self.runner.disengage()
                     self.runner.warm_again(self.encode("a"))
                     self._renew_trade()
