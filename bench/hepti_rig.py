@@ -21,13 +21,13 @@ from pliant import __version__
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.control.messages import Note
 from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.lead_run import Lead, Led
+from pliant.cluster.lead.lead_run import Lead, RunRecord
 from pliant.cluster.lead.measure_links import links_of
 from pliant.cluster.lead.open_member import Leader, MemberOptions, member_lanes, open_primary
 from pliant.cluster.lead.predict import Solved
 from pliant.cluster.lead.survey import survey_devices, survey_links
 from pliant.cluster.member.perform import Performer
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import make_key
 from pliant.cluster.watch.adapt import Picture
@@ -82,19 +82,23 @@ def alone(spec: EncoderSpec, tokens: int, device: str = PRIMARY) -> Partition:
 class Fixed:
     """A `Steer` that runs the plan it was told to; `notes` are what its boundaries were told, in order."""
 
-    held: Held | None = None
+    held: ReadyPlan | None = None
     notes: list[Mapping[str, Note]] = field(default_factory=list)
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+    def begin(
+        self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
+    ) -> ReadyPlan:
         assert self.held is not None
         self.notes.clear()
         return self.held
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held:
+    def following(
+        self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan:
         self.notes.append(notes)
         return current
 
-    def predicted_s(self, held: Held) -> float | None:
+    def predicted_s(self, held: ReadyPlan) -> float | None:
         return None
 
 
@@ -110,9 +114,9 @@ class Rig:
     fixed: Fixed
     lanes: Lanes
     feeds: Mapping[str, np.ndarray] = field(default_factory=dict)
-    _held: dict[tuple[Partition, Coding], Held] = field(default_factory=dict)
+    _held: dict[tuple[Partition, Coding], ReadyPlan] = field(default_factory=dict)
 
-    def run(self, partition: Partition, coding: Coding = "fp32") -> Led:
+    def run(self, partition: Partition, coding: Coding = "fp32") -> RunRecord:
         """One inference by this plan, from its start again where a worker was lost on the way."""
         for left in reversed(range(_TRIES)):
             try:
@@ -125,7 +129,7 @@ class Rig:
                 self._held.clear()
         raise AssertionError("the last try returns or raises")
 
-    def _run(self, partition: Partition, coding: Coding) -> Led:
+    def _run(self, partition: Partition, coding: Coding) -> RunRecord:
         key = partition, coding
         if key not in self._held:
             self._held[key], _ = self.leader.primary.plans.prepare(self.source, partition, coding)

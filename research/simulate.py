@@ -18,8 +18,8 @@ from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.route.choose_endpoint import LOCAL, TIME
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.due import Broadcast, Ping, Probe
-from pliant.route.node_word import Told
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
@@ -217,7 +217,7 @@ class _Simulation:
             self._joules += self._world.radio.waiting_W * link.rtt_s
         return now_s + link.rtt_s
 
-    def _broadcast(self, node: _Node, names: tuple[str, ...], told: Told, now_s: float) -> float:
+    def _broadcast(self, node: _Node, names: tuple[str, ...], told: CurveAdvert, now_s: float) -> float:
         """One way down, all predecessors at once; the source receives while it could send."""
         self._n_broadcasts += 1
         slowest_s = now_s

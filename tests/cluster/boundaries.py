@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.lead_run import Pause
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.ir.partition import Mode
 
 _PATIENCE_S = 120.0
@@ -41,7 +41,9 @@ def at_boundaries(cluster: Cluster, *acts: Act) -> Iterator[None]:
     steering, left = cluster.leader.steering, list(acts)
     following = steering.following
 
-    def unhurried(number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+    def unhurried(
+        number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan | Pause:
         if left and number > left[0].number and current.partition.mode == left[0].mode:
             act = left.pop(0)
             act.do()

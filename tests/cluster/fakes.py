@@ -11,10 +11,10 @@ import numpy as np
 from pliant.cluster.control.messages import Note
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.lead_run import Lead, Pause
-from pliant.cluster.lead.plan_distribution import NotReady
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.perform import Loaded, Performer
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.perform import LoadedWeights, Performer
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import Offer, Worker
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
@@ -162,7 +162,7 @@ class FakeHolder:
 
     def __init__(self, name: str, spec: EncoderSpec, partition: Partition, before: Before) -> None:
         self.name, self.spec, self.partition, self.before = name, spec, partition, before
-        self.loaded = Loaded(0, 0.0)
+        self.loaded = LoadedWeights(0, 0.0)
         self.tensors = {"attended": np.zeros((partition.tokens, spec.attended), np.float32)}
         for k in range(spec.n_layers + 1):
             self.tensors[f"x.{k}"] = np.zeros((partition.tokens, spec.hidden), np.float32)
@@ -247,12 +247,14 @@ class Spreader:
     mode: Mode = "ws"
     coding: Coding = "fp32"
     seed: int = 0
-    switches: dict[int, Held] = field(default_factory=dict)
+    switches: dict[int, ReadyPlan] = field(default_factory=dict)
     layer_s: float | None = 0.1
     pauses: Collection[int] = ()
     halts: Collection[int] = ()
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+    def begin(
+        self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
+    ) -> ReadyPlan:
         left_out = set(without)
         while True:
             here = [m.name for m in self.primary.monitor.usable() if m.name not in left_out]
@@ -262,15 +264,17 @@ class Spreader:
                 return self.primary.plans.prepare(
                     source, partition, self.coding, is_in_place=number in (*self.pauses, *self.halts)
                 )[0]
-            except NotReady as error:
+            except PlanNotReadyError as error:
                 left_out |= set(error.reasons)
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+    def following(
+        self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan | Pause:
         if number - 1 in self.halts:
             return Pause.NOW
         return Pause.NEXT if number in self.pauses else self.switches.get(number, current)
 
-    def predicted_s(self, held: Held) -> float | None:
+    def predicted_s(self, held: ReadyPlan) -> float | None:
         return self.layer_s
 
 

@@ -49,6 +49,7 @@ from pliant.cluster.net.frame import unpack as unpack_frame
 from pliant.ir.partition import Grid, Partition, Share
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.topology import Capability, Curve, Drift
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import Identity, read_identity
 from pliant.route.node_messages import (
     RouteMessage,
@@ -60,7 +61,6 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
-from pliant.route.node_word import Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ _NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
 _PAYLOAD = np.arange(10, dtype=np.uint8)
 _ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
 _CURVE = TimeCurve(((0, 0.01), (100, 0.11)))
-_TOLD = Told("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
+_TOLD = CurveAdvert("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
 _SPENT = Spent(0.0125, 0.005)
 _ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
 _IDENTITY = Identity("0a1b", "0.1.0", 2)
@@ -139,7 +139,7 @@ def guarded() -> dict[str, Guarded]:
     for coding in ("fp32", "fp16", "int8"):
         sent = encode_activations(_ROWS, coding).tobytes()
         found[f"cluster activations {coding}"] = Guarded(sent, _activations(coding), _rounded(coding))
-    older = Told(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp)
+    older = CurveAdvert(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp)
     found |= {
         "node word": Guarded(encode_told(_TOLD, _SPENT).encode(), decode_told, (_TOLD, _SPENT)),
         "node word, to protocol 1": Guarded(

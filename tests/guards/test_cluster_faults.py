@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from pliant.cluster.control.patience import Patience
-from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.lead_run import RunRecord
 from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster, lost
 from tests.cluster.lossy import LossyNetwork
@@ -133,15 +133,15 @@ class Stage:
             case "late" | "shuffled":
                 self.network.order = fault.kind
 
-    def answer(self, seed: int) -> Led:
+    def answer(self, seed: int) -> RunRecord:
         """A run, whose answer must be that of one device."""
         answer, wanted, led = self.cluster.run(seed=seed)
         np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
-        assert isinstance(led, Led)
+        assert isinstance(led, RunRecord)
         return led
 
 
-def led_text(led: Led) -> str:
+def led_text(led: RunRecord) -> str:
     """Epoch and members of each segment, and who was found at fault where; not who was heard of when."""
     segments = [
         (t.epoch, "".join(sorted(h.partition.participants)))

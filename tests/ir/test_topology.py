@@ -11,7 +11,7 @@ from pliant.ir.topology import (
     Curve,
     Interface,
     Links,
-    Seen,
+    ObservedStage,
     refreshed,
     refreshed_links,
 )
@@ -89,10 +89,10 @@ def test_compute_is_priced_on_its_own_device() -> None:
 
 def test_a_refreshed_device_takes_what_was_seen() -> None:
     """A device that turned three times slower is planned as such, kind by kind."""
-    device = refreshed(SLOW, [Seen("rest", 1e9, 6.0), Seen("rest", 5e8, 3.0)])
+    device = refreshed(SLOW, [ObservedStage("rest", 1e9, 6.0), ObservedStage("rest", 5e8, 3.0)])
     assert device.seconds("rest", 1e9) == pytest.approx(6.0)
     assert device.seconds("attend", 1e9) == SLOW.seconds("attend", 1e9)
-    again = refreshed(device, [Seen("rest", 1e9, 6.0)])
+    again = refreshed(device, [ObservedStage("rest", 1e9, 6.0)])
     assert again.seconds("rest", 1e9) == pytest.approx(6.0)
 
 

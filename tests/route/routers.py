@@ -2,7 +2,7 @@
 
 from pliant.ir.cost import Link
 from pliant.ir.times.time_curve import TimeCurve, line
-from pliant.route.node_word import Told
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 
@@ -12,8 +12,8 @@ SETTINGS = RouterSettings(MAX_N)
 SLOW, FAST = line(0.0, 0.01, MAX_N), line(0.01, 0.001, MAX_N)
 
 
-def word(node: str, curve: TimeCurve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> Told:
-    return Told(node, curve, frozenset({node, *through}), stamp)
+def word(node: str, curve: TimeCurve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> CurveAdvert:
+    return CurveAdvert(node, curve, frozenset({node, *through}), stamp)
 
 
 def router(*upstreams: str, settings: RouterSettings = SETTINGS, name: str = "me") -> Router:

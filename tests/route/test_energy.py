@@ -6,6 +6,7 @@ from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.ir.times.time_curve import line
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import (
     A53_COVE,
     A53_IMDB,
@@ -15,7 +16,6 @@ from pliant.route.energy import (
     local_candidate,
     remote_candidate,
 )
-from pliant.route.node_word import Told
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
 
@@ -53,7 +53,7 @@ def test_for_energy_fewer_inputs_leave_the_device() -> None:
     node = Router("me", RouterSettings(100, power=A53_COVE, radio=LTE), line(0.0, 0.02, 100))
     node.successor("up", Link(0.2, 250e3))
     node.due(0.0)
-    node.pinged("up", 0.2, 0.0, Told("up", line(0.0, 0.001, 100), frozenset({"up"})), 0.0)
+    node.pinged("up", 0.2, 0.0, CurveAdvert("up", line(0.0, 0.001, 100), frozenset({"up"})), 0.0)
 
     def first_away(objective: object) -> int:
         return next(n for n in range(101) if node.choose(n, 0.0, objective).target != LOCAL)  # type: ignore[arg-type]

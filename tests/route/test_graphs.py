@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pliant.ir.cost import Link
 from pliant.ir.times.time_curve import line
 from pliant.route.choose_endpoint import LOCAL
+from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping
-from pliant.route.node_word import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from tests.route.routers import MAX_N, SETTINGS

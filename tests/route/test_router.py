@@ -7,8 +7,8 @@ import pytest
 from pliant.errors import RouteError
 from pliant.ir.times.time_curve import line
 from pliant.route.choose_endpoint import LOCAL
+from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping, Probe
-from pliant.route.node_word import Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings, paper

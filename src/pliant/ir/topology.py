@@ -182,7 +182,7 @@ class ClusterCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedStage:
     """One stage as run time showed it: `seconds` include the dilation."""
 
     kind: str
@@ -190,7 +190,7 @@ class Seen:
     seconds: float
 
 
-def refreshed(capability: Capability, seen: Sequence[Seen]) -> Capability:
+def refreshed(capability: Capability, seen: Sequence[ObservedStage]) -> Capability:
     """`capability` as run time showed it (Hepti 4.1: no second profiling pass).
 
     Per kind of stage, the drift becomes measured over predicted seconds; a kind that was not seen keeps its

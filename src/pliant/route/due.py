@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pliant.route.node_word import Told
+from pliant.route.curve_advert import CurveAdvert
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +14,10 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Tell `predecessors` (names) this node's word now, as it has moved past T_th (CRIME 4.3.3)."""
+    """Tell `predecessors` (names) this node's advert now, as it has moved past T_th (CRIME 4.3.3)."""
 
     predecessors: tuple[str, ...]
-    told: Told
+    told: CurveAdvert
 
 
 @dataclass(frozen=True, slots=True)

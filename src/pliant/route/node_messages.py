@@ -2,7 +2,7 @@
 
 Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
 ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
-`Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's word
+`Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's advert
 and how long it spent on the request. Decoders ignore fields that they do not know, which later versions may
 add, and raise RouteError or PeerCurveError for anything else.
 """
@@ -16,8 +16,8 @@ import msgspec
 from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.times.time_curve import MAX_POINTS, TimeCurve, validated
 from pliant.route.choose_endpoint import Objective
+from pliant.route.curve_advert import NAME, CurveAdvert, Trail
 from pliant.route.node_identity import PROTOCOL
-from pliant.route.node_word import NAME, Told, Trail
 
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"
@@ -62,10 +62,10 @@ class RouteMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CurveMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node's word on the wire, with the times of the request that it answers, by the node's clock.
+    """A node's advert on the wire, with the times of the request that it answers, by the node's clock.
 
     `spent_s` is all that the request spent there, apart from being read and written; `waited_s` is what of
-    that it waited for its turn, there or further up. `wait_s` is the queue (`Told`).
+    that it waited for its turn, there or further up. `wait_s` is the queue (`CurveAdvert`).
     """
 
     node: Name
@@ -98,7 +98,7 @@ class Spent:
     waited_s: float = 0.0
 
 
-def encode_told(told: Told, spent: Spent | None = None, protocol: int = PROTOCOL) -> str:
+def encode_told(told: CurveAdvert, spent: Spent | None = None, protocol: int = PROTOCOL) -> str:
     """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits.
 
     A node of `protocol` 1 refuses fields that it does not know: it is told a curve that includes the wait.
@@ -119,8 +119,8 @@ def encode_told(told: Told, spent: Spent | None = None, protocol: int = PROTOCOL
     return msgspec.json.encode(message).decode("ascii")
 
 
-def decode_told(text: str | bytes) -> tuple[Told, Spent | None]:
-    """(the sender's word, what it spent on the request). Raises PeerCurveError if either cannot be."""
+def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
+    """(the sender's advert, what it spent on the request). Raises PeerCurveError if either cannot be."""
     try:
         message = _decode(text, _CURVE, CURVE_HEADER)
         points = msgspec.json.decode(message.points)
@@ -130,7 +130,7 @@ def decode_told(text: str | bytes) -> tuple[Told, Spent | None]:
     through = frozenset((*message.through, message.node))
     seconds = message.spent_s
     spent = None if seconds is None else Spent(seconds, min(message.waited_s or 0.0, seconds))
-    return Told(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
+    return CurveAdvert(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
 
 
 def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:

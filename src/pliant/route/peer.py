@@ -8,8 +8,8 @@ from typing import Literal
 from pliant.ir.cost import Link
 from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.choose_endpoint import Candidate
+from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate
-from pliant.route.node_word import Told
 from pliant.route.router_settings import RouterSettings
 from pliant.route.transfer import TransferTimes
 from pliant.route.upstream_queue import Passage, UpstreamQueue
@@ -64,7 +64,7 @@ class Successor:
         self.queue = UpstreamQueue(settings.wait_memory_s)
         self.reason: str | None = None
         """Why it is no candidate; None while it is one, and before it was first heard of."""
-        self.told: Told | None = None
+        self.told: CurveAdvert | None = None
         self._due_s = float("-inf")
         self._hint_due_s = float("inf")
         self._hinted_ping_s = float("-inf")
@@ -132,7 +132,7 @@ class Successor:
         received_bytes: int,
         away_s: float,
         spent_s: float,
-        told: Told | None,
+        told: CurveAdvert | None,
         now_s: float,
         otherwise_s: Callable[[int], float],
         waited_s: float = 0.0,
@@ -171,14 +171,14 @@ class Successor:
             return False
         return took_s <= min(self._crowded_s)
 
-    def pinged(self, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
+    def pinged(self, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
         is_surprise = self.transfer.pinged(away_s, spent_s, now_s)
         self._heard(is_surprise, now_s, is_ping=True)
         self.tell(told, now_s)
         self._candidate = None
 
-    def tell(self, told: Told, now_s: float) -> bool:
-        """Its word came, from itself and in the order of arrival; whether that changes anything."""
+    def tell(self, told: CurveAdvert, now_s: float) -> bool:
+        """Its advert came, from itself and in the order of arrival; whether that changes anything."""
         if now_s < self._aside_until_s:
             return False
         self.queue.told(told.wait_s, now_s)
@@ -195,7 +195,7 @@ class Successor:
         return True
 
     def hinted(self, now_s: float) -> None:
-        """Someone says that its word has changed: it is pinged, for a hint at most once in `retry_s`."""
+        """Someone says that its advert has changed: it is pinged, for a hint at most once in `retry_s`."""
         soonest_s = max(now_s, self._hinted_ping_s + self._settings.retry_s, self._aside_until_s)
         self._hint_due_s = min(self._hint_due_s, soonest_s)
 
@@ -309,11 +309,11 @@ class Successor:
         n: int,
         away_s: float,
         times_s: tuple[float, float],
-        told: Told | None,
+        told: CurveAdvert | None,
         otherwise_s: Callable[[int], float],
         now_s: float,
     ) -> bool:
-        """Whether it keeps its word about as well as can be asked, or was the right choice all the same.
+        """Whether it tells its times about as well as can be asked, or was the right choice all the same.
 
         `times_s` are what it spent, and what of that the request waited in a queue. Its curve is without
         waiting, so the rest is held against that; and against the wait that it tells besides, as an upstream

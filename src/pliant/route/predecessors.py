@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pliant.ir.times.time_curve import exceeds_by
-from pliant.route.node_word import Told
+from pliant.route.curve_advert import CurveAdvert
 
 _MOST = 256
 
@@ -21,7 +21,7 @@ class Listener:
 class _Predecessor:
     listener: Listener | None
     heard_s: float
-    told: Told | None = None
+    told: CurveAdvert | None = None
 
 
 class Predecessors:
@@ -60,11 +60,11 @@ class Predecessors:
         known = self._known.get(name)
         return known.listener if known is not None else None
 
-    def told(self, name: str, word: Told) -> None:
-        """`word` went to it, with an answer."""
+    def told(self, name: str, advert: CurveAdvert) -> None:
+        """`advert` went to it, with an answer."""
         known = self._known.get(name)
         if known is not None:
-            known.told = word
+            known.told = advert
 
     def expire(self, now_s: float) -> None:
         """Those not heard of for too long are gone."""
@@ -77,26 +77,26 @@ class Predecessors:
         self.expires_at_s = heard_s + self._expire_after_s
 
     def behind(
-        self, word_for: Callable[[str], Told], max_n: int, threshold_s: float, ratio: float
-    ) -> tuple[tuple[Told, tuple[str, ...]], ...]:
-        """(word, those to be told it) where what they know is off by more than T_th (CRIME 4.3.3).
+        self, word_for: Callable[[str], CurveAdvert], max_n: int, threshold_s: float, ratio: float
+    ) -> tuple[tuple[CurveAdvert, tuple[str, ...]], ...]:
+        """(advert, those to be told it) where what they know is off by more than T_th (CRIME 4.3.3).
 
-        They count as told. One that was never told has an answer coming with its first word.
+        They count as told. One that was never told has an answer coming with its first advert.
         """
-        groups: dict[Told, list[str]] = {}
+        groups: dict[CurveAdvert, list[str]] = {}
         for name, known in self._known.items():
             if known.listener is None or known.told is None:
                 continue
-            word = word_for(name)
-            if known.told is word:
+            advert = word_for(name)
+            if known.told is advert:
                 continue
-            if _is_other_wait(known.told.wait_s, word.wait_s, threshold_s) or (
-                known.told.curve is not word.curve
-                and exceeds_by(known.told.curve, word.curve, max_n, ratio) > threshold_s
+            if _is_other_wait(known.told.wait_s, advert.wait_s, threshold_s) or (
+                known.told.curve is not advert.curve
+                and exceeds_by(known.told.curve, advert.curve, max_n, ratio) > threshold_s
             ):
-                groups.setdefault(word, []).append(name)
-                known.told = word
-        return tuple((word, tuple(names)) for word, names in groups.items())
+                groups.setdefault(advert, []).append(name)
+                known.told = advert
+        return tuple((advert, tuple(names)) for advert, names in groups.items())
 
 
 def _is_other_wait(before_s: float, now_s: float, threshold_s: float) -> bool:

@@ -4,12 +4,12 @@ The same object runs in a node and in the simulator: it is told of every event w
 (`now_s`, monotonic seconds), and says where an input goes (`choose`), what a predecessor is told (`tell`)
 and what else is to be done (`due`).
 
-No circles, and no counting to infinity. A node's word carries the set of nodes that its curve depends on
-(`Told.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends on this
-node is no candidate, and a predecessor is told a curve without those successors whose curves depend on that
-predecessor. A time that once went through this node therefore never comes back as news, however late it
+No circles, and no counting to infinity. A node's advert carries the set of nodes that its curve depends on
+(`CurveAdvert.through`, the path vector of BGP as a set). Two rules follow: a successor whose curve depends on
+this node is no candidate, and a predecessor is told a curve without those successors whose curves depend on
+that predecessor. A time that once went through this node therefore never comes back as news, however late it
 arrives, so no two nodes can raise each other's curves step by step. Requests carry their path and a hop
-limit as well (`Trail`), which holds while words are under way.
+limit as well (`Trail`), which holds while adverts are under way.
 """
 
 from collections.abc import Collection
@@ -20,17 +20,17 @@ from pliant.errors import RouteError
 from pliant.ir.cost import Link
 from pliant.ir.times.fit import LocalTimes
 from pliant.ir.times.time_curve import TimeCurve
+from pliant.route.adverts import Adverts, wait_beyond
 from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
+from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
 from pliant.route.due import Broadcast, Due, Ping, Probe
 from pliant.route.energy import local_candidate
-from pliant.route.node_word import Told, Trail, checked_name
 from pliant.route.peer import PeerState, Successor
 from pliant.route.ping_schedule import PingSchedule
 from pliant.route.predecessors import Listener, Predecessors
 from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream_queue import Passage, RecentAverage
-from pliant.route.words import Words, wait_beyond
 
 _UNKNOWN = TimeCurve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
@@ -54,7 +54,7 @@ class Router:
         self._predecessors = Predecessors(settings.expire_after_s)
         self._ways: list[Candidate] = []
         """This device and every successor that is ready, without the queues there."""
-        self._words = Words(name, started, settings.max_n, self._behind)
+        self._adverts = Adverts(name, started, settings.max_n, self._behind)
         self._wait_s = 0.0
         self._usual_wait = RecentAverage(settings.wait_memory_s)
         self._pings = PingSchedule(settings)
@@ -91,13 +91,13 @@ class Router:
             candidates = [c for c in candidates if self._is_allowed(c.name, exclude, trail)]
         return choose(n, candidates, objective)
 
-    def tell(self, now_s: float, predecessor: str | None = None) -> Told:
-        """This node's word, and for a `predecessor` (a node's name) that it has been told."""
+    def tell(self, now_s: float, predecessor: str | None = None) -> CurveAdvert:
+        """This node's advert, and for a `predecessor` (a node's name) that it has been told."""
         self._expect(now_s)
-        word = self._word(predecessor, now_s)
+        advert = self._word(predecessor, now_s)
         if predecessor is not None:
-            self._predecessors.told(predecessor, word)
-        return word
+            self._predecessors.told(predecessor, advert)
+        return advert
 
     def curve(self, now_s: float) -> TimeCurve:
         """The least of local and remote times at every length, without queues (CRIME 4.2)."""
@@ -147,7 +147,7 @@ class Router:
         received_bytes: int,
         away_s: float,
         spent_s: float,
-        told: Told | None,
+        told: CurveAdvert | None,
         now_s: float,
         waited_s: float = 0.0,
         passage: Passage | None = None,
@@ -183,24 +183,24 @@ class Router:
         if peer is not None:
             peer.queue.leave(passage, now_s)
 
-    def pinged(self, successor: str, away_s: float, spent_s: float, told: Told, now_s: float) -> None:
+    def pinged(self, successor: str, away_s: float, spent_s: float, told: CurveAdvert, now_s: float) -> None:
         """A ping came back from `successor`."""
         peer = self._successors.get(successor)
         if peer is not None:
             peer.pinged(away_s, spent_s, told, now_s)
             self._changed()
 
-    def told(self, successor: str, told: Told, now_s: float) -> None:
-        """`successor` itself told its word, with an answer that says nothing of the way there."""
+    def told(self, successor: str, told: CurveAdvert, now_s: float) -> None:
+        """`successor` itself told its advert, with an answer that says nothing of the way there."""
         peer = self._successors.get(successor)
         if peer is not None and peer.tell(told, now_s):
             self._changed()
 
-    def gossip(self, successor: str, told: Told, now_s: float) -> None:
+    def gossip(self, successor: str, told: CurveAdvert, now_s: float) -> None:
         """A broadcast in the name of `successor` came in (CRIME 4.3.3 ii).
 
         Anybody may have sent it, so that it is a hint to ping `successor`, and its curve changes no choice.
-        With `trusts_broadcasts`, as in the paper, it is taken for the word of `successor`.
+        With `trusts_broadcasts`, as in the paper, it is taken for the advert of `successor`.
         """
         peer = self._successors.get(successor)
         if peer is None:
@@ -321,7 +321,7 @@ class Router:
             return self._ways
         here = local_candidate(self._local.curve or _UNKNOWN, 0.0, self.settings.power)
         self._ways = [here, *[s.way() for s in self._successors.values() if s.is_ready]]
-        self._words.clear()
+        self._adverts.clear()
         self._expects_until_s = min(
             (s.transfer.changes_at_s for s in self._successors.values()), default=_NEVER
         )
@@ -345,12 +345,12 @@ class Router:
             trail.hops_left > 0 and name not in trail.path and (told is None or told.node not in trail.path)
         )
 
-    def _word(self, predecessor: str | None, now_s: float) -> Told:
+    def _word(self, predecessor: str | None, now_s: float) -> CurveAdvert:
         """What `predecessor` is told: nothing that depends on it. None: what there is to tell."""
-        word, ways = self._words.of(predecessor, self._refreshed())
+        advert, ways = self._adverts.of(predecessor, self._refreshed())
         waits_s = [self._usual_wait_s(way, now_s) for way in ways]
-        wait_s = wait_beyond(word, self._last_n, ways, waits_s) if any(waits_s) else 0.0
-        return replace(word, wait_s=wait_s) if wait_s else word
+        wait_s = wait_beyond(advert, self._last_n, ways, waits_s) if any(waits_s) else 0.0
+        return replace(advert, wait_s=wait_s) if wait_s else advert
 
     def _behind(self, name: str) -> frozenset[str]:
         """The nodes that the curve of a candidate depends on."""
@@ -369,7 +369,7 @@ class Router:
         behind = self._predecessors.behind(
             partial(self._word, now_s=now_s), settings.max_n, settings.threshold_s, settings.threshold_ratio
         )
-        return [Broadcast(names, word) for word, names in behind]
+        return [Broadcast(names, advert) for advert, names in behind]
 
     def _probe(self, now_s: float) -> tuple[Probe, ...]:
         others_s = partial(self._least_s, without=LOCAL, now_s=now_s)

@@ -16,7 +16,7 @@ import pytest
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.letter import VERSION
 from pliant.cluster.control.messages import PROTOCOL, Hello, encode
-from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.net.key import make_key
 from pliant.errors import ClusterError
 from tests.cluster.fakes import FakeCluster
@@ -107,7 +107,7 @@ def test_a_cluster_of_two_neighbouring_versions_answers(version: int) -> None:
         for seed in range(2):
             answer, wanted, led = cluster.run(seed=seed)
             np.testing.assert_allclose(answer, wanted, atol=1e-5)
-            assert isinstance(led, Led)
+            assert isinstance(led, RunRecord)
             assert set(led.plans[0].partition.participants) == {"p", "same", "other"}
             assert not led.faults
 

@@ -14,8 +14,8 @@ from pliant.cluster.control.messages import (
     Hello,
     encode,
 )
-from pliant.cluster.lead.lead_run import Led
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.comm import Tag
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.partition import Partition, Share
@@ -31,10 +31,10 @@ def cluster() -> Iterator[FakeCluster]:
         yield made
 
 
-def check(cluster: FakeCluster, seed: int = 0) -> Led:
+def check(cluster: FakeCluster, seed: int = 0) -> RunRecord:
     answer, wanted, led = cluster.run(seed=seed)
     np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
-    assert isinstance(led, Led)
+    assert isinstance(led, RunRecord)
     return led
 
 
@@ -259,7 +259,7 @@ def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster
         cluster.add(name)
     cluster.primary.wait_for(3, 10.0)
 
-    def plan(*devices: str) -> Held:
+    def plan(*devices: str) -> ReadyPlan:
         partition = spread(cluster.spec, 7, "p", devices, len(devices))
         return cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0]
 
@@ -285,7 +285,7 @@ def test_a_member_that_had_rows_alone_is_given_what_its_new_share_needs(
     cluster.primary.wait_for(2, 10.0)
     n_heads = cluster.spec.n_heads
 
-    def plan(heads_of_a: int, rows: tuple[int, int, int]) -> Held:
+    def plan(heads_of_a: int, rows: tuple[int, int, int]) -> ReadyPlan:
         heads = n_heads - heads_of_a - 1, heads_of_a, 1
         shares = tuple(Share(*one) for one in zip("pab", heads, rows, strict=True))
         return cluster.primary.plans.prepare(cluster.source, Partition("ws", "p", shares, 7), "fp32")[0]

@@ -17,8 +17,8 @@ from pliant.cluster.control.messages import (
     decode,
     encode,
 )
-from pliant.cluster.lead.lead_run import Led
-from pliant.cluster.lead.plan_distribution import NotReady
+from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 from tests.cluster.fakes import FakeCluster, FakeHold, FakeHolder, spread
@@ -48,7 +48,7 @@ def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster
     cluster.before["a"] = once_at(1, "attend", told)
     answer, wanted, led = cluster.run()
     np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
-    assert isinstance(led, Led)
+    assert isinstance(led, RunRecord)
     assert not led.faults
     q.close()
 
@@ -94,6 +94,6 @@ def test_whatever_goes_wrong_while_a_plan_is_prepared_is_said(cluster: FakeClust
     partition = spread(cluster.spec, 7, "p", "pa")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeHold, "prepare", odd)
-        with pytest.raises(NotReady, match="a: odd"):
+        with pytest.raises(PlanNotReadyError, match="a: odd"):
             cluster.primary.plans.prepare(cluster.source, partition, "fp32")
     assert cluster.primary.plans.prepare(cluster.source, partition, "fp32")[0].partition is partition

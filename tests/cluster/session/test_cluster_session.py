@@ -11,7 +11,7 @@ import pytest
 
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.key import new_key
 from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import Endpoint, Request
@@ -239,7 +239,7 @@ def test_a_model_has_one_session_until_that_is_closed(
     assert lone.open(model) is session
     session(session.sample(4))
     other(TEXT)
-    kept: list[Collection[Held]] = []
+    kept: list[Collection[ReadyPlan]] = []
     monkeypatch.setattr(
         "pliant.cluster.lead.plan_distribution.PlanDistribution.forget", lambda _, keep: kept.append(keep)
     )

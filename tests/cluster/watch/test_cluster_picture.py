@@ -6,7 +6,7 @@ import pytest
 
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import predict
-from pliant.cluster.watch.cluster_picture import Known
+from pliant.cluster.watch.cluster_picture import ClusterPicture
 from pliant.ir.cost import Link
 from pliant.ir.topology import Capability
 from tests.cluster.fakes import FakeCluster, spread
@@ -42,7 +42,7 @@ def test_links_of_who_joined_during_a_run_are_measured_before_the_next(
     cluster: FakeCluster, surveys: list[set[str]]
 ) -> None:
     """What the run showed of the other links is no measurement of theirs."""
-    known = Known(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
+    known = ClusterPicture(cluster.primary, lambda: 10**9, is_measuring=True, on_event=lambda text: None)
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     known.measure(cluster.source, 7)

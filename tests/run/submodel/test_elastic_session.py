@@ -208,12 +208,11 @@ def test_a_longer_text_takes_its_activations_from_the_shared_budget(elastic_sess
         after = session.memory
         assert after.predicted_bytes > before.predicted_bytes
         assert memory.total_bytes - memory.free_bytes >= after.predicted_bytes
-    with MemoryBudget(before.predicted_bytes) as memory:
-        with elastic_session(WHOLE, memory=memory) as session:
-            with pytest.raises(BudgetError, match="free"):
-                session(LONGER)
-            assert session.memory.predicted_bytes <= memory.total_bytes
-            assert session(TEXT).label is not None
+    with MemoryBudget(before.predicted_bytes) as memory, elastic_session(WHOLE, memory=memory) as session:
+        with pytest.raises(BudgetError, match="free"):
+            session(LONGER)
+        assert session.memory.predicted_bytes <= memory.total_bytes
+        assert session(TEXT).label is not None
 
 
 def test_the_share_of_a_session_that_is_dropped_is_free_again(

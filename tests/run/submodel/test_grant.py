@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError, InputError
 from pliant.ir.cost import cost_table
 from pliant.plan.result import Plan
-from pliant.run.submodel.grant import Beside, granted
+from pliant.run.submodel.grant import MemoryBesideWeights, granted
 from pliant.run.submodel.planning import Planner, SessionOptions
 from tests.plan.test_monotone import assert_never_worse
 from tests.run.test_resident import LENGTHS, OWN, random_planner, whole_bytes
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
-BESIDE = Beside(70_000, 30_000, OWN)
+BESIDE = MemoryBesideWeights(70_000, 30_000, OWN)
 seeds = st.integers(0, 2**31)
 times = st.floats(0.1, 2.0)
 

@@ -15,7 +15,7 @@ from pliant.plan.result import Plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.run.submodel.drift import LaneTimes, lane_times
-from pliant.run.submodel.grant import Beside
+from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import Planner, SessionOptions
 from pliant.run.submodel.plans import BoundPlan, PlanKey, Plans, standby
@@ -71,7 +71,9 @@ class Device:
         self.planner = Planner(SHAPE, self.profile, np.ones((6, 4)), None)
         self.options = SessionOptions(target_s, length=8, best_effort=True, adapts=adapts)
         self.weights = NoWeights()
-        self.plans = Plans(self.planner, self.weights, self.options, Beside(0, 0, 8), clock=clock)
+        self.plans = Plans(
+            self.planner, self.weights, self.options, MemoryBesideWeights(0, 0, 8), clock=clock
+        )
         self.used: list[Plan] = []
         self.reach: list[bool] = []
 

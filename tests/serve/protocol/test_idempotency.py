@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pliant.serve.protocol.idempotency import Once
+from pliant.serve.protocol.idempotency import IdempotencyCache
 
 
 class Work:
@@ -17,8 +17,8 @@ class Work:
         return f"answer {self.n}"
 
 
-def once(work: Work, **bounds: int) -> Once[str]:
-    return Once(lambda: work.now_s, len, **{"keep_s": 10, "most": 4, "most_bytes": 80, **bounds})
+def once(work: Work, **bounds: int) -> IdempotencyCache[str]:
+    return IdempotencyCache(lambda: work.now_s, len, **{"keep_s": 10, "most": 4, "most_bytes": 80, **bounds})
 
 
 def test_arrivals_together_share_an_answer_and_later_ones_too() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.serve.protocol.terms import Terms, Wish, read_terms
+from pliant.serve.protocol.terms import PendingRequest, Terms, read_terms
 
 FIVE = Request(5, "five words")
 
@@ -48,7 +48,7 @@ def test_what_a_request_leaves_open_is_the_nodes() -> None:
 
 def test_time_runs_from_the_arrival_on() -> None:
     """An endpoint is told what is left; another node that less its way; never nothing at all."""
-    wish = Wish(FIVE, due_s=10.0, floor=0.8)
+    wish = PendingRequest(FIVE, due_s=10.0, floor=0.8)
     assert wish.at(9.5).deadline_s == pytest.approx(0.5)
     assert wish.at(9.5).accuracy_floor == 0.8
     assert wish.passed_on(9.5, 0.2).deadline_s == pytest.approx(0.3)
@@ -58,7 +58,7 @@ def test_time_runs_from_the_arrival_on() -> None:
 
 def test_what_is_not_asked_is_left_open() -> None:
     """An endpoint then gives the best there is, or with a floor alone the soonest above it."""
-    assert Wish(FIVE).at(1.0) == FIVE
-    assert Wish(FIVE).is_free
-    assert Wish(FIVE, floor=0.8).at(1.0) == Request(5, "five words", accuracy_floor=0.8)
-    assert Wish(FIVE, floor=0.8).passed_on(1.0, 0.2) == Terms(None, 0.8)
+    assert PendingRequest(FIVE).at(1.0) == FIVE
+    assert PendingRequest(FIVE).is_free
+    assert PendingRequest(FIVE, floor=0.8).at(1.0) == Request(5, "five words", accuracy_floor=0.8)
+    assert PendingRequest(FIVE, floor=0.8).passed_on(1.0, 0.2) == Terms(None, 0.8)

@@ -11,7 +11,7 @@ from pliant.cluster.watch.adapt import Picture, too_large
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.decision import Considered, Decision
+from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.partition_baseline import predicted_s
 from pliant.plan.partition.partition_bound import bound_s
 from pliant.plan.partition.partition_problem import Problem, pose
@@ -59,7 +59,7 @@ def misfits(need: Mapping[str, int], picture: Picture) -> tuple[str, ...]:
     )
 
 
-def _mode(spec: EncoderSpec, one: Considered, picture: Picture, coding: Coding) -> str:
+def _mode(spec: EncoderSpec, one: RunOption, picture: Picture, coding: Coding) -> str:
     assert one.partition is not None, one
     return f"the quickest found, {_terms(predict(spec, one.partition, picture, coding))}"
 
@@ -83,7 +83,7 @@ def _terms(solved: Solved) -> str:
     )
 
 
-def _alone(considered: tuple[Considered, ...], primary: str) -> Iterator[str]:
+def _alone(considered: tuple[RunOption, ...], primary: str) -> Iterator[str]:
     alone = [one for one in considered if one.what.endswith(" alone")]
     best = min(alone, key=lambda one: one.seconds)
     if not best.is_unfit:

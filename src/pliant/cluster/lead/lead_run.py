@@ -15,7 +15,7 @@ from pliant.cluster.control.messages import Go, Note, Ran, Stop
 from pliant.cluster.lead.primary import Primary
 from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.member.perform import Performer, Turn
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.blame import Accusation, Verdict, fault_of
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -31,31 +31,35 @@ class Pause(Enum):
 class Steer(Protocol):
     """Who takes what. Asked on the thread that leads: what takes long must happen on another."""
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+    def begin(
+        self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
+    ) -> ReadyPlan:
         """A plan that everybody in it holds ready, of all members that can be used but `without`.
 
         It is for segments from `number` on, before which nothing runs.
         """
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+    def following(
+        self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan | Pause:
         """The plan of segment `number`, which was not announced yet, after one by plan `current`.
 
         `notes` are of the segment before that, by plan `last`. A pause where it cannot be held beside the
         current one, or that one cannot go on.
         """
 
-    def predicted_s(self, held: Held) -> float | None:
+    def predicted_s(self, held: ReadyPlan) -> float | None:
         """Seconds of one layer by this plan, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Led:
+class RunRecord:
     """What a run did. `turns` are the segments that were committed, `spans` each member's steps in them."""
 
     answer: np.ndarray
     start_s: float
     seconds: float
-    plans: tuple[Held, ...]
+    plans: tuple[ReadyPlan, ...]
     turns: tuple[Turn, ...]
     spans: Mapping[str, tuple[Ran, ...]]
     faults: tuple[Fault, ...]
@@ -63,7 +67,7 @@ class Led:
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    held: Held
+    held: ReadyPlan
     turn: Turn
 
 
@@ -71,7 +75,7 @@ class _Announced:
 class _Run:
     """What is committed: all before segment `number`, whose input is `x`; and what was announced."""
 
-    held: Held
+    held: ReadyPlan
     number: int = 0
     x: np.ndarray | None = None
     epoch: int = -1
@@ -110,7 +114,7 @@ class Lead:
         feeds: Mapping[str, np.ndarray],
         *,
         is_alone: bool = False,
-    ) -> Led:
+    ) -> RunRecord:
         """The model's answer to `feeds` of `tokens` rows, whoever fails on the way.
 
         `is_alone` leaves all workers out. Raises the failure where it is this member's own.
@@ -129,7 +133,7 @@ class Lead:
             seconds = self._primary.clock() - start_s
             return self._led(run, answer, start_s, seconds)
 
-    def _finish(self, run: _Run, begin: Callable[[], Held], feeds: Mapping[str, np.ndarray]) -> None:
+    def _finish(self, run: _Run, begin: Callable[[], ReadyPlan], feeds: Mapping[str, np.ndarray]) -> None:
         """Attempts, each by a plan for what is left, until one comes to the end."""
         while True:
             try:
@@ -149,7 +153,7 @@ class Lead:
             run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
             self._primary.log.add(run.faults[-1])
 
-    def _resume(self, run: _Run, begin: Callable[[], Held]) -> None:
+    def _resume(self, run: _Run, begin: Callable[[], ReadyPlan]) -> None:
         run.held = begin()
         self._primary.log.follow(run.held)
 
@@ -202,7 +206,7 @@ class Lead:
             self._announce(run, run.number + 1, held, lacking)
         return coming.turn
 
-    def _announce(self, run: _Run, number: int, held: Held, lacking: Collection[str]) -> None:
+    def _announce(self, run: _Run, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
         if number >= held.n_segments or number in run.announced:
             return
         patience_s = self._primary.patience.exchange_s(self._steer.predicted_s(held))
@@ -232,10 +236,10 @@ class Lead:
         for name in run.members:
             self._primary.send(name, Stop(run.epoch))
 
-    def _others(self, held: Held) -> tuple[str, ...]:
+    def _others(self, held: ReadyPlan) -> tuple[str, ...]:
         return tuple(d for d in held.partition.participants if d != self._primary.name)
 
-    def _led(self, run: _Run, answer: np.ndarray, start_s: float, seconds: float) -> Led:
+    def _led(self, run: _Run, answer: np.ndarray, start_s: float, seconds: float) -> RunRecord:
         ended = set(self._others(run.held))
         for name in ended:
             self._primary.monitor.forgive(name)
@@ -249,4 +253,4 @@ class Lead:
             for name, ran in self._primary.reports(epoch, wanted).items():
                 spans[name] = (*spans.get(name, ()), *ran)
         plans = tuple(run.announced[n].held for n in sorted(run.announced))
-        return Led(answer, start_s, seconds, plans, turns, spans, tuple(run.faults))
+        return RunRecord(answer, start_s, seconds, plans, turns, spans, tuple(run.faults))

@@ -7,7 +7,7 @@ from typing import final
 from pliant.cluster.control.messages import AnyMessage, Forget, Prepare, Ready, Unable
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.control.replies import Replies
-from pliant.cluster.member.ready_plan import Held, Hold
+from pliant.cluster.member.ready_plan import Hold, ReadyPlan
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import Meet
@@ -17,7 +17,7 @@ from pliant.ir.partition import Partition
 from pliant.models.encoder.encoder_source import EncoderSource
 
 
-class NotReady(ClusterError):  # noqa: N818 - it says what is missing
+class PlanNotReadyError(ClusterError):
     """Members of a plan that do not hold it: `reasons` by name."""
 
     def __init__(self, reasons: Mapping[str, str]) -> None:
@@ -52,10 +52,10 @@ class PlanDistribution:
 
     def prepare(
         self, source: EncoderSource, partition: Partition, coding: Coding, *, is_in_place: bool = False
-    ) -> tuple[Held, Mapping[str, Ready]]:
+    ) -> tuple[ReadyPlan, Mapping[str, Ready]]:
         """Have `partition` held ready by everybody in it, here too.
 
-        Raises NotReady naming those who cannot, or said nothing for too long; they are not asked again
+        Raises PlanNotReadyError naming those who cannot, or said nothing for too long; they are not asked
         for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
         nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
         """
@@ -77,7 +77,7 @@ class PlanDistribution:
         except ClusterError as error:
             failure = error
         answers = self._await_ready(plan, others, failure)
-        return Held(plan, source, partition, coding, holder), answers
+        return ReadyPlan(plan, source, partition, coding, holder), answers
 
     def _may_begin(self, plan: int, others: Collection[str]) -> bool:
         is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))
@@ -92,12 +92,12 @@ class PlanDistribution:
                 addresses[name] = member.hello.data_address
         return addresses
 
-    def is_held(self, held: Held) -> bool:
+    def is_held(self, held: ReadyPlan) -> bool:
         """Whether everybody in a plan still holds it: none has started anew, or lost this member, since."""
         known = [self._monitor.get(d) for d in held.partition.participants if d != self._name]
         return all(member is not None and member.first_plan <= held.number for member in known)
 
-    def forget(self, keep: Collection[Held]) -> None:
+    def forget(self, keep: Collection[ReadyPlan]) -> None:
         """Tell everybody which plans are still needed, and keep no other here."""
         self._hold.keep([held.holder for held in keep])
         self._tell_to_forget([held.number for held in keep])
@@ -124,7 +124,7 @@ class PlanDistribution:
             self._on_event(f"{name} is left out: {reason}")
             self._monitor.fail(name)
         if reasons:
-            raise NotReady(reasons)
+            raise PlanNotReadyError(reasons)
         if failure is not None:
             raise failure
         return ready

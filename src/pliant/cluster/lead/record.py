@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from pliant.cluster.control.messages import Ran
-from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.lead_run import RunRecord
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Exchange, Program, Segment
 
@@ -22,7 +22,7 @@ class Record:
     spans: tuple[Span, ...]
 
 
-def record(led: Led) -> Record:
+def record(led: RunRecord) -> Record:
     """One program of all turns of a run, and its measured spans."""
     program = Program(tuple(Segment(turn.segment.steps) for turn in led.turns), (), ())
     said: dict[tuple[int, int, int, str], Ran] = {}

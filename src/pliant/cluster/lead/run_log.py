@@ -8,7 +8,7 @@ from threading import Lock
 from typing import final
 
 from pliant.cluster.lead.overview import N_FAULTS, FaultStatus, PlanStatus
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.blame import Verdict
 
 
@@ -47,7 +47,7 @@ class RunLog:
         finally:
             self.is_running = False
 
-    def follow(self, held: Held) -> None:
+    def follow(self, held: ReadyPlan) -> None:
         """From now on the run goes by this plan."""
         self.plan = PlanStatus(held.source.identity, held.partition)
 

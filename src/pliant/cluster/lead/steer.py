@@ -13,10 +13,10 @@ from typing import final
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.choose_partition import Choose
 from pliant.cluster.lead.lead_run import Pause
-from pliant.cluster.lead.plan_distribution import NotReady
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
 from pliant.cluster.lead.primary import Primary
-from pliant.cluster.member.ready_plan import Held
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.member.worker import OnEvent
 from pliant.cluster.net.activation_coding import Coding, as_coded_links
 from pliant.cluster.watch.adapt import (
@@ -28,7 +28,7 @@ from pliant.cluster.watch.adapt import (
     recovered,
     too_large,
 )
-from pliant.cluster.watch.cluster_picture import Known
+from pliant.cluster.watch.cluster_picture import ClusterPicture
 from pliant.ir.partition import Partition, Share
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -65,7 +65,7 @@ class _Better:
 
     solved: Solved
     reason: str
-    held: Held | None
+    held: ReadyPlan | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Steering:
         on_event: OnEvent = lambda text: None,
     ) -> None:
         self._primary, self._choose = primary, choose
-        self._known = Known(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
+        self._known = ClusterPicture(primary, free_bytes, is_measuring=is_measuring, on_event=on_event)
         self._coding, self._is_adaptive, self._on_event = coding, is_adaptive, on_event
         self._plans: dict[int, _Plan] = {}
-        self._held: list[Held] = []
+        self._held: list[ReadyPlan] = []
         self._pending: Future[_Better | None] | None = None
         self._better: _Better | None = None
-        self._tight: Held | None = None
+        self._tight: ReadyPlan | None = None
         self._stuck: set[int] = set()
         self._felt: _Felt | None = None
         self._load_Bps: dict[str, float] = {}
@@ -123,7 +123,9 @@ class Steering:
 
     # What Lead asks.
 
-    def begin(self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0) -> Held:
+    def begin(
+        self, source: EncoderSource, tokens: int, without: Collection[str], number: int = 0
+    ) -> ReadyPlan:
         """The plan of the last run if it still fits, or a new one, down to the primary alone."""
         found = None if self._pending is None else self._take_pending()
         better, self._better = self._better, None
@@ -142,7 +144,7 @@ class Steering:
             and better is not None
             and set(better.solved.partition.participants) <= self._known.here(self._without)
         ):
-            with suppress(NotReady):
+            with suppress(PlanNotReadyError):
                 held = better.held or self._hold(source, better.solved)
                 self._switch(number, better.reason)
                 return held
@@ -158,10 +160,12 @@ class Steering:
             solved = self.solve(source.spec, tokens, self._without)
             try:
                 return self._hold(source, solved)
-            except NotReady as error:
+            except PlanNotReadyError as error:
                 self._without |= error.reasons.keys()
 
-    def following(self, number: int, current: Held, last: Held, notes: Mapping[str, Note]) -> Held | Pause:
+    def following(
+        self, number: int, current: ReadyPlan, last: ReadyPlan, notes: Mapping[str, Note]
+    ) -> ReadyPlan | Pause:
         """The plan that became ready since, or the current one; a new solution is begun where it may pay.
 
         The run pauses at the next boundary where there is no memory for the new plan beside the current one,
@@ -198,7 +202,7 @@ class Steering:
         if self._pending is not None:
             wait([self._pending])
 
-    def predicted_s(self, held: Held) -> float | None:
+    def predicted_s(self, held: ReadyPlan) -> float | None:
         """Seconds of one layer by the picture that the plan was made of."""
         known = self._plans.get(held.number)
         return None if known is None else known.solved.layer_s
@@ -223,11 +227,11 @@ class Steering:
             self._take_pending()
         self._forget([held for held in self._held if held.source.identity != source.identity])
 
-    def solved(self, held: Held) -> Solved:
+    def solved(self, held: ReadyPlan) -> Solved:
         """What a plan that was begun here was made of."""
         return self._plans[held.number].solved
 
-    def _reason(self, current: Held) -> str | None:
+    def _reason(self, current: ReadyPlan) -> str | None:
         known = self._plans.get(current.number)
         if known is None:
             return None
@@ -249,11 +253,11 @@ class Steering:
             self._felt = felt = _Felt(solved, picture, layer_seconds(solved, picture))
         return felt.layer_s
 
-    def _recovered(self, held: Held) -> tuple[str, ...]:
+    def _recovered(self, held: ReadyPlan) -> tuple[str, ...]:
         picture = self._plans[held.number].solved.picture
         return recovered(picture, self._known.picture(self._without), held.partition.participants)
 
-    def _is_tight(self, current: Held) -> bool:
+    def _is_tight(self, current: ReadyPlan) -> bool:
         """Whether a participant has too little memory for its part, and no other plan was looked for yet."""
         plan = self._plans.get(current.number)
         if plan is None or current.number in self._stuck:
@@ -263,7 +267,7 @@ class Steering:
 
     # Plans.
 
-    def _kept(self, source: EncoderSource, tokens: int) -> Held | None:
+    def _kept(self, source: EncoderSource, tokens: int) -> ReadyPlan | None:
         """A plan held ready that nothing speaks against."""
         here = self._known.here(self._without)
         for held in reversed(self._held):
@@ -288,16 +292,16 @@ class Steering:
                 return None
         return None
 
-    def _hold(self, source: EncoderSource, solved: Solved) -> Held:
+    def _hold(self, source: EncoderSource, solved: Solved) -> ReadyPlan:
         """A plan held ready while nothing runs: in place where there is no memory for it beside the others.
 
-        Raises NotReady naming those who cannot.
+        Raises PlanNotReadyError naming those who cannot.
         """
         if self._fits(source, solved, self._held):
             return self._prepare(source, solved)
         return self._prepare(source, solved, is_in_place=True)
 
-    def _prepare(self, source: EncoderSource, solved: Solved, *, is_in_place: bool = False) -> Held:
+    def _prepare(self, source: EncoderSource, solved: Solved, *, is_in_place: bool = False) -> ReadyPlan:
         spec, partition = source.spec, solved.partition
         if is_in_place:
             self._held.clear()  # whoever is asked gives them up, even if it then fails
@@ -311,7 +315,7 @@ class Steering:
         self._held.append(held)
         return held
 
-    def _forget(self, keep: Sequence[Held]) -> None:
+    def _forget(self, keep: Sequence[ReadyPlan]) -> None:
         """Everybody gives up the plans held ready that are not to be kept."""
         if len(keep) < len(self._held):
             self._held = list(keep)
@@ -321,7 +325,7 @@ class Steering:
         self.switches.append(Switch(number, reason))
         self._on_event(f"new plan from segment {number}: {reason}")
 
-    def _look(self, current: Held, reason: str, n_layers: int) -> _Better | None:
+    def _look(self, current: ReadyPlan, reason: str, n_layers: int) -> _Better | None:
         """On the steering thread: a better plan, held ready where there is memory; None where none pays."""
         source, plan = current.source, self._plans[current.number]
         spec, tokens = source.spec, current.partition.tokens
@@ -349,10 +353,10 @@ class Steering:
             self._forget([current])
         try:
             return _Better(solved, reason, self._prepare(source, solved))
-        except NotReady:
+        except PlanNotReadyError:
             return None
 
-    def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[Held]) -> bool:
+    def _fits(self, source: EncoderSource, solved: Solved, beside: Collection[ReadyPlan]) -> bool:
         """Whether every device has memory for the plan and for those `beside` it."""
         models = {held.source.identity: held.source for held in beside} | {source.identity: source}
         together: Counter[str] = Counter()

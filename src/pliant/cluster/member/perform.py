@@ -25,7 +25,7 @@ FREE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedWeights:
     """Weights that were read and packed because they were not held yet, and how long that took."""
 
     n_bytes: int
@@ -36,7 +36,7 @@ class Holder(Protocol):
     """What computes a device's stages and holds its tensors (see `shard`)."""
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedWeights:
         """What had to be loaded for it."""
         ...
 

@@ -36,7 +36,7 @@ class Hold(Protocol):
 
 @final
 @dataclass(slots=True, eq=False)
-class Held:
+class ReadyPlan:
     """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer."""
 
     number: int

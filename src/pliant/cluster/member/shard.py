@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.cluster.member.buffers import Buffers, Fill
 from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
-from pliant.cluster.member.perform import Loaded
+from pliant.cluster.member.perform import LoadedWeights
 from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.fragment import fragment_image
@@ -151,7 +151,7 @@ class Shard:
                 bound = self._bind(stage, compiled[stage.kernel], layer, forms)
                 self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
-        self.loaded = Loaded(forms.weight_bytes - before, forms.load_s - before_s)
+        self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
         self._n_layers = spec.n_layers
 
     @property

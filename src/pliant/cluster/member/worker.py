@@ -38,7 +38,7 @@ from pliant.cluster.control.messages import (
 )
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.member.perform import Holder, Performer, Turn
-from pliant.cluster.member.ready_plan import Held, Hold
+from pliant.cluster.member.ready_plan import Hold, ReadyPlan
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import fault_of
@@ -92,7 +92,7 @@ class Worker:
         self._welcome: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._serving: str | None = None
-        self._plans: dict[int, Held] = {}
+        self._plans: dict[int, ReadyPlan] = {}
         self._lock = Lock()
         self._running = Lock()  # held while stages may run
         # The last epochs that were ended, that ended here, and that measured; of all primaries there were.
@@ -253,7 +253,7 @@ class Worker:
             return
         with self._lock:
             self._serving = peer
-            self._plans[wanted.plan] = Held(wanted.plan, source, wanted.partition, wanted.coding, holder)
+            self._plans[wanted.plan] = ReadyPlan(wanted.plan, source, wanted.partition, wanted.coding, holder)
         loaded = holder.loaded
         self._send(peer, Ready(wanted.plan, loaded.seconds, loaded.n_bytes, self._offer.free_bytes()))
 

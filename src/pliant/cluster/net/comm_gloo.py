@@ -23,7 +23,7 @@ import numpy as np
 
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES, Tag, check_name, check_note, payload_bytes
 from pliant.cluster.net.mailbox import Mailbox, Message
-from pliant.cluster.net.mailbox_comm import Mailed
+from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.cluster.net.shared_blocks import Region, shared_file
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 from pliant.settings import child_environment
@@ -37,7 +37,7 @@ _LOOK_S = 0.05  # how often a `send` that waits looks whether it still should
 assert _HEAD.size + NOTE_LIMIT_BYTES <= _HEAD_BYTES
 
 
-class GlooComm(Mailed):
+class GlooComm(MailboxComm):
     """A `Comm` on torch.distributed; `form` makes the group, and a new one after any fault.
 
     Each group costs a process on every member that imports torch before it meets the others: a second or

@@ -6,7 +6,7 @@ import numpy as np
 
 from pliant.cluster.net.comm import Tag, check_note, payload_bytes
 from pliant.cluster.net.mailbox import Mailbox, Message
-from pliant.cluster.net.mailbox_comm import Mailed
+from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.errors import ClusterError, PeerLost
 
 
@@ -51,7 +51,7 @@ class MemoryNetwork:
             return self._mailboxes[name]
 
 
-class MemoryComm(Mailed):
+class MemoryComm(MailboxComm):
     """A `Comm` whose sends are copies into the other member's mailbox; made by `MemoryNetwork.join`."""
 
     def __init__(self, name: str, network: MemoryNetwork, mailbox: Mailbox) -> None:

@@ -14,7 +14,7 @@ from pliant.cluster.net.comm import Tag, check_name, check_note, payload_bytes
 from pliant.cluster.net.frame import FRAME_LIMIT_BYTES, BadFrame, Piece, pack, unpack
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.mailbox import Mailbox, Message
-from pliant.cluster.net.mailbox_comm import Mailed
+from pliant.cluster.net.mailbox_comm import MailboxComm
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
 
@@ -23,7 +23,7 @@ _STALE_S = 30.0  # far above what the largest message may take on a slow link
 _LOOK_MS = 50  # how often a `send` that waits looks whether it still should
 
 
-class ZmqComm(Mailed):
+class ZmqComm(MailboxComm):
     """A `Comm` over keyed, encrypted TCP; listens from the start, `connect` makes peers known.
 
     `max_message_bytes` bounds a payload either way, `send_timeout_s` how long a peer may take nothing.

@@ -10,7 +10,7 @@ from pliant.cluster.net.comm import Arrival, Tag, Traffic
 from pliant.cluster.net.mailbox import Mailbox
 
 
-class Mailed(ABC):
+class MailboxComm(ABC):
     """The receiving half of a `Comm`; a context manager."""
 
     def __init__(self, name: str, mailbox: Mailbox) -> None:

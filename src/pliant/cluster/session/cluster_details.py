@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from pliant.cluster.lead.lead_run import Led
+from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.predict import Solved
 from pliant.cluster.lead.record import record, segment_ends
@@ -39,7 +39,7 @@ class ClusterDetails:
     predicted_spans: tuple[Span, ...]
 
 
-def details_of(led: Led, steering: Steering, margins: Margins) -> ClusterDetails:
+def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
     """The details of a run that has just ended; `margins` learn from one without faults, by one plan."""
     recorded = record(led)
     predicted = _predicted(recorded.program, [steering.solved(held) for held in led.plans])

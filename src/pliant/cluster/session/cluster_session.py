@@ -25,7 +25,7 @@ from pliant.quantities import format_seconds, parse_seconds
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds, fed_array
 from pliant.run.session.text_feeds import text_of
-from pliant.run.session.text_session import TEXT, Asked, Texts, TextSession
+from pliant.run.session.text_session import TEXT, TextInput, Texts, TextSession
 
 if TYPE_CHECKING:
     from pliant.run.session.program_profile import ProgramProfile
@@ -279,7 +279,7 @@ class ClusterSession(TextSession[ClusterDetails]):
             feeds[name] = array[0]
         return feeds
 
-    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[ClusterDetails]]:
+    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ClusterDetails]]:
         target_s = self._target_s if target_s is None else target_s
         return [self._inferred(_feeds_of(one.encoded), one.start_s, target_s) for one in asked]
 

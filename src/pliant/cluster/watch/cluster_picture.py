@@ -27,7 +27,7 @@ UNKNOWN_RTT_S = 0.5e-3
 
 
 @final
-class Known:
+class ClusterPicture:
     """Devices that hold the model of the last `measure`, and links between them.
 
     `free_bytes` says what a model may take on the primary itself.

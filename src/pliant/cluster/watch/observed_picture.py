@@ -8,7 +8,7 @@ from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import Solved, link_ratios
 from pliant.cluster.watch.adapt import Picture, believed
 from pliant.ir.program import Compute
-from pliant.ir.topology import Capability, Drift, Links, Seen, refreshed, refreshed_links
+from pliant.ir.topology import Capability, Drift, Links, ObservedStage, refreshed, refreshed_links
 
 Unbelieved = Mapping[tuple[str, str], float]
 """Per stage of a device, or link: what of the last ratio is left to be seen again."""
@@ -41,7 +41,7 @@ def saw(
             expected_s = device.seconds(kind, work)
             if seconds > 0 and expected_s > 0:
                 ratio = credible((name, kind), seconds / expected_s)
-                seen.append(Seen(kind, work, expected_s * ratio))
+                seen.append(ObservedStage(kind, work, expected_s * ratio))
         devices[name] = _drifted(device, seen)
     ratios = link_ratios(solved, picture.links, notes, offsets_s)
     links = picture.links
@@ -61,7 +61,7 @@ def as_measured(links: Links, measured: Links, names: AbstractSet[str]) -> Links
     return Links(interfaces, links.rtt_s, pairs)
 
 
-def _drifted(device: Capability, seen: Sequence[Seen]) -> Capability:
+def _drifted(device: Capability, seen: Sequence[ObservedStage]) -> Capability:
     """`refreshed`; kinds of stages that were not seen, of another mode perhaps, drift as all that were."""
     after = refreshed(device, seen)
     before_s = sum(device.seconds(s.kind, s.flops) for s in seen)

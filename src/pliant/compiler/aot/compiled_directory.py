@@ -48,7 +48,7 @@ class _Manifest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Saved:
+class OpenedDirectory:
     """An opened directory: the program, its weights as bytes over the mapping, its kernels in memory.
 
     `identity` is what `saved_identity` gives.
@@ -85,7 +85,7 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
         (draft / PROGRAM).write_bytes(msgspec.json.encode(whole))
 
 
-def open_saved(directory: Path) -> Saved:
+def open_saved(directory: Path) -> OpenedDirectory:
     """Map the weights and load the kernels of a directory that `save` wrote.
 
     Raises StoreError naming the file that is missing, cut or changed, or the version that is not known;
@@ -95,7 +95,7 @@ def open_saved(directory: Path) -> Saved:
     rows = [isa for isa in ISAS if (isa.name, isa.features) == (manifest.isa, manifest.features)]
     if not rows or not runnable(rows[0]):
         raise KernelError(f"{directory} was compiled for {manifest.isa}, which this CPU cannot run.")
-    return Saved(
+    return OpenedDirectory(
         _identity(manifest), manifest.program, _weights(directory, manifest), _kernels(directory, manifest)
     )
 

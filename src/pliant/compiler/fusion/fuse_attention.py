@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.compiler.passes.transposes import permutation
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.compiler.rewrite.view import View, whole
 from pliant.compiler.rewrite.views import reshaped, traced
@@ -32,7 +32,7 @@ class _Scores:
 
 def fuse_attention(graph: Graph) -> Graph:
     """The graph with every attention as one node."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, list[Node]] = {}
     constants: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
@@ -55,7 +55,7 @@ def _is_over_keys(graph: Graph, node: Node) -> bool:
 
 
 def _attention(
-    around: Around, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
+    around: GraphContext, softmax: Node, constants: dict[str, np.ndarray], types: dict[str, TensorType]
 ) -> list[Node] | None:
     """The nodes in place of one attention; the last makes its output."""
     graph = around.graph
@@ -86,7 +86,7 @@ def _attention(
     return [*more, Node("FusedAttention", inputs, (y,), attributes, product.name)]
 
 
-def _output(around: Around, y: str) -> tuple[str, tuple[int, ...]]:
+def _output(around: GraphContext, y: str) -> tuple[str, tuple[int, ...]]:
     """The tensor to write, `y` or its transpose, and how [batch, head, row, column] lie in it."""
     graph = around.graph
     view = whole(y, graph.types[y])
@@ -101,7 +101,7 @@ def _output(around: Around, y: str) -> tuple[str, tuple[int, ...]]:
     return y, view.attribute
 
 
-def _weights(around: Around, tensor: str) -> tuple[str, bool]:
+def _weights(around: GraphContext, tensor: str) -> tuple[str, bool]:
     """What multiplies V, and whether NaN (a row that sees nothing) was replaced by zero on the way."""
     readers = around.consumers.get(tensor, ())
     nan = next((n for n in readers if n.op == "IsNaN"), None)
@@ -114,7 +114,7 @@ def _weights(around: Around, tensor: str) -> tuple[str, bool]:
 
 
 def _scores(
-    around: Around,
+    around: GraphContext,
     tensor: str,
     more: list[Node],
     constants: dict[str, np.ndarray],
@@ -144,7 +144,7 @@ def _scores(
     return _Scores(q, kt, scale * by_q * by_k, mask)
 
 
-def _product(around: Around, tensor: str) -> tuple[Node, float] | None:
+def _product(around: GraphContext, tensor: str) -> tuple[Node, float] | None:
     """The MatMul that `tensor` is a multiple of, none of it read elsewhere."""
     x, scale = around.scaled(tensor)
     node = around.maker(x, "MatMul")
@@ -152,7 +152,7 @@ def _product(around: Around, tensor: str) -> tuple[Node, float] | None:
 
 
 def _hidden(
-    around: Around,
+    around: GraphContext,
     where: Node,
     more: list[Node],
     constants: dict[str, np.ndarray],

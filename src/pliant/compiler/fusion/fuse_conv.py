@@ -9,7 +9,7 @@ later one takes the other.
 from collections.abc import Collection
 from math import inf
 
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import rebuilt
 from pliant.ir.graph import Attribute, Graph, Node
 
@@ -21,7 +21,7 @@ _PLAIN = {"Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh"}
 
 def fuse_conv(graph: Graph) -> Graph:
     """The graph with convolutions and what follows them as one node."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     # The last first: what is added must be there already where the fused node will stand.
@@ -38,7 +38,7 @@ def fuse_conv(graph: Graph) -> Graph:
     return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fused(around: Around, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
+def _fused(around: GraphContext, node: Node, taken: Collection[str]) -> tuple[Node, set[str]]:
     """The node in place of all that `node`'s result goes through, and the tensors it swallows.
 
     What other convolutions took along already is `taken`.
@@ -66,7 +66,7 @@ def _fused(around: Around, node: Node, taken: Collection[str]) -> tuple[Node, se
     return Node("FusedConv", tuple(inputs), (y,), attributes, node.name), swallowed
 
 
-def _ending(around: Around, y: str) -> tuple[_Ending, str, set[str]] | None:
+def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | None:
     """The activation that is all that reads y, its result, and what it makes on the way."""
     node = around.reader(y)
     if node is not None:
@@ -84,7 +84,7 @@ def _ending(around: Around, y: str) -> tuple[_Ending, str, set[str]] | None:
     return None
 
 
-def _activation(around: Around, node: Node) -> _Ending | None:
+def _activation(around: GraphContext, node: Node) -> _Ending | None:
     """An operator of one input as an activation; None where the kernel has none."""
     attributes = node.attributes
 
@@ -112,7 +112,7 @@ def _activation(around: Around, node: Node) -> _Ending | None:
             return None
 
 
-def _clip(around: Around, node: Node) -> _Ending | None:
+def _clip(around: GraphContext, node: Node) -> _Ending | None:
     bounds = [-inf, inf]
     for i, name in enumerate(node.inputs[1:]):
         if name:

@@ -9,7 +9,7 @@ from math import erf
 
 import numpy as np
 
-from pliant.compiler.rewrite.pattern import Around
+from pliant.compiler.rewrite.pattern import GraphContext
 from pliant.compiler.rewrite.rewrite import rebuilt
 from pliant.ir.graph import Graph, Node
 
@@ -24,7 +24,7 @@ _GELU = {
 
 def fuse_gelu(graph: Graph) -> Graph:
     """The graph with GELU as one node."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
         if node.op not in ("Erf", "Tanh"):
@@ -39,7 +39,7 @@ def fuse_gelu(graph: Graph) -> Graph:
     return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
-def _gelu(around: Around, node: Node) -> tuple[str, str, str] | None:
+def _gelu(around: GraphContext, node: Node) -> tuple[str, str, str] | None:
     """(x, y, approximation) around the Erf or Tanh inside."""
     approximate = "none" if node.op == "Erf" else "tanh"
     inputs = list(_behind(around, node.inputs[0]))
@@ -56,7 +56,7 @@ def _gelu(around: Around, node: Node) -> tuple[str, str, str] | None:
     return None
 
 
-def _behind(around: Around, tensor: str) -> Iterator[str]:
+def _behind(around: GraphContext, tensor: str) -> Iterator[str]:
     """Tensors from which `tensor` may be computed element by element, nearest first."""
     seen = [tensor]
     for x in seen:
@@ -67,7 +67,7 @@ def _behind(around: Around, tensor: str) -> Iterator[str]:
             seen += [i for i in same if around.graph.types[i] == around.graph.types[tensor]]
 
 
-def _values(around: Around, y: str, x: str, budget: int) -> np.ndarray | None:
+def _values(around: GraphContext, y: str, x: str, budget: int) -> np.ndarray | None:
     """y at the sample points of x; None if it depends on anything else."""
     if y == x:
         return _POINTS

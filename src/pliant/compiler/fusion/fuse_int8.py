@@ -8,14 +8,14 @@ integers, summed exactly; floats equal within rounding. Weights, their scales an
 from collections.abc import Container
 
 from pliant.compiler.fusion.fuse_matmul import follow
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 
 def fuse_int8(graph: Graph) -> Graph:
     """The graph with its dynamically quantized products fused."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     quantized: dict[str, Node] = {}
@@ -60,7 +60,7 @@ def _quantization(graph: Graph, node: Node, types: dict[str, TensorType]) -> Nod
 
 
 def _product(
-    around: Around, node: Node, quantize: Node, made: Container[str]
+    around: GraphContext, node: Node, quantize: Node, made: Container[str]
 ) -> tuple[Node, tuple[str, ...]] | None:
     """A node over the weights' side, and the tensors it makes needless."""
     graph = around.graph

@@ -8,7 +8,7 @@ Contract: equal within rounding; float32 only; what lies between has no other re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import rebuilt
 from pliant.compiler.rewrite.view import View, whole
 from pliant.compiler.rewrite.views import traced
@@ -19,7 +19,7 @@ _ACTIVATIONS = {"Relu": "relu", "Tanh": "tanh", "Gelu": "gelu"}
 
 def fuse_matmul(graph: Graph) -> Graph:
     """The graph with products and what follows them as one node."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     for node in graph.nodes:
@@ -34,7 +34,7 @@ def fuse_matmul(graph: Graph) -> Graph:
     return rebuilt(graph, [made.get(node.outputs[0], node) for node in kept])
 
 
-def _fused(around: Around, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
+def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, Node]) -> Node | None:
     """The node in place of all that `node`'s product goes through; what it swallows is put into `gone`.
 
     What another product already took along (`made`) is left to it.
@@ -71,7 +71,7 @@ class Tail:
     swallowed: tuple[str, ...]
 
 
-def follow(around: Around, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
+def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_bias: bool = False) -> Tail:
     """The bias, activation or residual that a product `y` goes through; not through what is in `made`.
 
     With `known_bias` only a constant is a bias.
@@ -107,7 +107,7 @@ def _is_row(graph: Graph, x: str, shape: tuple[int, ...]) -> bool:
     return len(shape) > 0 and type_.size == shape[-1] and type_.shape[-1:] == shape[-1:]
 
 
-def _is_plain(around: Around, node: Node) -> bool:
+def _is_plain(around: GraphContext, node: Node) -> bool:
     """A Gemm whose C, if any, is a bias."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return True

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.ir.graph import Attribute, Graph, Node
 
@@ -24,7 +24,7 @@ class _Normal:
 
 def fuse_norm(graph: Graph) -> Graph:
     """The graph with its normalisations as nodes of their own."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
@@ -50,7 +50,7 @@ def fuse_norm(graph: Graph) -> Graph:
     return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes], constants)
 
 
-def _normal(around: Around, root: Node) -> _Normal | None:
+def _normal(around: GraphContext, root: Node) -> _Normal | None:
     """What the root is the denominator of."""
     plus = around.maker(root.inputs[0], "Add")
     found = plus and around.with_number(plus)
@@ -68,7 +68,7 @@ def _normal(around: Around, root: Node) -> _Normal | None:
     return _Normal(centred, y, epsilon, False)
 
 
-def _mean_of(around: Around, tensor: str) -> str | None:
+def _mean_of(around: GraphContext, tensor: str) -> str | None:
     """What `tensor` is the mean of, over the last axis, which is kept."""
     node = around.maker(tensor, "ReduceMean")
     if node is None or not node.attributes.get("keepdims", 1):
@@ -79,14 +79,14 @@ def _mean_of(around: Around, tensor: str) -> str | None:
     return node.inputs[0] if is_last else None
 
 
-def _square_of(around: Around, tensor: str) -> str | None:
+def _square_of(around: GraphContext, tensor: str) -> str | None:
     if node := around.maker(tensor, "Pow"):
         return node.inputs[0] if around.number(node.inputs[1]) == 2.0 else None
     node = around.maker(tensor, "Mul")
     return node.inputs[0] if node and node.inputs[0] == node.inputs[1] else None
 
 
-def _over(around: Around, x: str, root: str) -> str | None:
+def _over(around: GraphContext, x: str, root: str) -> str | None:
     """x / root, or x times its reciprocal."""
     if (node := around.reader(root, "Div")) and node.inputs == (x, root):
         return node.outputs[0]

@@ -4,7 +4,7 @@ x * cos + concat(-x[half:], x[:half]) * sin, perhaps of x's first columns only, 
 behind. x is read in place through views. Contract: equal within rounding; float32; rank 4.
 """
 
-from pliant.compiler.rewrite.pattern import Around, other
+from pliant.compiler.rewrite.pattern import GraphContext, other
 from pliant.compiler.rewrite.rewrite import rebuilt
 from pliant.compiler.rewrite.view import View
 from pliant.compiler.rewrite.views import traced
@@ -13,7 +13,7 @@ from pliant.ir.graph import Attribute, Graph, Node
 
 def fuse_rotary(graph: Graph) -> Graph:
     """The graph with its rotary embeddings as single nodes."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     for node in graph.nodes:
         found = _rotary(around, node) if node.op == "Add" else None
@@ -24,7 +24,7 @@ def fuse_rotary(graph: Graph) -> Graph:
     return rebuilt(graph, [made.get(node.outputs[0], node) for node in graph.nodes])
 
 
-def _rotary(around: Around, node: Node) -> Node | None:
+def _rotary(around: GraphContext, node: Node) -> Node | None:
     graph, y = around.graph, node.outputs[0]
     type_ = graph.types[y]
     products = [around.maker(x, "Mul") for x in node.inputs]
@@ -43,7 +43,7 @@ def _rotary(around: Around, node: Node) -> Node | None:
     return None
 
 
-def _fused(around: Around, node: Node, x: View, cos: str, sin: str) -> Node | None:
+def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Node | None:
     """The node, down to a Concat with the columns that are not turned."""
     graph, y = around.graph, node.outputs[0]
     shape = graph.types[y].shape
@@ -63,7 +63,7 @@ def _fused(around: Around, node: Node, x: View, cos: str, sin: str) -> Node | No
     return Node("FusedRotary", inputs, (y,), attributes, node.name)
 
 
-def _rotated(around: Around, tensor: str) -> View | None:
+def _rotated(around: GraphContext, tensor: str) -> View | None:
     """What `tensor` is the rotation of: concat(-x[half:], x[:half]) along the last axis."""
     node = around.maker(tensor, "Concat")
     if node is None or len(node.inputs) != 2 or node.attributes["axis"] not in (-1, 3):

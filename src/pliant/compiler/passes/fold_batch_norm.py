@@ -6,14 +6,14 @@ has no other reader.
 
 import numpy as np
 
-from pliant.compiler.rewrite.pattern import Around
+from pliant.compiler.rewrite.pattern import GraphContext
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.ir.graph import Graph, Node
 
 
 def fold_batch_norm(graph: Graph) -> Graph:
     """The graph without batch norms that a convolution can take over."""
-    around = Around(graph)
+    around = GraphContext(graph)
     made: dict[str, Node] = {}
     gone: set[str] = set()
     constants: dict[str, np.ndarray] = {}

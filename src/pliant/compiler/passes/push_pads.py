@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.compiler.passes.reshapes import RESHAPING
 from pliant.compiler.passes.transposes import permutation
-from pliant.compiler.rewrite.pattern import Around
+from pliant.compiler.rewrite.pattern import GraphContext
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.compiler.rewrite.views import STEPS
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
@@ -20,7 +20,7 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 def push_pads(graph: Graph) -> Graph:
     """The graph where such pads work on what was transposed, and the transposes follow them."""
-    around = Around(graph)
+    around = GraphContext(graph)
     nodes: list[Node] = []
     constants: dict[str, np.ndarray] = {}
     types: dict[str, TensorType] = {}
@@ -68,7 +68,7 @@ def _exchanged(
         types[made] = replace(type_, shape=shape)
 
 
-def _chain(around: Around, pad: Node) -> tuple[Node, ...]:
+def _chain(around: GraphContext, pad: Node) -> tuple[Node, ...]:
     """What leads to a pad from the first of the transposes before it, if only views read the pad."""
     graph = around.graph
     readers = around.consumers.get(pad.outputs[0], ())

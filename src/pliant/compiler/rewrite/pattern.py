@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pliant.ir.graph import Graph, Node
 
 
-class Around:
+class GraphContext:
     """A graph with its producers and consumers at hand."""
 
     def __init__(self, graph: Graph) -> None:

@@ -15,7 +15,7 @@ from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
 
 @runtime_checkable
-class Around(Protocol):
+class AdapterContext(Protocol):
     """What an adapter may see and add."""
 
     def type(self, tensor: str) -> TensorType: ...
@@ -30,10 +30,10 @@ class Around(Protocol):
         """A new tensor with a name made from `near`."""
 
 
-Adapter = Callable[[Node, Around], list[Node] | None]
+Adapter = Callable[[Node, AdapterContext], list[Node] | None]
 
 
-def adapt(node: Node, version: int, around: Around) -> list[Node] | None:
+def adapt(node: Node, version: int, around: AdapterContext) -> list[Node] | None:
     """The node, declared at opset `version`, as nodes of the newest opset. None where that cannot be said."""
     if version < BROADCASTING_OPSET:
         if "axis" in node.attributes and "broadcast" in node.attributes:
@@ -45,11 +45,11 @@ def adapt(node: Node, version: int, around: Around) -> list[Node] | None:
     return adapter(node, around)
 
 
-def _axes_to_input(node: Node, around: Around) -> list[Node]:
+def _axes_to_input(node: Node, around: AdapterContext) -> list[Node]:
     return [_moved(node, around, "axes")]
 
 
-def _moved(node: Node, around: Around, *names: str) -> Node:
+def _moved(node: Node, around: AdapterContext, *names: str) -> Node:
     """Attributes `names`, in order, as further int64 inputs."""
     inputs = list(node.inputs)
     for name in names:
@@ -62,20 +62,20 @@ def _moved(node: Node, around: Around, *names: str) -> Node:
     return replace(node, inputs=tuple(inputs), attributes=_without(node, *names))
 
 
-def _split(node: Node, around: Around) -> list[Node]:
+def _split(node: Node, around: AdapterContext) -> list[Node]:
     node = _moved(node, around, "split")
     if len(node.inputs) > 1:
         return [node]
     return [replace(node, attributes={**node.attributes, "num_outputs": len(node.outputs)})]
 
 
-def _split_18(node: Node, around: Around) -> list[Node]:
+def _split_18(node: Node, around: AdapterContext) -> list[Node]:
     if len(node.inputs) > 1 and node.inputs[1]:
         return [node]
     return _split(node, around)
 
 
-def _coerced(node: Node, around: Around) -> list[Node]:
+def _coerced(node: Node, around: AdapterContext) -> list[Node]:
     """Before 13, softmax ran over all axes from `axis` on as one."""
     type_ = around.type(node.inputs[0])
     rank = len(type_.shape)
@@ -93,22 +93,22 @@ def _coerced(node: Node, around: Around) -> list[Node]:
     ]
 
 
-def _reshape(x: str, y: str, type_: TensorType, name: str, around: Around) -> Node:
+def _reshape(x: str, y: str, type_: TensorType, name: str, around: AdapterContext) -> Node:
     shape = around.constant(f"{y}.shape", np.array(type_.shape, np.int64))
     return Node("Reshape", (x, shape), (y,), {"allowzero": 1}, name)
 
 
-def _dropout(node: Node, around: Around) -> list[Node]:
+def _dropout(node: Node, around: AdapterContext) -> list[Node]:
     return [replace(node, attributes=_without(node, "ratio", "is_test"))]
 
 
-def _batch_normalization(node: Node, around: Around) -> list[Node] | None:
+def _batch_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
     if any(node.outputs[1:]):
         return None
     return [replace(node, outputs=node.outputs[:1], attributes=_without(node, "spatial"))]
 
 
-def _upsample(node: Node, around: Around) -> list[Node]:
+def _upsample(node: Node, around: AdapterContext) -> list[Node]:
     scales = node.attributes.get("scales")
     given = (
         node.inputs[1]
@@ -119,7 +119,7 @@ def _upsample(node: Node, around: Around) -> list[Node]:
     return [_resize(node, given, mode)]
 
 
-def _resize_10(node: Node, around: Around) -> list[Node]:
+def _resize_10(node: Node, around: AdapterContext) -> list[Node]:
     if len(node.inputs) > 2:
         return [node]
     return [_resize(node, node.inputs[1], node.attributes.get("mode", "nearest"))]
@@ -130,11 +130,11 @@ def _resize(node: Node, scales: str, mode: Attribute) -> Node:
     return replace(node, op="Resize", inputs=(node.inputs[0], "", scales), attributes=attributes)
 
 
-def _scatter(node: Node, around: Around) -> list[Node]:
+def _scatter(node: Node, around: AdapterContext) -> list[Node]:
     return [replace(node, op="ScatterElements")]
 
 
-def _group_normalization(node: Node, around: Around) -> list[Node] | None:
+def _group_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
     """Before 21, scale and bias were per group; now per channel."""
     groups = node.attributes["num_groups"]
     channels = around.type(node.inputs[0]).shape[1]
@@ -148,32 +148,32 @@ def _group_normalization(node: Node, around: Around) -> list[Node] | None:
     return [replace(node, inputs=tuple(inputs))]
 
 
-def _grid_sample(node: Node, around: Around) -> list[Node]:
+def _grid_sample(node: Node, around: AdapterContext) -> list[Node]:
     mode = node.attributes.get("mode", "bilinear")
     new = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
     return [replace(node, attributes={**node.attributes, "mode": new})]
 
 
-def _dft(node: Node, around: Around) -> list[Node]:
+def _dft(node: Node, around: AdapterContext) -> list[Node]:
     inputs = (*node.inputs, "")[:2]
     axis = around.constant(f"{node.outputs[0]}.axis", np.array(node.attributes.get("axis", 1), np.int64))
     return [replace(node, inputs=(*inputs, axis), attributes=_without(node, "axis"))]
 
 
-def _slice(node: Node, around: Around) -> list[Node]:
+def _slice(node: Node, around: AdapterContext) -> list[Node]:
     return [_moved(node, around, "starts", "ends", "axes")]
 
 
-def _top_k(node: Node, around: Around) -> list[Node]:
+def _top_k(node: Node, around: AdapterContext) -> list[Node]:
     k = around.constant(f"{node.outputs[0]}.k", np.array([node.attributes["k"]], np.int64))
     return [replace(node, inputs=(node.inputs[0], k), attributes=_without(node, "k"))]
 
 
-def _top_k_10(node: Node, around: Around) -> list[Node]:
+def _top_k_10(node: Node, around: AdapterContext) -> list[Node]:
     return _top_k(node, around) if "k" in node.attributes else [node]
 
 
-def _pad(node: Node, around: Around) -> list[Node]:
+def _pad(node: Node, around: AdapterContext) -> list[Node]:
     pads = around.constant(f"{node.outputs[0]}.pads", np.array(node.attributes["pads"], np.int64))
     dtype = around.type(node.inputs[0]).numpy
     value = np.asarray(node.attributes.get("value", 0.0)).astype(dtype)
@@ -181,7 +181,7 @@ def _pad(node: Node, around: Around) -> list[Node]:
     return [replace(node, inputs=(node.inputs[0], pads, filler), attributes=_without(node, "pads", "value"))]
 
 
-def _in_float32(node: Node, around: Around) -> list[Node]:
+def _in_float32(node: Node, around: AdapterContext) -> list[Node]:
     """Convolutions of other floats run in float32: their kernels know no other."""
     x, y = node.inputs[0], node.outputs[0]
     kind = around.type(x)
@@ -203,7 +203,7 @@ def _in_float32(node: Node, around: Around) -> list[Node]:
     return [*nodes, Node("Cast", (made,), (y,), {"to": ELEMENT_TYPES[kind.dtype]}, node.name)]
 
 
-def _clip(node: Node, around: Around) -> list[Node]:
+def _clip(node: Node, around: AdapterContext) -> list[Node]:
     dtype = around.type(node.inputs[0]).numpy
     bounds = [
         around.constant(f"{node.outputs[0]}.{name}", np.asarray(node.attributes[name]).astype(dtype))

@@ -34,7 +34,7 @@ from pliant.models.onnx.onnx_scope import MAX_DEPTH, Scope
 from pliant.models.onnx.onnx_shapes import VALUE_INPUTS, known_shape
 from pliant.models.onnx.onnx_tensor import array_of
 from pliant.models.onnx.onnx_unsupported import Refused, is_refused
-from pliant.models.onnx.onnx_values import Known
+from pliant.models.onnx.onnx_values import KnownValues
 from pliant.models.onnx.onnx_vanish import cast_of, constant, drops_nothing, size_of
 
 MAX_TENSOR_BYTES = 1 << 40
@@ -104,7 +104,7 @@ class _Walk:
     def __init__(self, model: OnnxModel, supported: Collection[str], max_bytes: int) -> None:
         self._model = model
         self._supported = supported
-        self._known = Known(max_bytes)
+        self._known = KnownValues(max_bytes)
         self._refused = Refused()
         self._visited = 0
         self._functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}

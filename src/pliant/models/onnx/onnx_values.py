@@ -14,10 +14,10 @@ MAX_VALUE_ELEMENTS = 4096
 
 
 @final
-class Known:
+class KnownValues:
     """What a walk over a model has found so far; no tensor in it has more than `max_bytes`.
 
-    It is what adapters may see and add (onnx_adapt.Around).
+    It is what adapters may see and add (onnx_adapt.AdapterContext).
     """
 
     def __init__(self, max_bytes: int) -> None:

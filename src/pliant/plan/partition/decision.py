@@ -8,7 +8,7 @@ from pliant.ir.partition import Partition
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class RunOption:
     """One way to run: its predicted seconds, infinite where weights do not fit; of modes, how."""
 
     what: str
@@ -34,7 +34,7 @@ class Decision:
     seconds: float
     weight_bytes: Mapping[str, int]
     deadline_s: float | None
-    considered: tuple[Considered, ...]
+    considered: tuple[RunOption, ...]
     reasons: tuple[str, ...]
     bound_s: float | None = None
 

@@ -16,7 +16,7 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.partition.decision import Considered, Decision
+from pliant.plan.partition.decision import Decision, RunOption
 from pliant.plan.partition.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
 from pliant.plan.partition.partition_all import MOST_PLANS, all_plans, n_plans
 from pliant.plan.partition.partition_bound import bound_s
@@ -86,9 +86,9 @@ def choose_partition(
         raise BudgetError(_too_little_memory(p))
     partition = _with_everybody(as_partition(p, plan), capabilities)
     alone_s = _alone(p)
-    considered = [Considered(f"{name} alone", s) for name, s in alone_s.items()]
+    considered = [RunOption(f"{name} alone", s) for name, s in alone_s.items()]
     considered += [
-        Considered(mode, s, as_partition(p, one) if np.isfinite(s) else None)
+        RunOption(mode, s, as_partition(p, one) if np.isfinite(s) else None)
         for mode, (one, s) in tried.items()
     ]
     return Decision(

@@ -16,14 +16,14 @@ Place = tuple[int, int]  # n x m
 
 
 @runtime_checkable
-class Judged(Protocol):
+class RatedSubmodel(Protocol):
     """A submodel with its bits and what accuracy is expected of it, None where nothing was measured."""
 
     @property
     def accuracy(self) -> float | None: ...
 
 
-Choice = TypeVar("Choice", bound=Judged)
+Choice = TypeVar("Choice", bound=RatedSubmodel)
 
 
 @dataclass(frozen=True, slots=True)

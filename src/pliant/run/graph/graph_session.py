@@ -5,7 +5,7 @@ from typing import final
 
 import numpy as np
 
-from pliant.compiler.aot.compiled_directory import Saved
+from pliant.compiler.aot.compiled_directory import OpenedDirectory
 from pliant.errors import BudgetError
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
@@ -22,7 +22,7 @@ class GraphSession(ArraySession):
     def __init__(
         self,
         name: str,
-        saved: Saved,
+        saved: OpenedDirectory,
         pool: Pool,
         dilation: float = 1.0,
         *,

@@ -37,7 +37,7 @@ from pliant.run.graph.recurrent_plan import RecurrentPlan
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import shown
-from pliant.run.session.text_session import Asked, TextSession
+from pliant.run.session.text_session import TextInput, TextSession
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
@@ -199,10 +199,10 @@ class RecurrentSession(TextSession[None]):
             self._vectors = self._states = np.zeros((0, 0), np.float32)
             self.source = replace(self.source, weights={}, table=self._vectors)
 
-    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[None]]:
+    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[None]]:
         return [self._answer(one, target_s) for one in asked]
 
-    def _answer(self, asked: Asked, target_s: float | None) -> Reply[None]:
+    def _answer(self, asked: TextInput, target_s: float | None) -> Reply[None]:
         start_s = self._clock()
         vectors = self._look_up(asked.encoded.ids)
         wait_s = self._clock()

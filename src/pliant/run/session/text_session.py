@@ -26,7 +26,7 @@ Texts = list[str] | list[Pair] | list[str | Pair]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TextInput:
     """An input as tokens.
 
     By `time.perf_counter`, `start_s` is when it was asked and `ready_s` when its tokens were there; making
@@ -119,7 +119,7 @@ class TextSession(Session[D]):
         return {"ids": np.arange(max(1, length), dtype=np.int64)[None] % self.vocab}
 
     @abstractmethod
-    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[D]]:
+    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[D]]:
         """The replies to some inputs, in their order, under a target of their own where one is given."""
 
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
@@ -145,26 +145,26 @@ class TextSession(Session[D]):
     def _reply(self, request: Request) -> Reply[D]:
         return self._answers((self._asked_by(request),), None)[0]
 
-    def _asked(self, text: str, pair: str | None) -> Asked:
+    def _asked(self, text: str, pair: str | None) -> TextInput:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self.encode(text, pair)
-        return Asked(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
+        return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_fed(self, feeds: GivenFeeds) -> Asked:
+    def _asked_fed(self, feeds: GivenFeeds) -> TextInput:
         start_s, cpu_s = time.perf_counter(), time.thread_time()
         encoded = self._encoded(feeds)
-        return Asked(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
+        return TextInput(encoded, start_s, time.perf_counter(), time.thread_time() - cpu_s)
 
-    def _asked_ids(self, encoded: Encoded) -> Asked:
+    def _asked_ids(self, encoded: Encoded) -> TextInput:
         now_s = time.perf_counter()
-        return Asked(encoded, now_s, now_s, 0.0)
+        return TextInput(encoded, now_s, now_s, 0.0)
 
-    def _asked_by(self, request: Request) -> Asked:
+    def _asked_by(self, request: Request) -> TextInput:
         if request.text is not None:
             return self._asked(request.text, None)
         return self._asked_ids(Encoded(request.tensors["ids"], request.tensors["types"]))
 
-    def _item(self, i: int, item: str | Pair) -> Asked:
+    def _item(self, i: int, item: str | Pair) -> TextInput:
         text, pair = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         try:
             return self._asked(text, pair)

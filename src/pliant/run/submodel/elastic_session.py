@@ -28,12 +28,12 @@ from pliant.run.pressure import PressureFlag
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import shown
-from pliant.run.session.text_session import Asked, TextSession
+from pliant.run.session.text_session import TextInput, TextSession
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.levels import levels
 from pliant.run.submodel.planning import SessionOptions
 from pliant.run.submodel.replies import AnswerTimes, replies_of
-from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
+from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 from pliant.store.read import Store
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         refuse_padding(encoded.ids, self.store.spec)
         return encoded
 
-    def _answers(self, asked: Sequence[Asked], target_s: float | None) -> list[Reply[ElasticDetails]]:
+    def _answers(self, asked: Sequence[TextInput], target_s: float | None) -> list[Reply[ElasticDetails]]:
         if len(asked) < 2:
             return [self._answer(one, target_s) for one in asked]
         replies: dict[int, Reply[ElasticDetails]] = {}
@@ -322,7 +322,7 @@ class ElasticSession(TextSession[ElasticDetails]):
                 replies |= zip(numbers, self._replies(answered, times), strict=True)
         return [replies[i] for i in range(len(asked))]
 
-    def _answer(self, asked: Asked, target_s: float | None) -> Reply[ElasticDetails]:
+    def _answer(self, asked: TextInput, target_s: float | None) -> Reply[ElasticDetails]:
         with self._turns.lock:
             waited_s = self._turn_of(asked)
             target_s = self.options.target_s if target_s is None else target_s
@@ -331,14 +331,14 @@ class ElasticSession(TextSession[ElasticDetails]):
             self.runner.observe(answered, target_s, seconds, waited_s)
             return self._reply_of(asked, answered, waited_s, target_s)
 
-    def _turn_of(self, asked: Asked) -> float:
+    def _turn_of(self, asked: TextInput) -> float:
         """The seconds for which an input waited for its turn, which it has now. Raises InputError."""
         waited_s = time.perf_counter() - asked.ready_s
         self._make_ready()
         return waited_s
 
     def _reply_of(
-        self, asked: Asked, answered: Answered, waited_s: float, target_s: float
+        self, asked: TextInput, answered: TextAnswer, waited_s: float, target_s: float
     ) -> Reply[ElasticDetails]:
         """The reply to the one input of a run, which ends with it."""
         times = AnswerTimes(time.perf_counter() - asked.start_s, waited_s, target_s)
@@ -359,7 +359,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             self._traded()
 
     def _replies(
-        self, answered: Sequence[Answered], times: Sequence[AnswerTimes]
+        self, answered: Sequence[TextAnswer], times: Sequence[AnswerTimes]
     ) -> list[Reply[ElasticDetails]]:
         return replies_of(self.runner, self.name, answered, times, self.outputs_of)
 

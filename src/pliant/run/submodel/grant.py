@@ -33,7 +33,7 @@ _PRELOAD_STEP, _LAYER_STEP = 2 ** (1 / 16), 2 ** (1 / 2)
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class MemoryBesideWeights:
     """Bytes that a session takes beside its weights: activations, and what every plan of its model needs.
 
     Activations are those of inputs of up to `n_tokens`.
@@ -63,7 +63,7 @@ class _Split:
         return max(granted, self.plan.memory.weight_bytes)
 
 
-def granted(planner: Planner, options: SessionOptions, beside: Beside) -> SessionOptions:
+def granted(planner: Planner, options: SessionOptions, beside: MemoryBesideWeights) -> SessionOptions:
     """`options` with its memory, where that is bounded, split into preload and working buffer.
 
     The split that is expected to be most accurate at `options.length` wins; more memory never makes that
@@ -89,7 +89,7 @@ def granted(planner: Planner, options: SessionOptions, beside: Beside) -> Sessio
     return replace(options, preload_bytes=preload, working_bytes=left - held, layer_bytes=split.layer_bytes)
 
 
-def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: Beside) -> _Split:
+def _chosen(planner: Planner, options: SessionOptions, n_bytes: int, beside: MemoryBesideWeights) -> _Split:
     preloads, layers = _preload_sizes(planner.shape), _layer_sizes(planner.shape)
     if options.preload_bytes is not None:
         preloads = (options.preload_bytes,)
@@ -205,7 +205,7 @@ def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float
     return (1.0, -float(place), plan.fidelity)
 
 
-def _too_much_asked(options: SessionOptions, asked: int, beside: Beside) -> InputError:
+def _too_much_asked(options: SessionOptions, asked: int, beside: MemoryBesideWeights) -> InputError:
     """Why the buffers that were asked for do not fit the memory."""
     total = asked + beside.total_bytes
     return InputError(
@@ -216,7 +216,7 @@ def _too_much_asked(options: SessionOptions, asked: int, beside: Beside) -> Inpu
     )
 
 
-def _too_little(options: SessionOptions, weight_bytes: int, beside: Beside) -> BudgetError:
+def _too_little(options: SessionOptions, weight_bytes: int, beside: MemoryBesideWeights) -> BudgetError:
     """The least memory that is enough, and what takes it."""
     total = weight_bytes + beside.total_bytes
     is_hurried = options.target_s < WHOLE_S
@@ -229,9 +229,9 @@ def _too_little(options: SessionOptions, weight_bytes: int, beside: Beside) -> B
     )
 
 
-def beside_weights(store: Store, compute: Precise, n_tokens: int) -> Beside:
+def beside_weights(store: Store, compute: Precise, n_tokens: int) -> MemoryBesideWeights:
     """What a session on `store` with room for `n_tokens` takes beside its weights."""
     layers = [store.resident(k) for k in range(store.spec.n_layers)]
     fixed = fixed_bytes(store.spec, layers, store.embeddings, store.head, compute)
     arena = arena_bytes(store.spec, word_format(store.embeddings), n_tokens, compute)
-    return Beside(arena, fixed, n_tokens)
+    return MemoryBesideWeights(arena, fixed, n_tokens)

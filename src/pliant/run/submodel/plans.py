@@ -12,7 +12,7 @@ from pliant.ir.program import Program
 from pliant.plan.result import Plan
 from pliant.plan.submodel.slowdown import AHEAD, Slowdown
 from pliant.run.submodel.drift import DeviceDrift, Room
-from pliant.run.submodel.grant import Beside
+from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
 from pliant.run.submodel.planning import Planner, SessionOptions
 
@@ -62,7 +62,7 @@ class Plans:
         planner: Planner,
         weights: Weights,
         terms: SessionOptions,
-        beside: Beside,
+        beside: MemoryBesideWeights,
         *,
         fixed: Plan | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -76,7 +76,7 @@ class Plans:
         self._wanted: PlanKey | None = None
         self._planning_s, self._n_standby = 0.0, 0
 
-    def renew(self, terms: SessionOptions, beside: Beside, plan: Plan) -> None:
+    def renew(self, terms: SessionOptions, beside: MemoryBesideWeights, plan: Plan) -> None:
         """Plan under other terms from now on; `plan` is the one for inputs of `terms.length`."""
         self.terms, self.beside = terms, beside
         key = PlanKey(self._planner.bucket(terms.length), terms.target_s)

@@ -10,7 +10,7 @@ from pliant.ir.reply import Reply
 from pliant.plan.result import asked_target
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
-from pliant.run.submodel.submodel_runner import Answered, SubmodelRunner
+from pliant.run.submodel.submodel_runner import SubmodelRunner, TextAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AnswerTimes:
 def replies_of(
     runner: SubmodelRunner,
     name: str,
-    answered: Sequence[Answered],
+    answered: Sequence[TextAnswer],
     times: Sequence[AnswerTimes],
     outputs_of: Callable[[np.ndarray], dict[str, Any]],
 ) -> list[Reply[ElasticDetails]]:
@@ -49,7 +49,7 @@ def replies_of(
 
 
 def _details(
-    runner: SubmodelRunner, answered: Answered, target_s: float, accuracy: float | None
+    runner: SubmodelRunner, answered: TextAnswer, target_s: float, accuracy: float | None
 ) -> ElasticDetails:
     plan, outcome, program = answered.bound.plan, answered.outcome, answered.bound.pipeline.program
     predicted_s, predicted = runner.planner.forecast(program, answered.n_rows)

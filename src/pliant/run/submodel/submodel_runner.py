@@ -20,7 +20,7 @@ from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.engine import Engine, runs_of
-from pliant.run.submodel.grant import Beside, beside_weights, granted
+from pliant.run.submodel.grant import MemoryBesideWeights, beside_weights, granted
 from pliant.run.submodel.pipeline import Outcome
 from pliant.run.submodel.planning import SessionOptions, planner_of
 from pliant.run.submodel.plans import BoundPlan, Plans
@@ -30,7 +30,7 @@ from pliant.store.read import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class TextAnswer:
     """A text's numbers, float32 [labels] or [features], and the run that gave them, of `n_rows` tokens."""
 
     numbers: np.ndarray
@@ -112,7 +112,7 @@ class SubmodelRunner:
         cpu_s: float = 0.0,
         as_profiled: bool = False,
         is_timed: bool = True,
-    ) -> Answered:
+    ) -> TextAnswer:
         """Run the plan for an input. An emulated device takes longer for the `cpu_s` that tokenising took.
 
         Unless it `is_timed`, late reads are waited for, and the bits that run are those planned.
@@ -129,7 +129,7 @@ class SubmodelRunner:
 
     def answer_batches(
         self, texts: Sequence[Encoded], target_s: float, *, cpu_s: float = 0.0
-    ) -> Iterator[tuple[tuple[int, ...], list[Answered]]]:
+    ) -> Iterator[tuple[tuple[int, ...], list[TextAnswer]]]:
         """The numbers of the texts of each batch, and their answers, batch by batch.
 
         Each text is answered by the plan that it would have alone; the bits that run are those planned. Under
@@ -156,7 +156,7 @@ class SubmodelRunner:
             since_s = lanes.rest_host(since_s, dilation.compute)
             yield numbers, answered
 
-    def observe(self, answered: Answered, target_s: float, seconds: float, waited_s: float) -> None:
+    def observe(self, answered: TextAnswer, target_s: float, seconds: float, waited_s: float) -> None:
         """Plan for the device as it was for this answer, which took `seconds`, `waited_s` of them waiting."""
         if self.weights.keep_bytes is None:
             self._plans.observe(
@@ -169,12 +169,12 @@ class SubmodelRunner:
                 waited_s,
             )
 
-    def expected(self, answered: Answered) -> float | None:
+    def expected(self, answered: TextAnswer) -> float | None:
         """The accuracy of the submodel at the bits that ran; None where it was never measured."""
         errors = self.options.plan.errors
         return self.planner.expected(answered.bound.plan, answered.outcome.bits, errors)
 
-    def is_within_reach(self, answered: Answered, target_s: float) -> bool:
+    def is_within_reach(self, answered: TextAnswer, target_s: float) -> bool:
         """Whether its plan is to keep the target for 95 of 100 answers, by what was observed lately."""
         length = self.planner.bucket(answered.n_tokens)
         return self._plans.is_within_reach(answered.bound, length, target_s)
@@ -292,7 +292,7 @@ class SubmodelRunner:
         self.weights.keep_bytes = None
         self._replan(self._plans.beside)
 
-    def _run(self, texts: Sequence[Encoded], bound: BoundPlan, *, is_timed: bool = True) -> list[Answered]:
+    def _run(self, texts: Sequence[Encoded], bound: BoundPlan, *, is_timed: bool = True) -> list[TextAnswer]:
         """One run over all texts."""
         lengths = tuple(text.n_tokens for text in texts)
         assert self.weights.is_bound(bound.pipeline)
@@ -306,11 +306,11 @@ class SubmodelRunner:
             is_timed=is_timed,
         )
         return [
-            Answered(numbers, bound, outcome, n, sum(lengths))
+            TextAnswer(numbers, bound, outcome, n, sum(lengths))
             for numbers, n in zip(answers, lengths, strict=True)
         ]
 
-    def _replan(self, beside: Beside) -> None:
+    def _replan(self, beside: MemoryBesideWeights) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None
         terms = granted(self.planner, self.options, beside) if is_split else self.options
         plan, runs = self._planned(terms, beside)
@@ -329,7 +329,7 @@ class SubmodelRunner:
         self.n_changes += 1
         self._plans.renew(terms, beside, plan)
 
-    def _planned(self, terms: SessionOptions, beside: Beside) -> tuple[Plan, tuple[Run, ...]]:
+    def _planned(self, terms: SessionOptions, beside: MemoryBesideWeights) -> tuple[Plan, tuple[Run, ...]]:
         """The plan for inputs of `options.length`, and what the preload buffer holds."""
         sizes = {"arena_bytes": beside.arena_bytes, "fixed_bytes": beside.fixed_bytes}
         if self._fixed is not None:

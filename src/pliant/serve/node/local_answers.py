@@ -17,7 +17,7 @@ from pliant.run.session.session import Session
 from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.metrics import Metrics
 from pliant.serve.node.samples import sample_requests
-from pliant.serve.protocol.terms import Wish
+from pliant.serve.protocol.terms import PendingRequest
 
 _LOG = logging.getLogger("pliant.serve")
 _LEARNED = 3
@@ -50,7 +50,7 @@ class LocalAnswers:
         """Whether one more request of `client` may wait."""
         return self._admission.has_room(client)
 
-    async def answer(self, wish: Wish) -> Done[Reply[Any]]:
+    async def answer(self, wish: PendingRequest) -> Done[Reply[Any]]:
         """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
         expected_s = self.check_in_time(wish, self.backlog_s)
         done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
@@ -59,7 +59,7 @@ class LocalAnswers:
         self._answered(wish.length, done)
         return done
 
-    def check_in_time(self, wish: Wish, wait_s: float) -> float:
+    def check_in_time(self, wish: PendingRequest, wait_s: float) -> float:
         """The seconds that an answer from here is expected to take, once it has waited for `wait_s`.
 
         Raises NodeError (503) where even the quickest would be late: nobody asked for a late and worse one.
@@ -108,9 +108,9 @@ class LocalAnswers:
     def _learn(self, sample: Request, most_s: float) -> None:
         """Time a sample, several times where that takes less than `most_s`."""
         start_s = self.clock()
-        self._compute(Wish(sample))  # what only a first run pays is nobody's time
+        self._compute(PendingRequest(sample))  # what only a first run pays is nobody's time
         for _ in range(_LEARNED):
-            done = self._admission.run_now(partial(self._compute, Wish(sample)))
+            done = self._admission.run_now(partial(self._compute, PendingRequest(sample)))
             self._answered(sample.length, done)
             if self.clock() - start_s > most_s:
                 return
@@ -118,7 +118,7 @@ class LocalAnswers:
     async def _probe(self, n: int) -> None:
         with suppress(PliantError):
             sample = self._served.request(self._served.sample(n))
-            done = await self._admission.run(partial(self._compute, Wish(sample)), 0.0)
+            done = await self._admission.run(partial(self._compute, PendingRequest(sample)), 0.0)
             self._answered(sample.length, done)
 
     def _answered(self, n: int, done: Done[Reply[Any]]) -> None:
@@ -130,7 +130,7 @@ class LocalAnswers:
             self._metrics.refits.inc()
             self._on_refit()
 
-    def _compute(self, wish: Wish) -> Reply[Any]:
+    def _compute(self, wish: PendingRequest) -> Reply[Any]:
         """On the worker thread, where it is known what is left of the time.
 
         A model's own mistake is this request's end, not the connection's.

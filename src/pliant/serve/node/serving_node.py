@@ -14,9 +14,9 @@ from pliant.errors import InputError, NodeError, RouteError
 from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply
 from pliant.route.choose_endpoint import LOCAL, TIME, Choice, Objective
+from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import RouteMessage, Spent
-from pliant.route.node_word import Told, Trail
 from pliant.route.predecessors import Listener
 from pliant.route.router import Router
 from pliant.run.session.session import Session
@@ -25,7 +25,7 @@ from pliant.serve.node.admission import Admission, Done
 from pliant.serve.node.explain_choice import Explanation, explain
 from pliant.serve.node.local_answers import LocalAnswers
 from pliant.serve.node.metrics import HERE, Metrics, State
-from pliant.serve.protocol.idempotency import Once
+from pliant.serve.protocol.idempotency import IdempotencyCache
 from pliant.serve.protocol.inference import (
     Body,
     InferRequest,
@@ -35,7 +35,7 @@ from pliant.serve.protocol.inference import (
     with_parameter,
     write_reply,
 )
-from pliant.serve.protocol.terms import Terms, Wish
+from pliant.serve.protocol.terms import PendingRequest, Terms
 from pliant.serve.upstream.upstreams import BLAMES_INPUT, UpstreamAnswer, Upstreams
 
 _LOG = logging.getLogger("pliant.serve")
@@ -100,7 +100,9 @@ class Node:
         self.n_open = 0
         self.metrics = Metrics(lambda: admission.n_waiting, self._states)
         self.local = LocalAnswers(served, router, admission, self.metrics, self._refitted, clock)
-        self._once: Once[Answer] = Once(clock, lambda answer: len(answer.body.content))
+        self._once: IdempotencyCache[Answer] = IdempotencyCache(
+            clock, lambda answer: len(answer.body.content)
+        )
 
     @property
     def name(self) -> str:
@@ -142,7 +144,7 @@ class Node:
             self.metrics.request_seconds.labels(target).observe(self.clock() - start_s)
         return answer
 
-    def tell(self, predecessor: str | None) -> Told:
+    def tell(self, predecessor: str | None) -> CurveAdvert:
         """This node's word, for the node that asks."""
         self.router.waits(self.local.backlog_s, self.clock())
         return self.router.tell(self.clock(), predecessor)
@@ -157,7 +159,9 @@ class Node:
         now_s, backlog_s = self.clock(), self.local.backlog_s
         self.router.waits(backlog_s, now_s)
         due_s = None if self.terms.deadline_s is None else now_s + self.terms.deadline_s
-        wish = Wish(Request(n, text=""), due_s, self.terms.accuracy_floor, bool(self.terms.best_effort))
+        wish = PendingRequest(
+            Request(n, text=""), due_s, self.terms.accuracy_floor, bool(self.terms.best_effort)
+        )
 
         def is_asked(choice: Choice) -> bool:
             return self._patience_s(choice, wish) > 0.0
@@ -182,7 +186,7 @@ class Node:
         """Once all that was let in is answered."""
         self.local.close()
 
-    async def _answer(self, call: Call, request: InferRequest, wish: Wish, trail: Trail) -> Answer:
+    async def _answer(self, call: Call, request: InferRequest, wish: PendingRequest, trail: Trail) -> Answer:
         """From where it is chosen; where that fails, from the next best, and at last from here."""
         id = call.id or secrets.token_hex(8)
         is_source = call.route is None or not call.route.path  # elsewhere time alone counts (CRIME 4.4)
@@ -222,7 +226,7 @@ class Node:
             self.upstreams.failed(upstream, "blamed an input that others answer")
 
     def _choose(
-        self, wish: Wish, objective: Objective, failed: tuple[str, ...], trail: Trail
+        self, wish: PendingRequest, objective: Objective, failed: tuple[str, ...], trail: Trail
     ) -> Choice | None:
         """None where nobody is left: the queue here is full, and nobody above answers."""
         now_s = self.clock()
@@ -234,7 +238,7 @@ class Node:
             return self.router.choose(wish.length, now_s, objective, exclude, trail)
         return None
 
-    def _patience_s(self, choice: Choice, wish: Wish) -> float:
+    def _patience_s(self, choice: Choice, wish: PendingRequest) -> float:
         """How long an answer from above is waited for; 0 where one from here is better.
 
         Such a one has to be in time where the whole answer is not, or, by best effort, sooner where neither
@@ -266,7 +270,7 @@ class Node:
         choice: Choice,
         call: Call,
         request: InferRequest,
-        wish: Wish,
+        wish: PendingRequest,
         trail: Trail,
         id: str,
         patience_s: float,
@@ -293,7 +297,9 @@ class Node:
             body = with_parameter(answer.body, "met", self.clock() <= wish.due_s)
         return replace(answer, body=body, waited_s=slot.waited_s + answer.waited_s)
 
-    async def _here(self, request: InferRequest, wish: Wish, id: str) -> tuple[Body, Done[Reply[Any]]]:
+    async def _here(
+        self, request: InferRequest, wish: PendingRequest, id: str
+    ) -> tuple[Body, Done[Reply[Any]]]:
         done = await self.local.answer(wish)
         _LOG.info("%s: length %d, answered here in %.6f s", id, wish.length, done.spent_s)
         said: dict[str, object] = {}
@@ -309,7 +315,7 @@ class Node:
         if self.upstreams is not None:
             self.upstreams.changed()
 
-    def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> Wish:
+    def _wish(self, call: Call, request: InferRequest, given: Request, start_s: float) -> PendingRequest:
         """The request with its terms: its source's, where another node passed it on.
 
         Raises BudgetError for an accuracy that this device has not: those above it hold the same model.
@@ -319,7 +325,7 @@ class Node:
         if is_passed_on and call.route is not None:
             terms = Terms(call.route.deadline_s or None, call.route.accuracy_floor, call.route.best_effort)
         due_s = None if terms.deadline_s is None else start_s + terms.deadline_s
-        wish = Wish(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
+        wish = PendingRequest(given, due_s, terms.accuracy_floor, bool(terms.best_effort), call.client)
         self.served.estimate(wish.at(start_s))
         return wish
 

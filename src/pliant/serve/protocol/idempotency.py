@@ -19,7 +19,7 @@ class _Kept(Generic[T]):
 
 
 @final
-class Once(Generic[T]):
+class IdempotencyCache(Generic[T]):
     """Answers by id: of what runs now, and of the last `most` that ended in the last `keep_s` seconds.
 
     Those of a `size` above `most_bytes` / `most` are not kept, so that all of them take `most_bytes` at most.

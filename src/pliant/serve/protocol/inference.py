@@ -54,7 +54,7 @@ def signature(session: Session[Any]) -> Signature:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedOutput:
     """An output that was asked for, and how."""
 
     port: Port
@@ -67,7 +67,7 @@ class InferRequest:
 
     id: str
     tensors: Mapping[str, np.ndarray]
-    outputs: tuple[Wanted, ...]
+    outputs: tuple[RequestedOutput, ...]
     terms: Terms
 
 
@@ -350,14 +350,16 @@ def _fits(shape: tuple[int, ...], port: Port) -> bool:
     return is_near and all(not isinstance(d, int) or d == n for d, n in zip(port.dims, shape, strict=True))
 
 
-def _wanted(outputs: list[_Output], parameters: Mapping[str, Any], model: Signature) -> tuple[Wanted, ...]:
+def _wanted(
+    outputs: list[_Output], parameters: Mapping[str, Any], model: Signature
+) -> tuple[RequestedOutput, ...]:
     is_binary = parameters.get("binary_data_output", False)
     if type(is_binary) is not bool:
         raise InputError(f"binary_data_output is {is_binary!r}; give true or false.")
     if not outputs:
-        return tuple(Wanted(port, is_binary) for port in model.outputs)
+        return tuple(RequestedOutput(port, is_binary) for port in model.outputs)
     ports = {port.name: port for port in model.outputs}
-    found: dict[str, Wanted] = {}
+    found: dict[str, RequestedOutput] = {}
     for asked in outputs:
         unsupported = [name for name in _UNSUPPORTED if name in asked.parameters]
         own = asked.parameters.get("binary_data", is_binary)
@@ -367,5 +369,5 @@ def _wanted(outputs: list[_Output], parameters: Mapping[str, Any], model: Signat
             )
         if unsupported or type(own) is not bool:
             raise InputError(f"{asked.name!r} cannot be given so: {asked.parameters}.")
-        found[asked.name] = Wanted(ports[asked.name], own)
+        found[asked.name] = RequestedOutput(ports[asked.name], own)
     return tuple(found.values())

@@ -40,7 +40,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PendingRequest:
     """A request under way: what is asked, when it is due by the node's clock, at which accuracy at least.
 
     `client` is the address that it came from.

@@ -14,7 +14,7 @@ from pliant.route.upstream_queue import Passage
 
 
 @dataclass(slots=True)
-class _PendingRequest:
+class _Waiting:
     passage: Passage
     is_sent: "asyncio.Future[bool]"
 
@@ -35,7 +35,7 @@ class Slots:
     router: Router
     clock: Callable[[], float]
     most: int
-    _pending: dict[str, deque[_PendingRequest]] = field(default_factory=dict)
+    _pending: dict[str, deque[_Waiting]] = field(default_factory=dict)
 
     @property
     def full(self) -> tuple[str, ...]:
@@ -73,9 +73,9 @@ class Slots:
                 pending.is_sent.set_result(False)
 
     async def _turn(
-        self, upstream: str, pending: deque[_PendingRequest], passage: Passage, patience_s: float
+        self, upstream: str, pending: deque[_Waiting], passage: Passage, patience_s: float
     ) -> None:
-        mine = _PendingRequest(passage, asyncio.get_running_loop().create_future())
+        mine = _Waiting(passage, asyncio.get_running_loop().create_future())
         pending.append(mine)
         try:
             async with asyncio.timeout(patience_s if isfinite(patience_s) else None):

@@ -14,6 +14,7 @@ from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
 from pliant.ir.cost import Link
+from pliant.route.curve_advert import NAME, Trail
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.node_identity import NODE_HEADER, Identity, mismatch, read_identity
 from pliant.route.node_messages import (
@@ -25,7 +26,6 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
-from pliant.route.node_word import NAME, Trail
 from pliant.route.router import Router
 from pliant.serve.http.limits import Limits
 from pliant.serve.node.metrics import Metrics

@@ -22,12 +22,12 @@ def checked_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A node's word: its curve, and `through`, the nodes that this curve depends on, itself among them.
+class CurveAdvert:
+    """What a node tells of itself: its curve, and `through`, the nodes this depends on, itself among them.
 
-    `stamp` is (when this node started, how many times it has changed its mind since): of two words of one
-    start the later counts, and a word of another start replaces both. Only nodes of protocol 1 compare them:
-    later ones take words in the order in which they come from the node itself.
+    `stamp` is (when this node started, how many times its advert has changed since): of two adverts of one
+    start the later counts, and one of another start replaces both. Only nodes of protocol 1 compare them:
+    later ones take adverts in the order in which they come from the node itself.
 
     `curve` is what an input takes once its turn has come; `wait_s` is what it would wait until then, at
     lengths as they came lately and averaged over the last seconds.
