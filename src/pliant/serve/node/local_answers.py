@@ -53,7 +53,11 @@ class LocalAnswers:
     async def answer(self, wish: PendingRequest) -> Done[Reply[Any]]:
         """The reply, in turn. Raises NodeError where there is no room, or no answer is in time (503)."""
         expected_s = self.check_in_time(wish, self.backlog_s)
-        done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
+        try:
+            done = await self._admission.run(partial(self._compute, wish), expected_s, wish.client)
+        finally:
+            # Else the wait at the last choice would count as the usual one until the next request comes.
+            self._router.waits(self.backlog_s, self.clock())
         self._metrics.waiting_seconds.observe(done.waited_s)
         self._metrics.compute_seconds.observe(done.spent_s)
         self._answered(wish.length, done)
