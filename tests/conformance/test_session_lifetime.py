@@ -125,6 +125,7 @@ def test_a_fork_amid_another_threads_answer_leaves_a_working_child_or_is_refused
 
 # An interrupt between `open` and its `with` leaves the file to the garbage collector, in any Python program.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupted_session_answers_again(shared: Opened) -> None:
     """Ctrl-C at a prompt, at any moment of an answer: no lock stays taken, no answer is another's."""
     expected = shared.answers()

@@ -1,6 +1,7 @@
 """Control messages and silence between members in this process, and others that are killed or stopped."""
 
 import os
+import queue
 import re
 import signal
 import subprocess
@@ -182,8 +183,8 @@ def test_a_callback_that_raises_ends_the_messenger(
     def fail(peer: str, body: bytes) -> None:
         raise KeyError(body)
 
-    raised: list[str] = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(str(args.exc_value)))
+    raised: queue.Queue[str] = queue.Queue()
+    monkeypatch.setattr(threading, "excepthook", lambda args: raised.put(str(args.exc_value)))
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
     bob = start("bob", key, on_message=fail)
@@ -191,7 +192,7 @@ def test_a_callback_that_raises_ends_the_messenger(
     ada.until("came", "bob")
     ada.messenger.send("bob", b"boom")
     ada.until("silent", "bob")
-    assert raised == ["b'boom'"]
+    assert raised.get(timeout=60) == "b'boom'"
     with pytest.raises(ClusterError, match="bob has closed"):
         bob.messenger.send("ada", b"")
 
