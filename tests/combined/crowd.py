@@ -11,7 +11,8 @@ from tests.conformance.session_kinds import in_threads
 def crowd(asking: Sequence[Callable[[], None]], *meddling: Callable[[int], None]) -> None:
     """Do all of `asking`, each on a thread of its own, and each of `meddling` again and again until they end.
 
-    What is meddling is told how often it did before, and does so once at least. Raises the first error.
+    Each of `meddling` gets the number of its calls so far, and is called at least once. The first error is
+    raised.
     """
     errors: list[BaseException] = []
     left, ended = list(asking), threading.Event()
