@@ -6,6 +6,7 @@ from itertools import accumulate
 from typing import Literal, get_args
 
 from pliant.errors import InputError
+from pliant.ir.bitwidths import PLANES
 
 Mode = Literal["ws", "1d", "2d"]
 """Weight-stationary, 1D-tiled and 2D-tiled weight-stationary (Hepti, Figures 4 and 5)."""
@@ -85,7 +86,8 @@ class Partition:
     """One decision about all layers: the mode, who holds the input and the answer, and every share.
 
     Rows add up to `tokens`. Heads and columns add up to the model's, which `plan.split.split` checks; the
-    weight-stationary mode cuts no columns. `grid` is there in the 2D-tiled mode, and only then.
+    weight-stationary mode cuts no columns. `grid` is there in the 2D-tiled mode, and only then. `bits` are
+    those of each layer's matrices where they stay in a store's codes; there are none where they are float32.
     Raises InputError naming what does not fit.
     """
 
@@ -94,8 +96,11 @@ class Partition:
     shares: tuple[Share, ...]
     tokens: int
     grid: Grid | None = None
+    bits: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if any(not 1 <= bits <= PLANES for bits in self.bits):
+            raise InputError(f"layers of {list(self.bits)} bits do not exist; give 1 to {PLANES} for each.")
         if self.mode not in get_args(Mode):
             raise InputError(f"no mode is called {self.mode!r}; give one of {get_args(Mode)}.")
         if self.tokens < 1:

@@ -1,17 +1,19 @@
-"""A layer of a store as plain float32 matrices at any of its bitwidths."""
+"""A layer of a store as matrices: in float32 at any of its bitwidths, or in its codes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from pliant.arrays import Float32, UInt8
+from pliant.errors import StoreError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
+from pliant.models.encoder.encoder_source import MatrixCodes
 from pliant.models.slice_shapes import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from pliant.models.spec import Precision
-from pliant.store.coding.cut_slices import column_group_starts, join
+from pliant.store.coding.cut_slices import column_group_starts, join, where
 from pliant.store.coding.encode_layer import ResidentLayer
-from pliant.store.coding.planes import decode
+from pliant.store.coding.planes import decode, unpack_planes
 from pliant.store.read import Store
 from pliant.store.store_files import DenseTable, Linear
 
@@ -37,18 +39,50 @@ def layer_weights(store: Store, layer: int, bits: int) -> LayerWeights:
 
     Raises StoreError when a shard is damaged or not offered at `bits`.
     """
+    matrices, vectors = layer_matrices(store, layer, bits), layer_vectors(store, layer)
+    return LayerWeights(
+        **{name: Linear(matrix, vectors[name]) for name, matrix in matrices.items()},
+        attention_norm=vectors["attention_norm"],
+        output_norm=vectors["output_norm"],
+    )
+
+
+def layer_matrices(store: Store, layer: int, bits: int) -> dict[str, Float32[np.ndarray, "out in"]]:
+    """The matrices of `layer` by name: `query`, ... `down`. Raises StoreError as `layer_weights` does."""
+    return join(store.spec, _full(store, layer) if bits == FULL_BITS else _coded(store, layer, bits))
+
+
+def layer_vectors(store: Store, layer: int) -> dict[str, Float32[np.ndarray, "..."]]:
+    """What a store keeps in memory of `layer`: each linear's bias, each norm's [weight, bias], by name."""
     spec, resident = store.spec, store.resident(layer)
-    matrices = join(spec, _full(store, layer) if bits == FULL_BITS else _coded(store, layer, bits))
     d, dh, ffn = spec.hidden, spec.head_dim, spec.slice_ffn
     parts = resident.qkv_bias.reshape(spec.n_heads, 3, -1)[:, :, :dh]
-    biases = {name: parts[:, i].reshape(-1) for i, name in enumerate(("query", "key", "value"))}
-    biases |= {"output": resident.output_bias[:d], "down": resident.down_bias[:d]}
-    biases["up"] = resident.up_bias[:, :ffn].reshape(-1)
-    return LayerWeights(
-        **{name: Linear(matrix, biases[name]) for name, matrix in matrices.items()},
-        attention_norm=resident.attention_norm[:, :d],
-        output_norm=resident.output_norm[:, :d],
-    )
+    found = {name: parts[:, i].reshape(-1) for i, name in enumerate(("query", "key", "value"))}
+    found |= {"output": resident.output_bias[:d], "down": resident.down_bias[:d]}
+    found["up"] = resident.up_bias[:, :ffn].reshape(-1)
+    found |= {"attention_norm": resident.attention_norm[:, :d], "output_norm": resident.output_norm[:, :d]}
+    return found
+
+
+def layer_codes(store: Store, layer: int) -> dict[str, MatrixCodes]:
+    """The six matrices of `layer` in as many bits as the store offers, by name: `query`, ... `down`.
+
+    Raises StoreError when a shard is damaged, and where the store offers full fidelity alone.
+    """
+    bits = max((k for k in store.manifest.bits if k != FULL_BITS), default=0)
+    if not bits:
+        raise StoreError(f"{store.path} has full fidelity alone; pack the model with --bits 2,3,4,5,6,32.")
+    n_slices, resident = store.spec.n_heads, store.resident(layer)
+    planes = np.stack([_read(store, Run(layer, plane, 0, n_slices)) for plane in range(bits)])
+    codes = unpack_planes(planes.reshape(bits, -1, 64)).reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
+    places = where(store.spec, _outlier_places(store, resident))
+    found = {}
+    for name, matrix in join(store.spec, codes).items():
+        mine, rows, columns = places[name]
+        found[name] = MatrixCodes(
+            bits, matrix, resident.codebooks, rows, columns, resident.outlier_values[mine]
+        )
+    return found
 
 
 def _full(store: Store, layer: int) -> Float32[np.ndarray, "slices groups 32 16"]:

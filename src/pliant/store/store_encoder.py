@@ -1,5 +1,6 @@
-"""A store as an encoder at one bitwidth: its layers are decoded to float32 one at a time."""
+"""A store as an encoder: its layers decoded to float32 at one bitwidth, one at a time, or in their codes."""
 
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import final
@@ -10,9 +11,12 @@ from pliant.arrays import Float32, Integer
 from pliant.errors import StoreError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.models.encoder.bert import text
-from pliant.models.encoder.encoder_source import Encoder
+from pliant.models.encoder.encoder_source import Encoder, MatrixCodes
+from pliant.models.encoder.encoder_spec import CodedLayers
 from pliant.models.hf.checkpoint import WORD
-from pliant.store.layers import LayerWeights, layer_weights
+from pliant.store.coding.cut_slices import LINEARS
+from pliant.store.layers import layer_codes, layer_matrices, layer_vectors
+from pliant.store.manifest import Manifest
 from pliant.store.read import Store, open_store
 from pliant.store.store_files import Embeddings, HeadWeights, Linear
 
@@ -30,7 +34,17 @@ def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
         raise StoreError(
             f"{path} does not offer {wanted} bits; it offers {', '.join(map(str, sorted(offered)))}."
         )
-    return Encoder(text(store.spec), _StoredWeights(store, wanted), path)
+    family = text(store.spec)
+    spec = replace(family.spec, coded=_coded_layers(store.manifest))
+    return Encoder(replace(family, spec=spec), _StoredWeights(store, wanted), path)
+
+
+def _coded_layers(manifest: Manifest) -> CodedLayers | None:
+    """None for a store of full fidelity alone."""
+    bits = max((k for k in manifest.bits if k != FULL_BITS), default=0)
+    table = manifest.importance or ((1.0,),) * len(manifest.layers)
+    share = max(layer.n_outliers / layer.n_weights for layer in manifest.layers)
+    return CodedLayers(bits, share, tuple(sum(row) for row in table)) if bits else None
 
 
 @final
@@ -44,17 +58,29 @@ class _StoredWeights:
         self._store, self._bits = store, bits
         self._ends = _ends(store.embeddings, store.head)
         self._kept: tuple[int, dict[str, np.ndarray]] | None = None
+        self._kept_codes: tuple[int, dict[str, MatrixCodes]] | None = None
 
     def view(self, name: str, /) -> np.ndarray:
         if name == WORD:
             return self.rows(name, np.arange(self._store.spec.vocab))
         if name in self._ends:
             return self._ends[name]
-        _, _, rest = name.partition("layers.")
-        layer, _, part = rest.partition(".")
-        if not layer.isdigit() or part not in self._layer(int(layer)):
+        layer, linear, kind = self._placed(name)
+        if linear in LINEARS and kind == "weight":
+            return self._layer(layer)[linear]
+        vector = layer_vectors(self._store, layer).get(linear) if kind in ("weight", "bias") else None
+        if vector is None:
             raise StoreError(f"the store has no tensor {name!r}; it is not part of this model.")
-        return self._layer(int(layer))[part]
+        return vector if vector.ndim == 1 else vector[("weight", "bias").index(kind)]
+
+    def codes(self, name: str, /) -> MatrixCodes:
+        layer, linear, kind = self._placed(name)
+        if linear not in LINEARS or kind != "weight":
+            raise StoreError(f"the store has no codes of {name!r}: it codes the matrices of layers.")
+        kept = self._kept_codes
+        if kept is None or kept[0] != layer:
+            kept = self._kept_codes = layer, layer_codes(self._store, layer)
+        return kept[1][linear]
 
     def rows(self, name: str, ids: Integer[np.ndarray, " n"], /) -> Float32[np.ndarray, "n columns"]:
         if name != WORD:
@@ -64,20 +90,21 @@ class _StoredWeights:
         return self._store.embeddings.word.decode(ids)
 
     def release(self) -> None:
-        self._kept = None
+        self._kept = self._kept_codes = None
 
     def _layer(self, layer: int) -> dict[str, np.ndarray]:
         kept = self._kept
         if kept is None or kept[0] != layer:
-            kept = self._kept = layer, _tensors(layer_weights(self._store, layer, self._bits))
+            kept = self._kept = layer, layer_matrices(self._store, layer, self._bits)
         return kept[1]
 
-
-def _tensors(layer: LayerWeights) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    for name in layer.__dataclass_fields__:
-        found |= _pair(name, getattr(layer, name))
-    return found
+    def _placed(self, name: str) -> tuple[int, str, str]:
+        """The layer that a canonical name belongs to, its linear or norm, and `weight` or `bias`."""
+        match name.split("."):
+            case ["layers", layer, part, kind] if layer.isdigit() and int(layer) < self._store.spec.n_layers:
+                return int(layer), part, kind
+            case _:
+                raise StoreError(f"the store has no tensor {name!r}; it is not part of this model.")
 
 
 def _ends(embeddings: Embeddings, head: HeadWeights) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from typing import final
 
 import numpy as np
 
+from pliant.cluster.member.part_codes import CodedPart, coded_graph, piece_codes
 from pliant.compiler.executable.call import Packed, Target
 from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.fragment import fragment_graph
@@ -27,19 +28,25 @@ WeightKey = tuple[int, str, str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A part for one number of rows: its graph after all passes, without weights, and its form."""
+    """A part for one number of rows: its graph after all passes, without weights, and its form.
+
+    Its matrices are float32, or in codes of `bits`: `coded` says which constants those are.
+    """
 
     part: Part
+    bits: int | None
     graph: Graph
     form: Form
     kernels: Mapping[str, int]
+    coded: CodedPart
 
     def keys(self, layer: int) -> dict[str, WeightKey]:
         """What identifies each weight of `layer` in the form its kernels want, by name."""
         image = self.form.image
         found = {}
         for name, array in image.constants.items():
-            found[name] = self._key(layer, name, name, array.nbytes)
+            piece, what = self.coded.get(name, (name, ""))
+            found[name] = self._key(layer, piece, f"{piece}|{what}" if what else name, array.nbytes)
         for name, packed in image.packed.items():
             found[name] = self._key(layer, packed.source, name, packed.n_bytes)
         return found
@@ -47,7 +54,8 @@ class Compiled:
     def _key(self, layer: int, source: str, name: str, n_bytes: int) -> WeightKey:
         """A piece's name says which numbers of the layer it is; any other's says so in this part alone."""
         is_piece = source in self.part.pieces
-        return layer, "" if is_piece else _shape_key(self.part), name, n_bytes
+        bits = "" if self.bits is None else f" in {self.bits} bits"
+        return layer, "" if is_piece else _shape_key(self.part), name + bits, n_bytes
 
 
 MOST_COMPILED = 256
@@ -77,10 +85,10 @@ class Forms:
         """Of all weights held, in the form kernels want."""
         return sum(array.nbytes for array in self.arrays)
 
-    def compiled(self, part: Part) -> Compiled:
-        """The part compiled, now or earlier."""
-        key = _shape_key(part)
-        found = self._compiled.pop(key, None) or self._compile(part)
+    def compiled(self, part: Part, bits: int | None = None) -> Compiled:
+        """The part compiled, now or earlier: for matrices in codes of `bits`, or in float32."""
+        key = f"{_shape_key(part)} {bits}"
+        found = self._compiled.pop(key, None) or self._compile(part, bits)
         self._compiled[key] = found  # the latest last
         if len(self._compiled) > MOST_COMPILED:
             del self._compiled[next(iter(self._compiled))]
@@ -103,21 +111,28 @@ class Forms:
         if len(self._weights) < n_before:
             trim_heap()
 
-    def _compile(self, part: Part) -> Compiled:
+    def _compile(self, part: Part, bits: int | None) -> Compiled:
         blanks = {name: _blank(piece.shape) for name, piece in part.pieces.items()}
         constants = {**part.constants, **blanks}
         graph = fragment_graph(Graph(part.nodes, part.inputs, part.outputs, part.types, constants, part.name))
+        graph, coded = (graph, {}) if bits is None else coded_graph(graph, part.pieces, bits)
         form = Form(make_image(graph, self._target))
         self._pool.reserve(form.image.scratch_bytes)
-        return Compiled(part, graph, form, addresses(kernels(form.image), self._library))
+        return Compiled(part, bits, graph, form, addresses(kernels(form.image), self._library), coded)
 
     def _load(self, compiled: Compiled, layer: int, wanted: Mapping[str, WeightKey]) -> None:
         """Read the layer's pieces, and put what is wanted where it stays."""
-        packed = compiled.form.image.packed
+        packed, prefix = compiled.form.image.packed, f"layers.{layer}."
         sources = {packed[name].source if name in packed else name for name in wanted}
         constants = dict(compiled.graph.constants)
         for name in sources & compiled.part.pieces.keys():
-            constants[name] = compiled.part.pieces[name].read(self.source.tensor, f"layers.{layer}.")
+            constants[name] = compiled.part.pieces[name].read(self.source.tensor, prefix)
+        if compiled.bits is not None:
+            matrices = {
+                piece: piece_codes(compiled.part.pieces[piece], self.source.codes, prefix, compiled.bits)
+                for piece in sorted({piece for piece, _ in compiled.coded.values()})
+            }
+            constants |= {x: getattr(matrices[p], what) for x, (p, what) in compiled.coded.items()}
         fills: dict[str, Packed] = {}
         if not packed.keys().isdisjoint(wanted):
             graph = replace(compiled.graph, constants=constants)

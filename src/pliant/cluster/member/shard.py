@@ -137,18 +137,30 @@ class Shard:
         spec = forms.source.spec
         mine = [[s for s in stages(spec, partition, k) if s.device == device] for k in range(2)]
         self._buffers = Buffers([*mine[0], *mine[1]], partition.tokens, spec.hidden)
-        compiled = {s.kernel: forms.compiled(graph_part(spec, partition, s)) for s in mine[0]}
+        bits_of = partition.bits or (None,) * spec.n_layers
+        compiled = {
+            (s.kernel, bits): forms.compiled(graph_part(spec, partition, s), bits)
+            for s in mine[0]
+            for bits in set(bits_of[first:])
+        }
         self._arena = Arena()
         self._arena.resize(max((c.form.image.arena_bytes for c in compiled.values()), default=0))
         self._weights: dict[WeightKey, np.ndarray] = {}
         self._stages: dict[tuple[str, int], tuple[BoundStage, int, tuple[Fill, ...]]] = {}
         if is_alone:
             layers = range(first, spec.n_layers)
-            forms.keep({k for i in layers for s in mine[i % 2] for k in compiled[s.kernel].keys(i).values()})
+            forms.keep(
+                {
+                    k
+                    for i in layers
+                    for s in mine[i % 2]
+                    for k in compiled[s.kernel, bits_of[i]].keys(i).values()
+                }
+            )
         before, before_s = forms.weight_bytes, forms.load_s
         for layer in range(first, spec.n_layers):
             for stage in mine[layer % 2]:
-                bound = self._bind(stage, compiled[stage.kernel], layer, forms)
+                bound = self._bind(stage, compiled[stage.kernel, bits_of[layer]], layer, forms)
                 self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)

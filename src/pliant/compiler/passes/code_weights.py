@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from pliant.compiler.rewrite.affine import unpacked
-from pliant.compiler.rewrite.coder import Coder, is_worth_coding
+from pliant.compiler.rewrite.coder import MatrixCoder, is_worth_coding
 from pliant.compiler.rewrite.operands import Operands, operands
 from pliant.compiler.rewrite.rewrite import constant_type, fresh
 from pliant.compiler.rewrite.view import View, read
@@ -25,7 +25,7 @@ from pliant.store.coding.matrix import CodedMatrix
 _PARTS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 
 
-def code_weights(graph: Graph, coder: Coder, *, is_int8: bool = False) -> Graph:
+def code_weights(graph: Graph, coder: MatrixCoder, *, is_int8: bool = False) -> Graph:
     """`graph` with its products' weights coded. Raises GraphError where there is no matrix to code."""
     work = _Work(graph, coder, is_int8)
     nodes = [made for node in graph.nodes for made in work.coded(node)]
@@ -43,7 +43,7 @@ def code_weights(graph: Graph, coder: Coder, *, is_int8: bool = False) -> Graph:
 
 
 class _Work:
-    def __init__(self, graph: Graph, coder: Coder, is_int8: bool) -> None:
+    def __init__(self, graph: Graph, coder: MatrixCoder, is_int8: bool) -> None:
         self.graph, self.coder, self.is_int8 = graph, coder, is_int8
         self.constants: dict[str, np.ndarray] = {}
         self.types: dict[str, TensorType] = {}

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Hashable
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 
@@ -16,6 +16,20 @@ _MOST_OUTLIERS = 16
 """A matrix of which more than one weight in so many is an outlier takes less as it is."""
 
 _DROP_EVERY_BYTES = 1 << 22
+
+
+class MatrixCoder(Protocol):
+    """What knows constant matrices in k-bit codes."""
+
+    bits: int
+
+    def code(
+        self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /
+    ) -> CodedMatrix | None:
+        """`read(source)`, float32 [K, N], in codes; None where it stays as it is."""
+
+    def drop_pages(self) -> None:
+        """Let go of what was read, and of what it took to code it."""
 
 
 @final

@@ -1,13 +1,14 @@
 """An opened encoder: its layers, its weights by name, and its input and output stages."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
 
-from pliant.arrays import Float32, Integer
-from pliant.errors import InputError
+from pliant.arrays import Float32, Int, Integer, UInt8
+from pliant.errors import InputError, ModelError
 from pliant.ir.graph import Graph
 from pliant.ir.port import Port
 from pliant.models.encoder.bert import Text
@@ -16,6 +17,30 @@ from pliant.models.encoder.encoder_family import Answer, Family, Feeds, Prepared
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.models.encoder.mobilebert import MobileBert
 from pliant.models.tokenizer import Limits, Tokenizer, open_tokenizer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixCodes:
+    """A weight matrix in a store's codes of `bits`: at k of them codebooks[k][codes >> bits - k].
+
+    Outlier i is exactly `values[i]`, in row `rows[i]` and column `columns[i]`.
+    """
+
+    bits: int
+    codes: UInt8[np.ndarray, "out in"]
+    codebooks: Mapping[int, Float32[np.ndarray, " levels"]]
+    rows: Int[np.ndarray, " outliers"]
+    columns: Int[np.ndarray, " outliers"]
+    values: Float32[np.ndarray, " outliers"]
+
+
+@runtime_checkable
+class CodedMatrices(Protocol):
+    """Weights that a store keeps in codes; threads may share it."""
+
+    def codes(self, name: str, /) -> MatrixCodes:
+        """The matrix of canonical `name`. Raises StoreError where it cannot be read."""
+        ...
 
 
 @runtime_checkable
@@ -51,6 +76,8 @@ class EncoderSource(Protocol):
     def identity(self) -> str: ...
 
     def tensor(self, name: str, /) -> Float32[np.ndarray, "..."]: ...
+
+    def codes(self, name: str, /) -> MatrixCodes: ...
 
     def input(self, rows: int, /) -> Graph: ...
 
@@ -98,6 +125,18 @@ class Encoder:
         """
         values: np.ndarray = self.weights.view(name).astype(np.float32, copy=False)
         return values
+
+    def codes(self, name: str, /) -> MatrixCodes:
+        """The matrix of canonical `name` as a store keeps it, perhaps shared: do not write.
+
+        Raises ModelError for a model that is no store, and StoreError naming what cannot be read.
+        """
+        if not isinstance(self.weights, CodedMatrices):
+            raise ModelError(
+                f"this {self.spec.family} has no coded weights: pack it (pliant pack MODEL -o STORE), and "
+                "give the store to every device."
+            )
+        return self.weights.codes(name)
 
     def graph(self, part: Part, layer: int | None = None) -> Graph:
         """`part` on the weights of `layer`; of stored half floats only the pieces it reads are widened."""

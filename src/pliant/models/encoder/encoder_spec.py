@@ -89,13 +89,26 @@ class EncoderLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class CodedLayers:
+    """Layers that a store keeps in codes of up to `bits`.
+
+    `outlier_share` is the largest share of a layer's weights that is exact beside its codes. `importance`
+    orders layers by what more bits bring: one number a layer.
+    """
+
+    bits: int
+    outlier_share: float
+    importance: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EncoderSpec:
     """A stack of `n_layers` equal layers.
 
     `hidden` is the width between layers, `inner` the width inside of them (the same but for MobileBERT),
     `ffn` the columns of each feed forward; heads attend over n_heads * head_dim columns. `max_rows` is the
     most rows (tokens, patches, frames) that the model reads. `template` is a layer whose names lack their
-    prefix. Raises ModelError where the sizes do not fit one another.
+    prefix; `coded` is there for a model from a store. Raises ModelError where sizes do not fit one another.
     """
 
     family: EncoderFamily
@@ -108,6 +121,7 @@ class EncoderSpec:
     activation: Activation
     max_rows: int
     template: EncoderLayer
+    coded: CodedLayers | None = None
 
     def __post_init__(self) -> None:
         for name in ("n_layers", "n_heads", "head_dim", "hidden", "inner", "ffn", "max_rows"):

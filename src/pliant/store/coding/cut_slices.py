@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pliant.arrays import Bool, Float32
+from pliant.arrays import Bool, Float32, Int
 from pliant.models.slice_shapes import (
     GROUP,
     GROUP_COLUMNS,
@@ -50,6 +50,38 @@ def join(
         layer["up"][neurons] = up[:d, : spec.slice_ffn].T
         layer["down"][:, neurons] = down[: spec.slice_ffn, :d].T
     return layer
+
+
+def where(
+    spec: ModelSpec, places: Int[np.ndarray, " places"]
+) -> dict[str, tuple[Int[np.ndarray, " some"], Int[np.ndarray, " some"], Int[np.ndarray, " some"]]]:
+    """For each matrix of a layer which of `places` lie in it, and in which of its rows and columns [out, in].
+
+    A place counts the weights of all slices in group order, as `cut` makes them; padding lies in none.
+    """
+    geometry = slice_geometry(spec)
+    s, place = np.divmod(places, geometry.groups * GROUP)
+    group, inside = np.divmod(place, GROUP)
+    found = {}
+    for m in geometry.matrices:
+        column_group, row_group = np.divmod(group - m.first_group, m.row_groups)
+        k = row_group * GROUP_ROWS + inside // GROUP_COLUMNS
+        n = column_group * GROUP_COLUMNS + inside % GROUP_COLUMNS
+        is_mine = (group >= m.first_group) & (group < m.first_group + m.groups)
+        if m.name == "qkv":
+            which, n = np.divmod(n, geometry.head_dim)
+            is_mine &= (n < spec.head_dim) & (k < spec.hidden)
+            for i, name in enumerate(("query", "key", "value")):
+                mine = np.flatnonzero(is_mine & (which == i))
+                found[name] = mine, (s * spec.head_dim + n)[mine], k[mine]
+        elif m.name == "up":
+            mine = np.flatnonzero(is_mine & (n < spec.slice_ffn) & (k < spec.hidden))
+            found["up"] = mine, (s * spec.slice_ffn + n)[mine], k[mine]
+        else:
+            width = spec.head_dim if m.name == "output" else spec.slice_ffn
+            mine = np.flatnonzero(is_mine & (k < width) & (n < spec.hidden))
+            found[m.name] = mine, n[mine], (s * width + k)[mine]
+    return found
 
 
 def to_groups(matrix: Float32[np.ndarray, "rows columns"]) -> Float32[np.ndarray, "groups 32 16"]:

@@ -5,10 +5,12 @@ a code of its own fits each matrix at least as well as one shared by all.
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
 from pliant.arrays import Float32, UInt8, UInt16, UInt32
+from pliant.ir.bitwidths import PLANES
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
 from pliant.store.coding.encode_layer import MAX_ROWS
@@ -18,6 +20,8 @@ from pliant.store.coding.quantize import fit
 _BEYOND = 2048
 """One weight in so many may be larger than the largest integer of the int8 form, which adds it as a float."""
 _HEADROOM = 1.5
+_TABLE_BYTES = 1024
+"""At most, of the table that kernels decode by."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,27 +48,38 @@ class CodedMatrix:
 
 def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
     """Quantize a matrix to `bits` of the store's code. Raises StoreError where a value is not finite."""
-    depth, columns = matrix.shape
     fitted = fit(np.ascontiguousarray(matrix).reshape(-1))
-    is_outlier = fitted.is_outlier.reshape(depth, columns)
+    codes, is_outlier = (x.reshape(matrix.shape) for x in (fitted.codes, fitted.is_outlier))
     # As in the store: what an outlier's place decodes to must be known without reading the planes.
-    codes = fitted.codes.reshape(depth, columns)
     codes[is_outlier] = 0
-    n_segments = -(-depth // MAX_ROWS)
-    segment_rows = _up(-(-depth // n_segments), GROUP_ROWS)
-    rows, width = n_segments * segment_rows, _up(columns, GROUP_COLUMNS)
+    row, column = np.nonzero(is_outlier)
+    return coded_matrix(codes, fitted.code.codebooks[bits], (row, column, matrix[row, column]))
+
+
+def coded_matrix(
+    codes: UInt8[np.ndarray, "K N"],
+    codebook: Float32[np.ndarray, " levels"],
+    outliers: tuple[np.ndarray, np.ndarray, np.ndarray],
+    of_bits: int = PLANES,
+) -> CodedMatrix:
+    """A matrix that is coded already: `codes` of `of_bits`, of which the first count that `codebook` has.
+
+    `outliers` are their rows, columns and exact values; their codes are 0.
+    """
+    bits = len(codebook).bit_length() - 1
+    n_segments, segment_rows, width = _cut(*codes.shape)
+    rows, (depth, columns) = n_segments * segment_rows, codes.shape
     if codes.shape != (rows, width):
         codes = np.pad(codes, ((0, rows - depth), (0, width - columns)))
     shape = (n_segments, segment_rows // GROUP_ROWS, GROUP_ROWS, width // GROUP_COLUMNS, GROUP_COLUMNS)
     groups = codes.reshape(shape).transpose(0, 3, 1, 2, 4).reshape(-1, GROUP_ROWS, GROUP_COLUMNS)
-    planes = pack_planes(groups)[:bits].reshape(bits, -1)
+    planes = pack_planes(groups << (PLANES - of_bits))[:bits].reshape(bits, -1)
     aligned = aligned_bytes(planes.size).reshape(planes.shape)
     aligned[:] = planes
-    row, column = np.nonzero(is_outlier)
+    row, column, values = outliers
     place = row // segment_rows * (width // GROUP_COLUMNS) + column // GROUP_COLUMNS
     offset = row % segment_rows * GROUP_COLUMNS + column % GROUP_COLUMNS
     order = np.lexsort((offset, place))
-    codebook = fitted.code.codebooks[bits]
     return CodedMatrix(
         planes=aligned,
         codebook=codebook,
@@ -72,11 +87,41 @@ def code_matrix(matrix: Float32[np.ndarray, "K N"], bits: int) -> CodedMatrix:
             np.uint32
         ),
         outlier_offsets=offset[order].astype(np.uint16),
-        outlier_values=matrix[row[order], column[order]],
+        outlier_values=values[order],
         segment_rows=segment_rows,
         n_segments=n_segments,
-        largest=_largest(codebook, matrix[is_outlier], matrix.size),
+        largest=_largest(codebook, values, codes.size),
     )
+
+
+def blank_matrix(depth: int, columns: int, bits: int) -> CodedMatrix:
+    """A matrix of this shape that takes no memory: what is compiled for it runs with any other's arrays."""
+    n_segments, segment_rows, width = _cut(depth, columns)
+    none: np.ndarray = np.zeros((), np.uint8)
+    return CodedMatrix(
+        planes=np.broadcast_to(none, (bits, n_segments * segment_rows * width // 8)),
+        codebook=np.zeros(1 << bits, np.float32),
+        outlier_rows=np.zeros(n_segments * width // GROUP_COLUMNS + 1, np.uint32),
+        outlier_offsets=np.zeros(1, np.uint16),
+        outlier_values=np.zeros(1, np.float32),
+        segment_rows=segment_rows,
+        n_segments=n_segments,
+        largest=0.0,
+    )
+
+
+def coded_bytes(depth: int, columns: int, bits: int, outlier_share: float) -> int:
+    """What kernels read of a matrix of this shape, of whose weights so many are outliers."""
+    n_segments, segment_rows, width = _cut(depth, columns)
+    planes = bits * n_segments * segment_rows * width // 8
+    outliers = ceil(depth * columns * outlier_share) * (2 + 4) + 4 * (n_segments * width // GROUP_COLUMNS + 1)
+    return planes + outliers + _TABLE_BYTES
+
+
+def _cut(depth: int, columns: int) -> tuple[int, int, int]:
+    """(segments, rows of each, columns with their padding)."""
+    n_segments = -(-depth // MAX_ROWS)
+    return n_segments, _up(-(-depth // n_segments), GROUP_ROWS), _up(columns, GROUP_COLUMNS)
 
 
 def _largest(

@@ -1,0 +1,81 @@
+"""Parts of layers whose matrices stay in a store's codes: compiled on blanks, filled for each layer."""
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.passes.code_weights import code_weights
+from pliant.compiler.rewrite.coder import is_worth_coding
+from pliant.ir.graph import Graph
+from pliant.models.encoder.encoder_draft import Block, Piece
+from pliant.models.encoder.encoder_source import MatrixCodes
+from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix
+
+FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
+CodedPart = Mapping[str, tuple[str, str]]
+"""Constants of a graph by name: the piece that each is of, and which of FIELDS."""
+
+
+def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[Graph, CodedPart]:
+    """`graph` with the matrices among its `pieces` in codes of `bits`, blank, and where those stand in it."""
+    coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
+    if not any(is_worth_coding(*piece.shape[::-1]) for piece in pieces.values() if len(piece.shape) == 2):
+        return graph, {}
+    made = code_weights(graph, coder)
+    names = {id(getattr(m, name)): (piece, name) for piece, m in coder.made.items() for name in FIELDS}
+    return made, {x: names[id(array)] for x, array in made.constants.items() if id(array) in names}
+
+
+def piece_codes(piece: Piece, read: Callable[[str], MatrixCodes], prefix: str, bits: int) -> CodedMatrix:
+    """The matrix that a piece is in a layer, its blocks one below the other, as kernels read it."""
+    found = [_block(block, read(prefix + (block.name or ""))) for block in piece.blocks]
+    first = np.cumsum([0, *(len(one.codes) for one in found)])
+    whole = found[0]
+    outliers = (
+        np.concatenate([one.columns for one in found]),
+        np.concatenate([one.rows + start for one, start in zip(found, first, strict=False)]),
+        np.concatenate([one.values for one in found]),
+    )
+    codes = np.concatenate([one.codes for one in found])
+    return coded_matrix(codes.T, whole.codebooks[bits], outliers, whole.bits)
+
+
+def _block(block: Block, whole: MatrixCodes) -> MatrixCodes:
+    assert block.columns is not None, block
+    (top, bottom), (left, right) = (
+        (block.rows.start, block.rows.stop),
+        (block.columns.start, block.columns.stop),
+    )
+    inside = (whole.rows >= top) & (whole.rows < bottom) & (whole.columns >= left) & (whole.columns < right)
+    return MatrixCodes(
+        whole.bits,
+        whole.codes[top:bottom, left:right],
+        whole.codebooks,
+        whole.rows[inside] - top,
+        whole.columns[inside] - left,
+        whole.values[inside],
+    )
+
+
+@final
+class _BlankCoder:
+    """Gives every matrix a blank of its own; `pieces` are the names of those that are coded, by array."""
+
+    def __init__(self, bits: int, pieces: Mapping[int, str]) -> None:
+        self.bits, self._pieces = bits, pieces
+        self.made: dict[str, CodedMatrix] = {}
+
+    def code(
+        self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /
+    ) -> CodedMatrix | None:
+        piece = self._pieces.get(id(source))
+        if piece is None:
+            return None
+        if piece not in self.made:
+            n_out, n_in = source.shape
+            self.made[piece] = blank_matrix(n_in, n_out, self.bits)
+        return self.made[piece]
+
+    def drop_pages(self) -> None:
+        """Nothing was read."""
