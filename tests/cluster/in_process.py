@@ -1,8 +1,8 @@
 """All devices of a partition in this process, one thread each: for tests and checks. Uses no network."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import LaneError, PeerLost
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
-from pliant.ir.program import Exchange, Load, Program, project, takes_part
+from pliant.ir.program import Exchange, Load, Program
+from pliant.ir.projection import project
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -74,24 +75,20 @@ def run_local(
 
 def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[Span, ...]:
     own = f"{shard.device}/cpu"
-    mine = project(program, shard.device)
-    do = Do(shard.compute, _no_load, _exchange(program, shard, comm))
+    parts = [project(segment, shard.device) for segment in program.segments]
+    tags = [Tag(0, number, i) for number, part in enumerate(parts) for i in part.numbers]
+    mine = replace(program, segments=tuple(part.segment for part in parts))
+    do = Do(shard.compute, _no_load, _exchange(tags, shard, comm))
     try:
-        with Lanes((), own=own, dilation={own: dilation}) as lanes:
+        with Lanes((), own=own, dilation={own: dilation}, is_single=True) as lanes:
             return execute(mine, do, lanes)
     except LaneError:
         comm.close()  # wakes the others
         raise
 
 
-def _exchange(program: Program, shard: Shard, comm: Comm) -> Callable[[int, Exchange], None]:
+def _exchange(tags: Sequence[Tag], shard: Shard, comm: Comm) -> Callable[[int, Exchange], None]:
     """Sends and receives; a message's tag is its step's number in the whole segment, equal at both ends."""
-    tags = [
-        Tag(0, number, i)
-        for number, segment in enumerate(program.segments)
-        for i, step in enumerate(segment.steps)
-        if takes_part(step, shard.device)
-    ]
 
     def exchange(step: int, work: Exchange) -> None:
         view = shard.view(work)

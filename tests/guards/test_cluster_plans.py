@@ -30,7 +30,6 @@ from pliant.plan.partition.pace import as_partition
 from pliant.plan.partition.partition_baseline import by_speed, coedge, equal, local
 from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition, solve
-from pliant.plan.split.ahead_timeline import ahead
 from pliant.plan.split.split import layer_segment, program_of, split
 from pliant.plan.split.stage_graphs import work_flops
 from tests.guards.texts import digests, spans_text
@@ -89,7 +88,7 @@ def simulated(
     """The program of a partition, and when each of its steps would run."""
     program = split(spec, partition)
     cost = ClusterCost(devices, links, work_flops(spec, partition))
-    return program, simulate(ahead(program, partition.primary), cost)
+    return program, simulate(program, cost)
 
 
 def partition_text(p: Partition) -> str:

@@ -19,7 +19,6 @@ from pliant.ir.program import (
     Tensor,
     bind,
     part_of,
-    project,
 )
 from pliant.ir.program_text import program_text
 
@@ -109,23 +108,6 @@ def test_an_untimed_program_differs_by_its_latest_starts_alone() -> None:
     layer = Step("cpu", Compute("layer", 0, 1), (), (0,), 0.5)
     timed = one_segment(Step("io", load, latest_start_s=0.25), layer)
     assert timed.untimed == one_segment(Step("io", load), replace(layer, latest_start_s=None))
-
-
-def test_a_device_runs_its_own_part_of_the_global_order() -> None:
-    """Each device keeps its lanes and exchanges, renumbered; a receive stands for what it waited for."""
-    a = project(two_devices(), "a").steps
-    assert [s.lane for s in a] == ["a/cpu", "net:b->a", "a/cpu"]
-    assert [s.after for s in a] == [(), (), (0, 1)]
-    b = project(two_devices(), "b").steps
-    assert [s.lane for s in b] == ["b/io", "b/cpu", "net:b->a"]
-    assert [s.after for s in b] == [(), (0,), (1,)]
-
-
-def test_waiting_for_another_device_without_an_exchange_is_refused() -> None:
-    """Devices share no memory: order between them exists only where something is sent."""
-    program = one_segment(Step("a/cpu", LAYER), Step("b/cpu", LAYER, after=(0,)))
-    with pytest.raises(ValueError, match="no exchange carries"):
-        project(program, "b")
 
 
 def test_a_program_prints_as_stable_text(golden: Callable[[str, str], None]) -> None:

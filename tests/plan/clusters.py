@@ -6,7 +6,6 @@ from pliant.ir.cost import Link, latency, simulate
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability, ClusterCost, Curve, Interface, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.ahead_timeline import ahead
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
 
@@ -35,7 +34,7 @@ def simulated_s(
 ) -> float:
     """The true cost: `simulate` of the real program."""
     cost = ClusterCost(devices, links, work_flops(spec, partition))
-    return latency(simulate(ahead(split(spec, partition), partition.primary), cost))
+    return latency(simulate(split(spec, partition), cost))
 
 
 def curved(device: Capability) -> Capability:

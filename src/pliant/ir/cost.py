@@ -12,6 +12,7 @@ from pliant.ir.device import Disk as Disk
 from pliant.ir.device import Percentile
 from pliant.ir.device import Timing as Timing
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
+from pliant.ir.projection import joined, n_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,10 @@ def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span,
     it have started without it; and it is cut when the segment has nothing else left to do.
     """
     bound = program if not program.extents else bind(program, extents)
+    segments = bound.segments if n_devices(bound.segments) < 2 else (joined(bound.segments),)
     spans: list[Span] = []
     start_s = 0.0
-    for segment in bound.segments:
+    for segment in segments:
         spans += _simulate_segment(segment, cost, len(spans), start_s)
         start_s = max((s.end_s for s in spans), default=0.0)
     return tuple(spans)

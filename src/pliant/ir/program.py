@@ -212,7 +212,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Segments in order, a barrier between them; the tensors they name and the extents they wait for."""
+    """Segments in order, a barrier between them; the tensors they name and the extents they wait for.
+
+    A device begins a segment once its own steps of those before have ended; it does not wait for other
+    devices, nor for what is on its way to them.
+    """
 
     segments: tuple[Segment, ...]
     tensors: tuple[Tensor, ...] = ()
@@ -259,41 +263,6 @@ def bind(program: Program, extents: Extents) -> Program:
     )
     tensors = tuple(replace(t, shape=tuple(value(d, extents) for d in t.shape)) for t in program.tensors)
     return Program(segments, tensors, ())
-
-
-def project(program: Program, device: str) -> Program:
-    """`device`'s own part of the global order: its lanes `device/...` and the exchanges it takes part in.
-
-    Raises ValueError when a step would wait for another device without an exchange that says so.
-    """
-    return replace(program, segments=tuple(_project_segment(s, device) for s in program.segments))
-
-
-def _project_segment(segment: Segment, device: str) -> Segment:
-    number: dict[int, int] = {}
-    steps: list[Step] = []
-    for i, step in enumerate(segment.steps):
-        if not takes_part(step, device):
-            continue
-        is_receive = isinstance(step.work, Exchange) and step.work.dst == device
-        missing = [j for j in step.after if j not in number]
-        if missing and not is_receive:
-            raise ValueError(
-                f"step {i} on {step.lane} waits for step {missing[0]} on "
-                f"{segment.steps[missing[0]].lane}, and no exchange carries that to {device}."
-            )
-        number[i] = len(steps)
-        after = tuple(number[j] for j in step.after if j in number)
-        prefer = tuple(number[j] for j in step.prefer if j in number)
-        steps.append(replace(step, after=after, prefer=prefer))
-    return replace(segment, steps=tuple(steps))
-
-
-def takes_part(step: Step, device: str) -> bool:
-    """Whether a step is in `device`'s own part of a program."""
-    if isinstance(step.work, Exchange):
-        return device in (step.work.src, step.work.dst)
-    return step.lane.startswith(device + "/")
 
 
 def _check_step(i: int, step: Step) -> None:

@@ -9,7 +9,7 @@ from pliant.cluster.member.part_forms import Compiled, Forms
 from pliant.cluster.member.shard import Shard, Shards
 from pliant.errors import InputError
 from pliant.ir.partition import Partition, Share
-from pliant.ir.program import Compute, Exchange, Part, project
+from pliant.ir.program import Compute, Exchange, Part
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -45,9 +45,8 @@ def two(heads: int, rows: int) -> Partition:
 
 def run_alone(shard: Shard, partition: Partition, layers: range) -> None:
     """The steps of some layers, all of which are this device's."""
-    for step in project(split(SPEC, partition), "a").steps:
-        assert isinstance(step.work, Compute)
-        if step.work.layer in layers:
+    for step in split(SPEC, partition).steps:
+        if isinstance(step.work, Compute) and step.work.device == "a" and step.work.layer in layers:
             shard.compute(0, step.work)
 
 

@@ -59,7 +59,8 @@ def test_the_pace_is_near_the_simulation(
 ) -> None:
     """Any partition at all, however lopsided: exchanges that start at different times are the difference.
 
-    Between two devices there is nothing to share but what both forms share alike.
+    Between two devices both forms share alike, but the closed one has both wait for the later at each
+    end, and is never below.
     """
     devices, links = cluster(seed, n, pairs=seed % 2 == 0)
     if is_curved:
@@ -67,7 +68,8 @@ def test_the_pace_is_near_the_simulation(
     plan = _plan(mode, name, n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, "d0")
     true_s = simulated_s(SPECS[name], as_partition(p, plan), devices, links)
-    assert seconds(p, plan)[0] == pytest.approx(true_s, rel=1e-9 if n < 3 else 0.35)
+    assert seconds(p, plan)[0] == pytest.approx(true_s, rel=0.35)
+    assert n > 2 or seconds(p, plan)[0] >= true_s * (1 - 1e-9)
 
 
 def test_the_pace_is_mostly_within_a_few_percent() -> None:

@@ -46,4 +46,4 @@ def test_the_pace_of_a_grid_is_mostly_within_a_few_percent() -> None:
         true_s = simulated_s(bert(), made, devices, links)
         errors.append(abs(seconds(p, plan_of(p, made))[0] / true_s - 1))
     assert np.median(errors) < 0.03
-    assert np.quantile(errors, 0.9) < 0.1
+    assert np.quantile(errors, 0.9) < 0.12

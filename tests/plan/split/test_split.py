@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pliant.errors import InputError
 from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.program import Compute, Exchange, Part, Program, Segment, project
+from pliant.ir.program import Compute, Exchange, Part, Program, Segment
+from pliant.ir.projection import project
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import layer_segment, opening_segment, split, traffic
 from pliant.plan.split.stages import Region, entering, stages
@@ -105,13 +106,13 @@ def test_every_stage_holds_what_it_reads(seed: int) -> None:
 def test_every_device_has_its_own_part_of_the_program(seed: int) -> None:
     """No step waits for another device without a message, and lanes keep their order."""
     spec, partition = problem(seed)
-    program = split(spec, partition)
-    for device in partition.devices:
-        own = project(program, device)
-        for lane in own.lanes:
-            assert [s.work for s in own.steps if s.lane == lane] == [
-                s.work for s in program.steps if s.lane == lane
-            ]
+    for segment in split(spec, partition).segments:
+        for device in partition.devices:
+            own = project(segment, device).segment.steps
+            for lane in {step.lane for step in own}:
+                assert [s.work for s in own if s.lane == lane] == [
+                    s.work for s in segment.steps if s.lane == lane
+                ]
 
 
 class _Replay:

@@ -11,7 +11,6 @@ from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program, Segment, value
 from pliant.ir.topology import ClusterCost, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.ahead_timeline import ahead
 from pliant.plan.split.split import layer_segment, split
 from pliant.plan.split.stage_graphs import work_flops
 
@@ -42,18 +41,18 @@ def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: C
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
     program = split(spec, partition)
     program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
-    spans = simulate(ahead(program, partition.primary), cost)
+    spans = simulate(program, cost)
     layer = _layer(spec, partition, coding)
     layer_spans = simulate(layer, cost)
     byte_s = _byte_s(layer, layer_spans)
-    layer_s = _layer_s(layer, partition.primary, cost)
+    layer_s = _layer_s(layer, cost)
     return Solved(partition, picture, program, spans, layer, layer_s, cost, byte_s)
 
 
 def layer_seconds(solved: Solved, picture: Picture) -> float:
     """What one layer of a partition should take by another picture; `predict` says more, for longer."""
     cost = ClusterCost(picture.capabilities, picture.links, solved.cost.flops)
-    return _layer_s(solved.layer, solved.partition.primary, cost)
+    return _layer_s(solved.layer, cost)
 
 
 def link_ratios(
@@ -81,12 +80,10 @@ def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
     return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
 
 
-def _layer_s(layer: Program, primary: str, cost: ClusterCost) -> float:
-    """What one layer more takes."""
-    one_s = latency(simulate(layer, cost))
+def _layer_s(layer: Program, cost: ClusterCost) -> float:
+    """What one layer more takes: it begins where a device has ended the one before."""
     two = Program(layer.segments * 2, (), ())
-    overlapped = ahead(two, primary)
-    return one_s if overlapped is two else latency(simulate(overlapped, cost)) - one_s
+    return latency(simulate(two, cost)) - latency(simulate(layer, cost))
 
 
 def _byte_s(layer: Program, spans: Sequence[Span]) -> dict[tuple[str, str], float]:

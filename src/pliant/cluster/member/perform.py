@@ -17,6 +17,7 @@ from pliant.cluster.net.activation_coding import Coding, coded_bytes, decode, en
 from pliant.cluster.net.comm import Comm, Tag
 from pliant.errors import PeerMisbehaved
 from pliant.ir.program import Compute, Exchange, Load, Program, Segment
+from pliant.ir.projection import Projection
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 
@@ -58,13 +59,12 @@ class Holder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One segment of a run, and what of it is this member's `own`: its steps' `numbers` in the whole."""
+    """One segment of a run, and what of it is this member's `own`."""
 
     epoch: int
     number: int
     segment: Segment
-    own: Segment
-    numbers: tuple[int, ...]
+    own: Projection
     holder: Holder
     coding: Coding
     patience_s: float
@@ -155,10 +155,10 @@ class Performer:
 
     def _begin(self, turn: Turn) -> Segment:
         self._first += self._n_steps
-        self._n_steps = len(turn.numbers)
+        self._n_steps = len(turn.own.numbers)
         self._compute_s, self._arrived = {}, {}
         self._turn = turn
-        return turn.own
+        return turn.own.segment
 
     def _compute(self, step: int, work: Compute) -> None:
         turn = self._current
@@ -175,7 +175,7 @@ class Performer:
 
     def _exchange(self, step: int, work: Exchange) -> None:
         turn = self._current
-        tag = Tag(turn.epoch, turn.number, turn.numbers[step - self._first])
+        tag = Tag(turn.epoch, turn.number, turn.own.numbers[step - self._first])
         start_s = self.clock()
         try:
             if work.src == self.name:
@@ -216,7 +216,7 @@ class Performer:
 
     def _keep(self, step: int, start_s: float, end_s: float) -> None:
         turn = self._current
-        ran = Ran(turn.epoch, turn.number, turn.numbers[step - self._first], start_s, end_s)
+        ran = Ran(turn.epoch, turn.number, turn.own.numbers[step - self._first], start_s, end_s)
         with self._lock:
             self._ran.append(ran)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from pliant.cluster.member.perform import Holder, Turn
-from pliant.cluster.member.single_thread import single
 from pliant.cluster.net.activation_coding import Coding, as_coded
 from pliant.ir.partition import Partition
 from pliant.ir.program import Segment
+from pliant.ir.projection import Projection, project
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split import closing_segment, layer_segment, opening_segment
@@ -44,9 +44,7 @@ class ReadyPlan:
     partition: Partition
     coding: Coding
     holder: Holder
-    _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Segment, tuple[int, ...]]] = field(
-        default_factory=dict
-    )
+    _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Projection]] = field(default_factory=dict)
 
     @property
     def n_segments(self) -> int:
@@ -71,7 +69,7 @@ class ReadyPlan:
         key = number, frozenset(lacking)
         if key not in self._segments:
             whole = as_coded(self._make(number, key[1]), self.coding)
-            self._segments[key] = whole, *single(whole, name)
+            self._segments[key] = whole, project(whole, name)
         return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
 
     def _make(self, number: int, lacking: frozenset[str]) -> Segment:

@@ -13,7 +13,6 @@ from pliant.cluster.lead.steer import Steering, Switch
 from pliant.ir.cost import Span, SpanState, latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Exchange, Program, value
-from pliant.plan.split.ahead_timeline import ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,7 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
     ran = zip(program.segments, planned, strict=True)
     for _, some in groupby(ran, key=lambda one: id(one[1])):
         segments, (solved, *_) = zip(*some, strict=True)
-        part = ahead(Program(segments, (), ()), solved.partition.primary)
-        for span in simulate(part, solved.cost):
+        for span in simulate(Program(segments, (), ()), solved.cost):
             moved = replace(span, step=len(spans), start_s=start_s + span.start_s, end_s=start_s + span.end_s)
             spans.append(moved)
         start_s = max((span.end_s for span in spans), default=0.0)
