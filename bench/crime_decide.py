@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.ir.cost import Link
+from pliant.ir.curve import Curve, line, minimum
 from pliant.ir.times.pieces import Quadratic, piecewise
-from pliant.ir.times.time_curve import TimeCurve, line, minimum
 from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import A53_COVE, LTE
@@ -155,7 +155,7 @@ _LINES = minimum([line(0.004, 0.006, MAX_N), line(0.05, 0.002, MAX_N), line(0.12
 _ATTENTION = piecewise(Quadratic(2e-3, 5e-5, 1e-6), MAX_N, 0.0012)
 
 
-def _curve(i: int) -> TimeCurve:
+def _curve(i: int) -> Curve:
     return _LINES if i % 2 else _ATTENTION
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
-from pliant.ir.times.time_curve import TimeCurve, line
+from pliant.ir.curve import Curve, line
 from research.world import Device, Spell
 
 MODELS = {"SNLI": "CoVe-300", "SQuAD": "CoVe-300", "SNLI_200": "CoVe-200", "IMDB": "IMDB"}
@@ -49,7 +49,7 @@ class Devices:
     """A set of curves: by model and level; `ble_s` is the mean round trip of its Bluetooth-like link."""
 
     name: str
-    curves: Mapping[str, Mapping[str, TimeCurve]]
+    curves: Mapping[str, Mapping[str, Curve]]
     factors: Mapping[str, tuple[tuple[int, tuple[float, ...]], ...]]
     ble_s: float
     loaded: float
@@ -74,7 +74,7 @@ def reconstructed(snli: Sequence[int] | np.ndarray, imdb: np.ndarray | None) -> 
         level: line(0.0 if level == "cloud" else fixed_s * part, slope_s * part, MAX_WORDS["CoVe-300"])
         for level, part in ends.items()
     }
-    smaller = {**cove, "end": TimeCurve(tuple((m, 0.565 * t) for m, t in cove["end"].points))}
+    smaller = {**cove, "end": Curve(tuple((m, 0.565 * t) for m, t in cove["end"].points))}
     words = 230.0 if imdb is None else float(imdb.mean())
     parts = {"end": 0.36, "gateway": 0.36 * 2.44, "cloud": 0.05}
     reviews = {level: line(0.0, part * mean_s / words, MAX_WORDS["IMDB"]) for level, part in parts.items()}
@@ -91,7 +91,7 @@ def measured(found: Mapping[str, Any], like: Devices) -> Devices:
     out. Break-evens of Figure 3 stay at 4 and 11, so its round trips are others.
     """
     dilations = dilated(found, like)
-    curves: dict[str, dict[str, TimeCurve]] = {}
+    curves: dict[str, dict[str, Curve]] = {}
     factors: dict[str, tuple[tuple[int, tuple[float, ...]], ...]] = {}
     for model, rows in found["times"].items():
         seconds = np.array([times for _, times in rows])
@@ -99,8 +99,7 @@ def measured(found: Mapping[str, Any], like: Devices) -> Devices:
         steady = seconds / drift
         medians = [(n, float(np.median(times))) for (n, _), times in zip(rows, steady, strict=True)]
         curves[model] = {
-            level: TimeCurve(tuple((n, factor * t) for n, t in medians))
-            for level, factor in dilations.items()
+            level: Curve(tuple((n, factor * t) for n, t in medians)) for level, factor in dilations.items()
         }
         factors[model] = tuple(
             (n, tuple((times / middle).tolist())) for (n, middle), times in zip(medians, steady, strict=True)

@@ -18,7 +18,7 @@ from crime_worlds import (
     traces,
     two_levels,
 )
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, A53_IMDB
 
@@ -50,14 +50,14 @@ def break_evens(devices: Devices) -> Rows:
     return rows
 
 
-def _from(cove: Mapping[str, TimeCurve], ways: Mapping[str, float], level: str) -> str:
+def _from(cove: Mapping[str, Curve], ways: Mapping[str, float], level: str) -> str:
     paper = {"end": 1, "gateway": 4, "cloud": 11}
     best = [min(LEVELS, key=lambda k: cove[k].at(n) + ways[k]) for n in range(1, MAX_WORDS["CoVe-300"] + 1)]
     first = best.index(level) + 1 if level in best else None
     return f"{first} words ({paper[level]})"
 
 
-def _fit(curve: TimeCurve) -> tuple[float, float, float]:
+def _fit(curve: Curve) -> tuple[float, float, float]:
     n = np.arange(1, MAX_WORDS["CoVe-300"] + 1, dtype=float)
     t = np.array([curve.at(int(m)) for m in n])
     slope, constant = np.polyfit(n, t, 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.node_identity import Identity
 from pliant.route.node_messages import Spent
 from pliant.run.session.session import Session
@@ -79,8 +79,7 @@ async def late(model: str, n: int) -> None:
         print(url, flush=True)
 
     options = [
-        NodeOptions(ANY, "0", name=f"late{i}", prior=TimeCurve(((0, 100.0 + i),)), settle_s=0.0)
-        for i in range(n)
+        NodeOptions(ANY, "0", name=f"late{i}", prior=Curve(((0, 100.0 + i),)), settle_s=0.0) for i in range(n)
     ]
     await asyncio.gather(*(serve(one, served, on_start) for one in options))  # type: ignore[arg-type]
 

@@ -23,8 +23,8 @@ import numpy as np
 import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import DATA, Asker, check_bed, traces
 from pliant.ir.cost import Link
+from pliant.ir.curve import Curve, line
 from pliant.ir.times.fit import robust
-from pliant.ir.times.time_curve import TimeCurve, line
 from pliant.route.node_messages import RouteMessage, encode_route
 from pliant.route.router_settings import RouterSettings
 from report import Report, options
@@ -178,7 +178,7 @@ def world(measured: Measured, series: LinkSeries) -> World:
     return World(devices, edges, Sizes(0, 0, 0, 0))
 
 
-def fitted(executed: Sequence[Executed]) -> TimeCurve:
+def fitted(executed: Sequence[Executed]) -> Curve:
     """The line through what a device executed before the run, fitted as nodes fit theirs."""
     before = [e for e in executed if not e.id.startswith(RUN)]
     fit, _ = robust([e.length for e in before], [e.seconds for e in before])

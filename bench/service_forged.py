@@ -13,7 +13,7 @@ from statistics import median
 import httpx
 
 from crime_node import MODEL, body, node, started, wait_for
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import NODE_HEADER
 from pliant.route.node_messages import encode_told
@@ -98,7 +98,7 @@ def _asking(http: httpx.Client, url: str) -> Callable[[], str]:
 
 
 def _forge(http: httpx.Client, url: str, name: str) -> None:
-    told = CurveAdvert(name, TimeCurve(((0, _FORGED_S[name]),)), frozenset({name}), _STAMP)
+    told = CurveAdvert(name, Curve(((0, _FORGED_S[name]),)), frozenset({name}), _STAMP)
     answer = http.post(url + TELL_PATH, content=encode_told(told).encode())
     assert answer.status_code == 200, answer.text
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router_settings import RouterSettings
@@ -46,7 +46,7 @@ class Device:
     """
 
     name: str
-    curve: TimeCurve
+    curve: Curve
     spread: float = 0.0
     spells: tuple[Spell, ...] = ()
     factors: tuple[tuple[int, tuple[float, ...]], ...] = ()

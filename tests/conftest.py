@@ -19,6 +19,7 @@ from tests.turns import turn
 SOURCE = Path(__file__).parents[1] / "src" / "pliant"
 UNCHECKED = (
     "pliant.cluster.",
+    "pliant.ir.curve",
     "pliant.ir.times.",
     "pliant.route.",
     "pliant.serve.",

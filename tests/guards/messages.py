@@ -46,9 +46,9 @@ from pliant.cluster.net.activation_coding import encode as encode_activations
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.frame import pack as pack_frames
 from pliant.cluster.net.frame import unpack as unpack_frame
+from pliant.ir.curve import Curve
 from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.times.time_curve import TimeCurve
-from pliant.ir.topology import Capability, Curve, Drift
+from pliant.ir.topology import Capability, Drift, StageTimes
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.node_identity import Identity, read_identity
 from pliant.route.node_messages import (
@@ -76,7 +76,7 @@ _GRID = Grid((("a", "b"),), (5, 7), (12,))
 _TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, _GRID)
 _WHOLE = Partition("1d", "a", (Share("a", 3, 4, 6), Share("b", 1, 1, 2)), 5)
 _CAPABILITY = Capability(
-    1.5, 2e9, 10**9, 1e-5, (Curve("attend", ((1e6, 0.125), (2e6, 0.25))),), (Drift("attend", 1.25),), 2.0
+    1.5, 2e9, 10**9, 1e-5, (StageTimes("attend", ((1e6, 0.125), (2e6, 0.25))),), (Drift("attend", 1.25),), 2.0
 )
 _STATUS = ClusterStatus(
     "p",
@@ -116,7 +116,7 @@ CONTROL = (
 _NOTE = Note(1.5, 10**9, {"attend": 0.125}, {"b": (4096, 0.25)})
 _PAYLOAD = np.arange(10, dtype=np.uint8)
 _ROWS = np.array([[1.0, -0.5, 0.0], [0.25, 2.0, -2.0]], np.float32)
-_CURVE = TimeCurve(((0, 0.01), (100, 0.11)))
+_CURVE = Curve(((0, 0.01), (100, 0.11)))
 _TOLD = CurveAdvert("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
 _SPENT = Spent(0.0125, 0.005)
 _ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
@@ -150,9 +150,9 @@ def guarded() -> dict[str, Guarded]:
         "node route, empty": Guarded(encode_route(RouteMessage()).encode(), decode_route, RouteMessage()),
         "node identity": Guarded(_lines(_IDENTITY.headers()), _identity, _IDENTITY),
         "node packet of Figure 7": Guarded(
-            encode_packet(b"payload", 10.5, TimeCurve(((0, 0.25), (100, 0.5)))),
+            encode_packet(b"payload", 10.5, Curve(((0, 0.25), (100, 0.5)))),
             lambda data: decode_packet(data, 7),
-            (b"payload", 10.5, TimeCurve(((0, 0.25), (100, 0.5)))),
+            (b"payload", 10.5, Curve(((0, 0.25), (100, 0.5)))),
         ),
     }
     return found

@@ -23,7 +23,7 @@ from pliant.ir.cost import Link, Span, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
 from pliant.ir.program_text import program_text
-from pliant.ir.topology import Capability, ClusterCost, Curve, Drift, Interface, Links
+from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.decision import Decision
 from pliant.plan.partition.pace import as_partition
@@ -46,7 +46,9 @@ _POINTS = ((2e3, 1.1e-4), (4e4, 9e-4), (8e5, 1.3e-2))
 DEVICES = {
     "d0": Capability(1.0, 3.1e7, ROOM, call_s=4e-5),
     "d1": Capability(1.3, 9.7e7, ROOM, call_s=1.3e-5),
-    "d2": Capability(0.9, 4.3e7, ROOM, call_s=2e-5, curves=tuple(Curve(kind, _POINTS) for kind in _KINDS)),
+    "d2": Capability(
+        0.9, 4.3e7, ROOM, call_s=2e-5, curves=tuple(StageTimes(kind, _POINTS) for kind in _KINDS)
+    ),
     "d3": Capability(1.1, 1.9e8, ROOM, call_s=1e-5, drifts=(Drift("rest", 1.4),), dilation=2.5),
     "d4": Capability(0.7, 2.3e7, ROOM, call_s=7e-5),
 }

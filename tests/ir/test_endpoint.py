@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
+from pliant.ir.curve import Curve, line
 from pliant.ir.endpoint import Endpoint, Estimate, Request
 from pliant.ir.reply import Reply
-from pliant.ir.times.time_curve import TimeCurve, line
 
 
 class Echo:
@@ -15,7 +15,7 @@ class Echo:
     name = "echo"
     best = None
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return line(0.0, 0.001, 10)
 
     def estimate(self, request: Request) -> Estimate:

@@ -4,7 +4,7 @@ import numpy as np
 
 from pliant.ir.cost import Link, latency, simulate
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability, ClusterCost, Curve, Interface, Links
+from pliant.ir.topology import Capability, ClusterCost, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
@@ -47,5 +47,5 @@ def curved(device: Capability) -> Capability:
         device.frequency_Hz,
         device.free_bytes,
         device.call_s,
-        tuple(Curve(kind, points) for kind in kinds),
+        tuple(StageTimes(kind, points) for kind in kinds),
     )

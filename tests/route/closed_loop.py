@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
@@ -65,9 +65,9 @@ class ClosedLoop:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.above, self.here = Device(self, work_s, n_servers), Device(self, slower * work_s)
-        told = TimeCurve(((0, work_s if told_s is None else told_s),))
+        told = Curve(((0, work_s if told_s is None else told_s),))
         self.up = Router("up", SETTINGS, told)
-        self.node = Router("node", SETTINGS, TimeCurve(((0, slower * work_s),)))
+        self.node = Router("node", SETTINGS, Curve(((0, slower * work_s),)))
         self.node.successor("up", Link(way_s, 1e9))
         self.node.pinged("up", way_s, 0.0, self.up.tell(0.0, "node"), 0.0)
         self._way_s = way_s

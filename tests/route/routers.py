@@ -1,7 +1,7 @@
 """A router with upstreams that are a fixed way off, for tests that tell it of events."""
 
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import TimeCurve, line
+from pliant.ir.curve import Curve, line
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings
@@ -12,7 +12,7 @@ SETTINGS = RouterSettings(MAX_N)
 SLOW, FAST = line(0.0, 0.01, MAX_N), line(0.01, 0.001, MAX_N)
 
 
-def word(node: str, curve: TimeCurve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> CurveAdvert:
+def word(node: str, curve: Curve = FAST, *through: str, stamp: tuple[int, int] = (0, 0)) -> CurveAdvert:
     return CurveAdvert(node, curve, frozenset({node, *through}), stamp)
 
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve, line
+from pliant.ir.curve import Curve, line
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME, Candidate, Objective, choose
-from tests.ir.times.test_time_curve import curves
+from tests.ir.test_curve import curves
 
 part = st.floats(0, 3).map(lambda x: round(x, 3))
 
@@ -35,7 +35,7 @@ def test_the_choice_costs_least(some: list[Candidate], n: int, objective: Object
 
 def test_equal_times_stay_here() -> None:
     """Equation 6 has `<=`."""
-    same = TimeCurve(((0, 1.0),))
+    same = Curve(((0, 1.0),))
     assert choose(3, [Candidate(LOCAL, same), Candidate("up", same)]).target == LOCAL
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import line
+from pliant.ir.curve import line
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.times.time_curve import MAX_POINTS, TimeCurve
+from pliant.ir.curve import MAX_POINTS, Curve
 from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import CurveAdvert, Trail
 from pliant.route.node_messages import (
@@ -22,7 +22,7 @@ from pliant.route.node_messages import (
     encode_route,
     encode_told,
 )
-from tests.ir.times.test_time_curve import curves
+from tests.ir.test_curve import curves
 
 GOOD = {"node": "a", "points": [[0, 0.5], [9, 1]], "through": ["b"], "stamp": [7, 1], "spent_s": 0.25}
 
@@ -32,7 +32,7 @@ def changed(**changes: object) -> str:
 
 
 @given(curves(), st.floats(0, 100))
-def test_a_word_comes_back_to_seven_digits(curve: TimeCurve, spent_s: float) -> None:
+def test_a_word_comes_back_to_seven_digits(curve: Curve, spent_s: float) -> None:
     """A float of Figure 7 has no more."""
     told = CurveAdvert("gw:8080", curve, frozenset({"gw:8080", "cloud"}), (3, 4))
     back, spent = decode_told(encode_told(told, Spent(spent_s, spent_s / 2.0)))
@@ -45,14 +45,14 @@ def test_a_word_comes_back_to_seven_digits(curve: TimeCurve, spent_s: float) -> 
 
 def test_a_wait_comes_back_and_is_no_longer_than_the_time_spent() -> None:
     """More would make work of less than no time."""
-    told = CurveAdvert("a", TimeCurve(((0, 1.0),)), frozenset({"a"}), wait_s=0.25)
+    told = CurveAdvert("a", Curve(((0, 1.0),)), frozenset({"a"}), wait_s=0.25)
     back, spent = decode_told(encode_told(told, Spent(1.0, 3.0)))
     assert (back.wait_s, spent) == (0.25, Spent(1.0, 1.0))
 
 
 def test_a_word_without_a_request_says_no_time_spent() -> None:
     """A broadcast answers nothing."""
-    assert decode_told(encode_told(CurveAdvert("a", TimeCurve(((0, 1.0),)), frozenset({"a"}))))[1] is None
+    assert decode_told(encode_told(CurveAdvert("a", Curve(((0, 1.0),)), frozenset({"a"}))))[1] is None
 
 
 def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
@@ -62,7 +62,7 @@ def test_who_speaks_is_among_those_its_curve_depends_on() -> None:
 
 def test_the_longest_word_fits_a_header() -> None:
     """64 points, 8 names."""
-    curve = TimeCurve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
+    curve = Curve(tuple((n * 7919, 1.2345678 * (n + 1)) for n in range(MAX_POINTS)))
     text = encode_told(
         CurveAdvert("n" * 64, curve, frozenset(c * 64 for c in "abcdefgh"), (2**52, 2**52)), Spent(1 / 3)
     )
@@ -175,7 +175,7 @@ def test_a_route_that_cannot_be_is_refused(text: str) -> None:
 
 
 @given(st.binary(max_size=40), st.floats(0, 2e9), curves())
-def test_figure_7s_bytes_come_back(payload: bytes, received_s: float, curve: TimeCurve) -> None:
+def test_figure_7s_bytes_come_back(payload: bytes, received_s: float, curve: Curve) -> None:
     """8 + 4 bytes of time, 8 for each point: the sizes that the paper gives."""
     packet = encode_packet(payload, received_s, curve)
     assert len(packet) == len(payload) + 12 + 8 * len(curve.points)
@@ -194,7 +194,7 @@ def test_bytes_that_are_no_packet_are_refused_or_read(packet: bytes, size: int) 
 
 def test_the_release_before_is_told_a_curve_that_includes_the_wait() -> None:
     """It holds all of the time spent against that curve."""
-    told = CurveAdvert("a", TimeCurve(((0, 1.0), (9, 2.0))), frozenset({"a"}), wait_s=0.5)
+    told = CurveAdvert("a", Curve(((0, 1.0), (9, 2.0))), frozenset({"a"}), wait_s=0.5)
     said = json.loads(encode_told(told, Spent(2.5, 0.5), protocol=1))
     assert said["points"] == [[0, 1.5], [9, 2.5]]
     assert said["spent_s"] == 2.5

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import line
+from pliant.ir.curve import line
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router_settings import RouterSettings

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import line
+from pliant.ir.curve import line
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping, Probe

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import TimeCurve, line
+from pliant.ir.curve import Curve, line
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router_settings import RouterSettings, paper
@@ -161,7 +161,7 @@ def test_two_ways_up_are_chosen_by_their_link() -> None:
     """DAG C: the nearer of two clouds, whichever it is now."""
     devices = (
         Device("end", END),
-        Device("gateway", TimeCurve(((0, 5.0),))),
+        Device("gateway", Curve(((0, 5.0),))),
         Device("a", CLOUD),
         Device("b", CLOUD),
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pliant.ir.times.time_curve import line
+from pliant.ir.curve import line
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.upstream_queue import RecentAverage, UpstreamQueue
 from tests.route.closed_loop import ClosedLoop

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import line
+from pliant.ir.curve import line
 from research.series import constant
 from research.world import Device, Edge, Spell, World, draw, learned
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import httpx
 
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.router_settings import RouterSettings
 from pliant.run.session.session import Session
 from pliant.serve.http.security import Address
@@ -94,7 +94,7 @@ def fixed(*points: tuple[int, float], **changes: Any) -> dict[str, Any]:
         "aside_limit_s": 1e5,
         "aside_s": 1e4,
     }
-    return {"prior": TimeCurve(points), "routing": RouterSettings(1000, **settings | changes)}
+    return {"prior": Curve(points), "routing": RouterSettings(1000, **settings | changes)}
 
 
 @contextmanager

@@ -13,9 +13,9 @@ import pytest
 
 import pliant
 from pliant.errors import BudgetError, NodeError
+from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
-from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Level, Trade
 from pliant.serve.node.open_endpoint import open_endpoint
 from pliant.serve.protocol.terms import Terms
@@ -42,7 +42,7 @@ class TwoWays:
     def best(self) -> float | None:
         return self.trade.best
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return self.trade.curve(accuracy_floor)
 
     def estimate(self, request: Request) -> Estimate:
@@ -68,7 +68,7 @@ class Elastic(Upper):
     def best(self) -> float | None:
         return self.two.best
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         return self.two.curve(accuracy_floor)
 
     def estimate(self, request: Request) -> Estimate:

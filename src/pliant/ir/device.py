@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from pliant.errors import ProfileError
+from pliant.ir.curve import Curve
 
 Percentile = Literal["median", "p95"]
 
@@ -189,11 +190,8 @@ def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
     longest = ordered[-1][0]
     if not 1 <= length <= longest:
         raise ProfileError(f"{length} tokens are beyond the {longest} that were profiled; profile again.")
-    at = next(i for i, (n, _) in enumerate(ordered) if n >= length)
-    high_n, high = ordered[at]
-    if at == 0 or high_n == length:
-        return high
-    low_n, low = ordered[at - 1]
-    t = (length - low_n) / (high_n - low_n)
-    median_s = low.median_s + t * (high.median_s - low.median_s)
-    return Timing(median_s, max(median_s, low.p95_s + t * (high.p95_s - low.p95_s)))
+    median_s, p95_s = (
+        Curve(tuple((n, time.at(percentile)) for n, time in ordered)).at(length)
+        for percentile in get_args(Percentile)
+    )
+    return Timing(median_s, max(median_s, p95_s))

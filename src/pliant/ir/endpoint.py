@@ -10,8 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.curve import Curve
 from pliant.ir.reply import Reply
-from pliant.ir.times.time_curve import TimeCurve
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Endpoint(Protocol):
         """The accuracy that inputs of any length can have; None where it was never measured."""
         ...
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by input length of answers at least that accurate. Raises BudgetError if it has none."""
         ...
 

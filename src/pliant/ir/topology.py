@@ -1,39 +1,26 @@
 """The capabilities of devices and of the links between them, as numbers."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import isfinite
+from functools import lru_cache
 from typing import assert_never
 
 from pliant.errors import ProfileError
 from pliant.ir.cost import Link
+from pliant.ir.curve import Curve
 from pliant.ir.program import Compute, Exchange, Load, Work, value
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Measured times of one kind of stage (a kernel's name): (FLOPs, seconds), by rising FLOPs."""
+class StageTimes:
+    """Measured times of one kind of stage (a kernel's name): (FLOPs, seconds), as members tell them."""
 
     kind: str
     points: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        sizes = [flops for flops, _ in self.points]
-        if not sizes or sizes[0] <= 0 or any(b <= a for a, b in pairwise(sizes)):
-            raise ProfileError(
-                f"times of {self.kind!r} need rising FLOPs above 0, not {sizes}; measure again."
-            )
-        if not all(isfinite(s) and s > 0 for _, s in self.points):
-            raise ProfileError(f"times of {self.kind!r} must be above 0 s: {self.points}; measure again.")
-
-    def seconds(self, flops: float, call_s: float) -> float:
-        """Between the points a line; below them towards `call_s` at no work; above, the last slope."""
-        points = ((0.0, min(call_s, self.points[0][1])), *self.points)
-        at = min(max(bisect_left(points, (flops,)), 1), len(points) - 1)
-        (low, low_s), (high, high_s) = points[at - 1], points[at]
-        return max(low_s + (flops - low) * (high_s - low_s) / (high - low), points[0][1])
+        if not all(flops > 0 and seconds > 0 for flops, seconds in Curve(self.points).points):
+            raise ProfileError(f"times of {self.kind!r} must be above 0: {self.points}; measure again.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +45,7 @@ class Capability:
     frequency_Hz: float
     free_bytes: int
     call_s: float = 0.0
-    curves: tuple[Curve, ...] = ()
+    curves: tuple[StageTimes, ...] = ()
     drifts: tuple[Drift, ...] = ()
     dilation: float = 1.0
 
@@ -82,10 +69,22 @@ class Capability:
         return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
 
     def _measured_s(self, kind: str, flops: float) -> float:
-        for curve in self.curves:
-            if curve.kind == kind:
-                return curve.seconds(flops, self.call_s)
-        return self.call_s + self.cycles_per_flop * flops / self.frequency_Hz
+        curve = self.curve(kind)
+        return (
+            self.call_s + self.cycles_per_flop * flops / self.frequency_Hz
+            if curve is None
+            else curve.at(flops)
+        )
+
+    def curve(self, kind: str) -> Curve | None:
+        """Measured seconds by FLOPs, below the first towards `call_s`; None where eq. 5 counts."""
+        points = next((c.points for c in self.curves if c.kind == kind), None)
+        return None if points is None else _from_call(self.call_s, points)
+
+
+@lru_cache(maxsize=1024)
+def _from_call(call_s: float, points: tuple[tuple[float, float], ...]) -> Curve:
+    return Curve(((0.0, min(call_s, points[0][1])), *points))
 
 
 @dataclass(frozen=True, slots=True)

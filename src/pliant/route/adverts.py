@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
-from pliant.ir.times.time_curve import MAX_POINTS, minimum, thinned
+from pliant.ir.curve import MAX_POINTS, minimum, thinned
 from pliant.route.choose_endpoint import LOCAL, Candidate
 from pliant.route.curve_advert import CurveAdvert
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 
 LOCAL = ""
 """The name of this device among candidates; other nodes have names that are not empty."""
@@ -42,7 +42,7 @@ class Candidate:
     """
 
     name: str
-    curve: TimeCurve
+    curve: Curve
     fixed_s: float = 0.0
     per_item_s: float = 0.0
     fixed_j: float = 0.0

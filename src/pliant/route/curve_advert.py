@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:\[\]-]{0,63}")
 """Names of nodes: they travel in headers, and are compared, never read."""
@@ -34,7 +34,7 @@ class CurveAdvert:
     """
 
     node: str
-    curve: TimeCurve
+    curve: Curve
     through: frozenset[str]
     stamp: tuple[int, int] = (0, 0)
     wait_s: float = 0.0

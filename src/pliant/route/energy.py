@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import LOCAL, Candidate
 
 _MEGABIT_BYTES = 125_000.0
@@ -62,7 +62,7 @@ _LTE = (
 )
 
 
-def local_candidate(curve: TimeCurve, wait_s: float, power: PowerModel | None) -> Candidate:
+def local_candidate(curve: Curve, wait_s: float, power: PowerModel | None) -> Candidate:
     """This device by eq. 8: the increment over what it spends idle, while it computes, not while it waits."""
     watts = power.compute_W if power is not None else 0.0
     return Candidate(LOCAL, curve, wait_s, fixed_j=-watts * wait_s, watts=watts)
@@ -70,7 +70,7 @@ def local_candidate(curve: TimeCurve, wait_s: float, power: PowerModel | None) -
 
 def remote_candidate(
     name: str,
-    curve: TimeCurve,
+    curve: Curve,
     transfer: tuple[float, float],
     bytes_there: tuple[float, float],
     bytes_back: tuple[float, float],

@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.times.time_curve import MAX_POINTS, TimeCurve, validated
+from pliant.ir.curve import MAX_POINTS, Curve, validated
 from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import NAME, CurveAdvert, Trail
 from pliant.route.node_identity import PROTOCOL
@@ -133,14 +133,14 @@ def decode_told(text: str | bytes) -> tuple[CurveAdvert, Spent | None]:
     return CurveAdvert(message.node, curve, through, message.stamp, message.wait_s or 0.0), spent
 
 
-def encode_packet(payload: bytes, received_s: float, curve: TimeCurve) -> bytes:
+def encode_packet(payload: bytes, received_s: float, curve: Curve) -> bytes:
     """Figure 7's response: the payload, 8 bytes of whole seconds and 4 of their fraction, 8 bytes a point."""
     whole = int(received_s // 1)
     head = struct.pack("!qf", whole, received_s - whole)
     return payload + head + b"".join(struct.pack("!if", n, t) for n, t in curve.points)
 
 
-def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, TimeCurve]:
+def decode_packet(packet: bytes, payload_bytes: int) -> tuple[bytes, float, Curve]:
     """(payload, time of reception, curve) of Figure 7. Raises PeerCurveError if the rest is not that."""
     rest = packet[payload_bytes:]
     if payload_bytes < 0 or len(packet) < payload_bytes + 12 or (len(rest) - 12) % 8:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pliant.ir.cost import Link
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate
@@ -42,7 +42,7 @@ class PeerState:
     state: State
     rtt_s: float
     bandwidth_Bps: float
-    curve: TimeCurve | None
+    curve: Curve | None
     contact_s: float | None
     reason: str | None = None
     wait_s: float = 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from pliant.ir.times.time_curve import exceeds_by
+from pliant.ir.curve import exceeds_by
 from pliant.route.curve_advert import CurveAdvert
 
 _MOST = 256

@@ -6,8 +6,8 @@ Nothing else would show that it has recovered: inputs go elsewhere.
 from collections.abc import Callable
 from typing import final
 
+from pliant.ir.curve import Curve
 from pliant.ir.times.fit import LocalTimes
-from pliant.ir.times.time_curve import TimeCurve
 
 _CONFIRM_S = 1.0
 _SLOWED = 1.25
@@ -20,7 +20,7 @@ class Probes:
     `best` is the quickest that the device has been.
     """
 
-    def __init__(self, after_s: float | None, best: TimeCurve | None) -> None:
+    def __init__(self, after_s: float | None, best: Curve | None) -> None:
         self._after_s = after_s or float("inf")
         self._best = best
         self._here_s = float("-inf")
@@ -52,7 +52,7 @@ class Probes:
         return last_n if local.is_in_doubt else _longest_won(best, last_n, others_s)
 
 
-def _longest_won(best: TimeCurve, last_n: int, others_s: Callable[[int], float]) -> int:
+def _longest_won(best: Curve, last_n: int, others_s: Callable[[int], float]) -> int:
     """The last length that came, if `best` were quickest at it, or the longest below of that kind; or 0.
 
     What came last may be none of it: below, short inputs are kept while this device is slow, and the

@@ -18,8 +18,8 @@ from functools import partial
 
 from pliant.errors import RouteError
 from pliant.ir.cost import Link
+from pliant.ir.curve import Curve
 from pliant.ir.times.fit import LocalTimes
-from pliant.ir.times.time_curve import TimeCurve
 from pliant.route.adverts import Adverts, wait_beyond
 from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose
 from pliant.route.curve_advert import CurveAdvert, Trail, checked_name
@@ -32,7 +32,7 @@ from pliant.route.probes import Probes
 from pliant.route.router_settings import RouterSettings
 from pliant.route.upstream_queue import Passage, RecentAverage
 
-_UNKNOWN = TimeCurve(((0, 0.0),))
+_UNKNOWN = Curve(((0, 0.0),))
 """What takes nobody knows how long is tried first."""
 _NEVER = float("inf")
 
@@ -45,7 +45,7 @@ class Router:
     """
 
     def __init__(
-        self, name: str, settings: RouterSettings, prior: TimeCurve | None = None, started: int = 0
+        self, name: str, settings: RouterSettings, prior: Curve | None = None, started: int = 0
     ) -> None:
         self.name = checked_name(name)
         self.settings = settings
@@ -99,7 +99,7 @@ class Router:
             self._predecessors.told(predecessor, advert)
         return advert
 
-    def curve(self, now_s: float) -> TimeCurve:
+    def curve(self, now_s: float) -> Curve:
         """The least of local and remote times at every length, without queues (CRIME 4.2)."""
         return self._word(None, now_s).curve
 
@@ -286,7 +286,7 @@ class Router:
         return self._predecessors.names
 
     @property
-    def local_curve(self) -> TimeCurve | None:
+    def local_curve(self) -> Curve | None:
         """T_l(n), without waiting; None before anything is known."""
         return self._local.curve
 

@@ -32,12 +32,12 @@ from pliant.cluster.control.messages import (
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerMisbehaved
 from pliant.ir.partition import Grid, Partition, Share
-from pliant.ir.topology import Capability, Curve
+from pliant.ir.topology import Capability, StageTimes
 
 GRID = Grid((("a", "b"),), (5, 7), (12,))
 TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, GRID)
 NOBODY = {"mode": "ws", "primary": "a", "shares": [], "tokens": 5}
-CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (Curve("attend", ((1e6, 0.1),)),))
+CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (StageTimes("attend", ((1e6, 0.1),)),))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
+from pliant.ir.curve import Curve, line
 from pliant.ir.times.fit import FitSettings, LocalTimes, least_squares, robust
-from pliant.ir.times.time_curve import TimeCurve, line
 
 MAX_N = 200
 
@@ -141,7 +141,7 @@ def test_one_length_without_a_prior_says_the_most_it_can_be() -> None:
     times = LocalTimes(FitSettings(), MAX_N)
     assert times.curve is None
     times.add(10, 2.0)
-    assert times.curve == TimeCurve(((10, 2.0), (MAX_N, 40.0)))
+    assert times.curve == Curve(((10, 2.0), (MAX_N, 40.0)))
     for _ in range(40):
         times.add(10, 3.0)
     assert times.curve is not None

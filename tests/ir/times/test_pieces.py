@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
+from pliant.ir.curve import Curve, line
 from pliant.ir.times.pieces import Quadratic, piecewise
-from pliant.ir.times.time_curve import TimeCurve, line
 
 part = st.floats(0.0, 1.0).map(lambda x: round(x, 4))
 
 
-def worst(curve: TimeCurve, f: object, max_n: int) -> float:
+def worst(curve: Curve, f: object, max_n: int) -> float:
     return max(abs(curve.at(n) / f(n) - 1.0) for n in range(max_n + 1))  # type: ignore[operator]
 
 

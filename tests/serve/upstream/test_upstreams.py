@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.due import Broadcast, Due
 from pliant.route.node_messages import decode_told
@@ -141,7 +141,7 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
         running = asyncio.create_task(upstreams.run())
 
         async def tell(wait_s: float) -> None:
-            told = CurveAdvert("here", TimeCurve(((0, 1.0),)), frozenset(), wait_s=wait_s)
+            told = CurveAdvert("here", Curve(((0, 1.0),)), frozenset(), wait_s=wait_s)
             n_before, router.due.side_effect = router.due.call_count, [[Broadcast(("below",), told)]]
             upstreams.changed()
             await soon(lambda: router.due.call_count > n_before)

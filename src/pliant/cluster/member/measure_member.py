@@ -14,7 +14,7 @@ import numpy as np
 from pliant.cluster.member.shard import Shard, Shards
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
-from pliant.ir.topology import Capability, Curve
+from pliant.ir.topology import Capability, StageTimes
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -59,7 +59,7 @@ def measure_device(
     for cell in cells:
         points.setdefault(cell.work.kernel, {}).setdefault(cell.flops, []).extend(cell.samples_s)
     curves = [
-        Curve(kind, tuple((flops, median(samples)) for flops, samples in sorted(sizes.items())))
+        StageTimes(kind, tuple((flops, median(samples)) for flops, samples in sorted(sizes.items())))
         for kind, sizes in points.items()
     ]
     largest = max(cell.flops for cell in cells)

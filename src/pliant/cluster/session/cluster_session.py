@@ -14,10 +14,10 @@ from pliant.cluster.session.cluster_details import ClusterDetails, details_of
 from pliant.cluster.session.cluster_plan import ClusterPlan, plan_of
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import BudgetError, InputError
+from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
-from pliant.ir.times.time_curve import TimeCurve
 from pliant.models.encoder.encoder_family import Feeds
 from pliant.models.encoder.encoder_source import Encoder
 from pliant.models.tokenizer import Encoded
@@ -212,7 +212,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         types = {port.name: port.dtype for port in self.inputs}
         return {name: array[None].astype(types[name], copy=False) for name, array in made.items()}
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by rows: what plans for some lengths are predicted to take, and what answers took since.
 
         The first call measures the devices that were not measured yet. Raises BudgetError for a floor.
@@ -251,7 +251,7 @@ class ClusterSession(TextSession[ClusterDetails]):
         if self._times is None or usable != self._workers:
             self._workers = usable
             lengths = [n for n in _LENGTHS if n < self.max_length and self._is_open_ended] + [self.max_length]
-            self.expect(TimeCurve(tuple((n, self._solved(n).seconds) for n in lengths)))
+            self.expect(Curve(tuple((n, self._solved(n).seconds) for n in lengths)))
 
     def _fed(self, value: str | GivenFeeds, pair: str | None) -> tuple[Feeds, float]:
         """The encoder's feeds, and when they were asked."""

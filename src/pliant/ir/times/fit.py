@@ -12,8 +12,8 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.errors import RouteError
+from pliant.ir.curve import Curve, line
 from pliant.ir.times.pieces import Quadratic, piecewise
-from pliant.ir.times.time_curve import TimeCurve, line
 
 _ENOUGH = 8
 """Samples that a fit of one's own takes; fewer scale what was known before."""
@@ -105,7 +105,7 @@ class LocalTimes:
     squares over a window would follow a window later, and a robust fit alone even later than that.
     """
 
-    def __init__(self, settings: FitSettings, max_n: int, prior: TimeCurve | None = None) -> None:
+    def __init__(self, settings: FitSettings, max_n: int, prior: Curve | None = None) -> None:
         self._settings = settings
         self._max_n = max_n
         self._n = np.zeros(settings.window)
@@ -116,7 +116,7 @@ class LocalTimes:
         self._patience = _SHIFTED
         self._base = prior
         self._spread: float | None = None
-        self.curve: TimeCurve | None = prior
+        self.curve: Curve | None = prior
 
     @property
     def is_in_doubt(self) -> bool:
@@ -185,12 +185,12 @@ class LocalTimes:
             self.curve = self._scaled(n, s)
         return self.curve != before
 
-    def _drawn(self, fit: Quadratic) -> TimeCurve:
+    def _drawn(self, fit: Quadratic) -> Curve:
         if self._settings.degree == 1 or fit.square_s == 0.0:
             return line(fit.constant_s, fit.linear_s, self._max_n)
         return piecewise(fit, self._max_n)
 
-    def _scaled(self, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> TimeCurve:
+    def _scaled(self, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> Curve:
         if self._base is None and _is_spread(n, degree=0):
             degree = self._settings.degree
             fit = _solve(n**degree, s, 1.0 / np.maximum(s, _LEAST_S) ** 2, degree=1)
@@ -199,10 +199,10 @@ class LocalTimes:
             at, middle = int(n[0]), float(np.median(s))
             if at < 1 or at >= self._max_n:
                 return line(middle, 0.0, self._max_n)
-            return TimeCurve(((at, middle), (self._max_n, middle * self._max_n / at)))
+            return Curve(((at, middle), (self._max_n, middle * self._max_n / at)))
         ratios = [t / max(self._base.at(m), _LEAST_S) for m, t in zip(n.tolist(), s.tolist(), strict=True)]
         ratio = float(np.median(ratios))
-        return TimeCurve(tuple((m, t * ratio) for m, t in self._base.points))
+        return Curve(tuple((m, t * ratio) for m, t in self._base.points))
 
 
 def _is_spread(n: Float64[np.ndarray, " m"], degree: int) -> bool:
@@ -216,7 +216,7 @@ def _is_bound(fit: Quadratic) -> bool:
     return fit.linear_s == 0.0 and fit.square_s == 0.0
 
 
-def _error(curve: TimeCurve, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> float:
+def _error(curve: Curve, n: Float64[np.ndarray, " m"], s: Float64[np.ndarray, " m"]) -> float:
     """The median relative distance of the samples from a curve."""
     expected = np.array([curve.at(round(m)) for m in n.tolist()])
     return float(np.median(np.abs(s / np.maximum(expected, _LEAST_S) - 1.0)))

@@ -6,7 +6,7 @@ from itertools import pairwise
 from math import floor, isfinite
 
 from pliant.errors import RouteError
-from pliant.ir.times.time_curve import TimeCurve, line
+from pliant.ir.curve import Curve, line
 
 _LEAST_S = 1e-9
 """Relative tolerances need times above 0."""
@@ -24,9 +24,7 @@ class Quadratic:
         return self.constant_s + n * (self.linear_s + n * self.square_s)
 
 
-def piecewise(
-    seconds: "Callable[[int], float] | Quadratic", max_n: int, tolerance: float = 0.01
-) -> TimeCurve:
+def piecewise(seconds: "Callable[[int], float] | Quadratic", max_n: int, tolerance: float = 0.01) -> Curve:
     """The fewest pieces, ending at integer lengths, within `tolerance` of `seconds` at every length 0..max_n.
 
     `tolerance` is relative, in 0..1. A line is sent exactly. A general function is read at each length (a
@@ -41,12 +39,12 @@ def piecewise(
     if isinstance(seconds, Quadratic) and (seconds.square_s == 0.0 or max_n < 2):
         return line(seconds.constant_s, seconds.linear_s + seconds.square_s * (max_n == 1), max_n)
     if isinstance(seconds, Quadratic) and min(seconds.constant_s, seconds.linear_s, seconds.square_s) >= 0.0:
-        return TimeCurve(_convex(seconds, max_n, tolerance))
+        return Curve(_convex(seconds, max_n, tolerance))
     times = [max(float(seconds(n)), _LEAST_S) for n in range(max_n + 1)]
     if not all(map(isfinite, times)):
         n = next(n for n, t in enumerate(times) if not isfinite(t))
         raise RouteError(f"the time of length {n} is {times[n]} s; give finite times.")
-    return TimeCurve(_corridor(times, tolerance))
+    return Curve(_corridor(times, tolerance))
 
 
 def _convex(f: Quadratic, max_n: int, tolerance: float) -> tuple[tuple[int, float], ...]:

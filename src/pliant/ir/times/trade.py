@@ -6,12 +6,12 @@ flagged; with a floor and no deadline the least time among ways at least that ac
 
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from pliant.errors import BudgetError, RouteError
+from pliant.ir.curve import Curve, minimum
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.time_curve import TimeCurve, minimum
 
 _ALIKE = 1e-9
 """Accuracies that differ by less are the same."""
@@ -33,25 +33,25 @@ class Level:
     rank: float
     seconds: tuple[float, float]
     bounds: tuple[float, float]
+    _curves: tuple[Curve, Curve] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.last:
             raise RouteError(f"a way for lengths {self.first}..{self.last} answers nothing; give 0 or more.")
         if any(not 0 <= s <= b for s, b in zip(self.seconds, self.bounds, strict=True)):
             raise RouteError(f"a way takes {self.seconds} s, bounded by {self.bounds} s; bounds are no less.")
+        n_ends = 1 if self.first == self.last else 2
+        lengths = (self.first, self.last)[:n_ends]
+        curves = [Curve(tuple(zip(lengths, s[:n_ends], strict=True))) for s in (self.seconds, self.bounds)]
+        object.__setattr__(self, "_curves", tuple(curves))
 
     def at(self, n: int) -> float:
-        """Seconds for n items; beyond `last` the slope goes on."""
-        return self._between(self.seconds, n)
+        """Seconds for n items; beyond `last` the slope goes on, though never downward."""
+        return self._curves[0].at(n)
 
     def bound_at(self, n: int) -> float:
         """Seconds that 95 % of answers to n items stay under."""
-        return self._between(self.bounds, n)
-
-    def _between(self, ends: tuple[float, float], n: int) -> float:
-        if self.last == self.first:
-            return ends[0]
-        return max(0.0, ends[0] + (ends[1] - ends[0]) * (n - self.first) / (self.last - self.first))
+        return self._curves[1].at(n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +91,21 @@ class Trade:
         known = [top for top in tops if top is not None]
         return min(known) if len(known) == len(tops) else None
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of the fastest way at least that accurate. BudgetError where there is none.
 
         A lower floor is never slower at any length: its ways are among those of a lower one.
         """
-        points: list[tuple[int, float]] = []
+        points: list[tuple[float, float]] = []
         for (first, last), levels in zip(self._ranges, self._levels, strict=True):
             width = last - first
             lines = [
-                TimeCurve(
-                    ((0, level.at(first)), (width, level.at(last))) if width else ((0, level.at(first)),)
-                )
+                Curve(((0, level.at(first)), (width, level.at(last))) if width else ((0, level.at(first)),))
                 for level in self._allowed(levels, accuracy_floor)
             ]
             least = minimum(lines, width) if width else min(lines, key=lambda line: line.at(0))
             points += [(first + n, s * self.bound.pace) for n, s in least.points]
-        return TimeCurve(tuple(points))
+        return Curve(tuple(points))
 
     def fullest(self, n: int) -> Pick:
         """The best way there is for n items, whatever it takes."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.topology import Capability, Curve, Links
+from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
@@ -93,9 +93,7 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
 
 
 def _in_units_of(device: Capability, unit_s: float) -> Capability:
-    curves = tuple(
-        Curve(curve.kind, tuple((ops, s / unit_s) for ops, s in curve.points)) for curve in device.curves
-    )
+    curves = tuple(replace(c, points=tuple((ops, s / unit_s) for ops, s in c.points)) for c in device.curves)
     frequency_Hz, call_s = device.frequency_Hz * unit_s, device.call_s / unit_s
     return replace(device, frequency_Hz=frequency_Hz, call_s=call_s, curves=curves)
 
@@ -118,19 +116,11 @@ def stage_s(
     slope_s = np.array([d.cycles_per_flop / d.frequency_Hz for d in devices])
     times: Float[np.ndarray, "*some devices"] = call_s + slope_s * ops
     for i, device in enumerate(devices):
-        for curve in (c for c in device.curves if c.kind == kind):
-            points = np.array(((0.0, min(device.call_s, curve.points[0][1])), *curve.points))
-            times[..., i] = _on(points, ops[..., i])
+        curve = device.curve(kind)
+        if curve is not None:
+            times[..., i] = curve.over(ops[..., i])
     times *= np.array([d.dilation * d.drift(kind) for d in devices])
     return np.where(ops > 0, times, 0.0)
-
-
-def _on(points: Float[np.ndarray, "points 2"], ops: Float[np.ndarray, "*some"]) -> Float[np.ndarray, "*some"]:
-    at = np.clip(np.searchsorted(points[:, 0], ops), 1, len(points) - 1)
-    low, high = points[at - 1], points[at]
-    lines = low[:, 1] + (ops - low[:, 0]) * (high[:, 1] - low[:, 1]) / (high[:, 0] - low[:, 0])
-    times: Float[np.ndarray, "*some"] = np.maximum(lines, points[0, 1])
-    return times
 
 
 def _links(

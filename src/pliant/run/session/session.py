@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NoReturn, Sel
 import numpy as np
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.curve import Curve
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
-from pliant.ir.times.time_curve import TimeCurve
 from pliant.kernels.runtime.turns import Turns
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pliant.run.session.step_profile import StepProfile
 
 D = TypeVar("D", covariant=True)
-_UNKNOWN = TimeCurve(((0, 0.0),))
+_UNKNOWN = Curve(((0, 0.0),))
 """What takes nobody knows how long: it is tried."""
 
 
@@ -182,11 +182,11 @@ class Session(ABC, Generic[D]):
         """The accuracy that inputs of any length can have; None where it was never measured."""
         return None
 
-    def expect(self, prior: TimeCurve | None) -> None:
+    def expect(self, prior: Curve | None) -> None:
         """From now on answers take about `prior`: what came before was measured under other conditions."""
         self._times = LocalTimes(FitSettings(degree=self.degree), self.max_length, prior)
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by length of answers at least that accurate, as measured lately. Raises BudgetError."""
         if accuracy_floor > 0.0:
             raise BudgetError(

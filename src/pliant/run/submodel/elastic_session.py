@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.curve import Curve
 from pliant.ir.device import DeviceProfile, Percentile
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.reply import Reply
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.ir.times.time_curve import TimeCurve
 from pliant.ir.times.trade import Trade
 from pliant.kernels.runtime.turns import Turns
 from pliant.models.tokenizer import Encoded, open_tokenizer, refuse_padding
@@ -187,7 +187,7 @@ class ElasticSession(TextSession[ElasticDetails]):
         """The accuracy of the whole model; None where it was never measured."""
         return self.trade.best
 
-    def curve(self, accuracy_floor: float = 0.0) -> TimeCurve:
+    def curve(self, accuracy_floor: float = 0.0) -> Curve:
         """Seconds by number of tokens of answers at least that accurate. Raises BudgetError."""
         return self.trade.curve(accuracy_floor)
 

@@ -21,7 +21,7 @@ try:
     from pliant.serve.upstream.upstreams import Upstreams
 except ImportError as error:  # pragma: no cover - the tests need them
     raise NodeError(f"a node needs {error.name}: pip install 'pliant[node]'.") from error
-from pliant.ir.times.time_curve import TimeCurve
+from pliant.ir.curve import Curve
 from pliant.route.choose_endpoint import TIME, Objective
 from pliant.route.energy import PowerModel, RadioModel
 from pliant.route.router import Router
@@ -63,7 +63,7 @@ class NodeOptions:
     settle_s: float = 5.0
     limits: Limits = field(default_factory=Limits)
     learn_s: float = 0.0
-    prior: TimeCurve | None = None
+    prior: Curve | None = None
     routing: RouterSettings | None = None
     terms: Terms = field(default_factory=Terms)
     objective: Objective = TIME

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.errors import PeerCurveError, RouteError
-from pliant.ir.times.time_curve import (
+from pliant.errors import PeerCurveError, ProfileError
+from pliant.ir.curve import (
     MAX_POINTS,
     MAX_SECONDS,
-    TimeCurve,
+    Curve,
     exceeds_by,
     line,
     minimum,
@@ -22,20 +22,20 @@ seconds = st.floats(0.0, 10.0, allow_nan=False).map(lambda t: round(t, 6))
 
 
 @st.composite
-def curves(draw: st.DrawFn, top: int = 60, max_points: int = 6) -> TimeCurve:
+def curves(draw: st.DrawFn, top: int = 60, max_points: int = 6) -> Curve:
     lengths = sorted(draw(st.sets(st.integers(0, top), min_size=1, max_size=max_points)))
-    return TimeCurve(tuple((n, draw(seconds)) for n in lengths))
+    return Curve(tuple((n, draw(seconds)) for n in lengths))
 
 
 def test_a_curve_is_linear_between_points_level_before_and_goes_on_after() -> None:
     """The three parts of the definition, by hand."""
-    curve = TimeCurve(((2, 1.0), (4, 2.0), (8, 8.0)))
+    curve = Curve(((2, 1.0), (4, 2.0), (8, 8.0)))
     assert [curve.at(n) for n in (0, 2, 3, 4, 6, 8, 10)] == [1.0, 1.0, 1.5, 2.0, 5.0, 8.0, 11.0]
 
 
 def test_a_curve_never_falls_beyond_its_last_point() -> None:
     """Else a long enough input would take less than nothing."""
-    assert TimeCurve(((0, 2.0), (10, 1.0))).at(1000) == 1.0
+    assert Curve(((0, 2.0), (10, 1.0))).at(1000) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_curve_never_falls_beyond_its_last_point() -> None:
 )
 def test_a_curve_that_cannot_be_is_not_built(points: tuple[tuple[int, float], ...]) -> None:
     """Nobody checks again."""
-    with pytest.raises(RouteError):
-        TimeCurve(points)
+    with pytest.raises(ProfileError, match="measure again"):
+        Curve(points)
 
 
 @given(curves(), st.floats(0, 5), st.floats(0, 1))
-def test_adding_a_line_adds_it_at_every_length(curve: TimeCurve, fixed: float, per_item: float) -> None:
+def test_adding_a_line_adds_it_at_every_length(curve: Curve, fixed: float, per_item: float) -> None:
     """Before the first point and beyond the last too."""
     more = curve.plus(fixed, per_item)
     for n in range(140):
@@ -81,7 +81,7 @@ def test_a_line_is_one_where_it_is_not_negative(intercept: float, slope: float, 
 
 
 @given(st.lists(curves(), min_size=1, max_size=9), st.integers(0, 80))
-def test_the_minimum_is_exact_at_every_integer(some: list[TimeCurve], max_n: int) -> None:
+def test_the_minimum_is_exact_at_every_integer(some: list[Curve], max_n: int) -> None:
     """Breakpoints, not samples: no length is off, and none is missing near a crossing."""
     least = minimum(some, max_n)
     for n in range(max_n + 1):
@@ -104,9 +104,7 @@ def test_straight_pieces_are_not_cut() -> None:
 
 
 @given(curves(), curves(), st.integers(0, 80), st.floats(0, 0.5))
-def test_the_largest_difference_is_that_of_all_lengths(
-    a: TimeCurve, b: TimeCurve, max_n: int, ratio: float
-) -> None:
+def test_the_largest_difference_is_that_of_all_lengths(a: Curve, b: Curve, max_n: int, ratio: float) -> None:
     """What T_th is held against."""
     gaps = [abs(a.at(n) - b.at(n)) for n in range(max_n + 1)]
     assert exceeds_by(a, b, max_n, 0.0) == pytest.approx(max(gaps), rel=1e-9, abs=1e-9)
@@ -115,7 +113,7 @@ def test_the_largest_difference_is_that_of_all_lengths(
 
 
 @given(curves(max_points=12), st.integers(2, 8))
-def test_thinning_keeps_ends_and_bound(curve: TimeCurve, most: int) -> None:
+def test_thinning_keeps_ends_and_bound(curve: Curve, most: int) -> None:
     """A curve for the wire has few points, those of the curve."""
     fewer = thinned(curve, most)
     assert len(fewer.points) <= max(most, min(2, len(curve.points)))
@@ -125,10 +123,10 @@ def test_thinning_keeps_ends_and_bound(curve: TimeCurve, most: int) -> None:
 
 
 @given(curves())
-def test_a_sound_curve_from_the_wire_is_taken(curve: TimeCurve) -> None:
+def test_a_sound_curve_from_the_wire_is_taken(curve: Curve) -> None:
     """As lists or tuples, with whole seconds too."""
     assert validated([list(p) for p in curve.points]) == curve
-    assert validated([(0, 1)]) == TimeCurve(((0, 1.0),))
+    assert validated([(0, 1)]) == Curve(((0, 1.0),))
 
 
 @pytest.mark.parametrize(
