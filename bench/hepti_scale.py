@@ -13,7 +13,7 @@ import numpy as np
 
 from hepti_rig import random_model
 from pliant.cluster.lead.choose_partition import chooser
-from pliant.cluster.member.measure_member import measure_device
+from pliant.cluster.member.measure_member import measure_member
 from pliant.ir.cost import latency, simulate
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.topology import Capability, ClusterCost, Interface, Links
@@ -73,7 +73,7 @@ def _measured() -> tuple[EncoderSpec, Capability]:
     library = Library(host_isa(), cache_folder())
     with tempfile.TemporaryDirectory() as folder, Pool(1, library) as pool:
         _, source = random_model("bert-large", 1, Path(folder))
-        device = measure_device(source, TOKENS, library, pool, 2 << 30, seconds=3.0)
+        device = measure_member(source, TOKENS, library, pool, 2 << 30, seconds=3.0)
         return replace(source.spec, n_layers=N_LAYERS), device
 
 

@@ -1,12 +1,9 @@
-"""Measure what a device does with layers of one shape (STI 5.2).
-
-Every repeat visits all that is measured once, so that a machine that drifts drifts for all alike.
-"""
+"""Measure what a device does with layers of one shape (STI 5.2)."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Protocol, runtime_checkable
 
@@ -20,12 +17,12 @@ from pliant.models.spec import ModelSpec
 from pliant.models.tokenizer import Encoded, Tokenizer, open_tokenizer
 from pliant.profile.line import fit_disks, timing
 from pliant.profile.machine import cpu_frequency, cpu_model
+from pliant.profile.rounds import Clock, Timed, time_in_rounds
 from pliant.profile.system_memory import memory_bytes
 from pliant.store.read import Extent, Store, aligned_buffer
 
 LENGTHS = (16, 32, 64, 128, 256)
 _MIN_REPEATS, _MAX_REPEATS = 7, 60
-_CHAIN_S = 30e-3
 _WORDS = (
     "the",
     "film",
@@ -41,8 +38,6 @@ _WORDS = (
     "never",
     "dull",
 )
-
-Clock = Callable[[], float]
 
 
 @runtime_checkable
@@ -113,17 +108,6 @@ def io_method(store: Store) -> str:
     return "page cache dropped before each read (fadvise); a file system in memory is never cold"
 
 
-@dataclass(slots=True)
-class _Cell:
-    """One thing to time: `run(i)` is its i-th repeat. A sample is the mean of a chain of `chain` of them."""
-
-    run: Callable[[int], object]
-    longest_chain: int = 1
-    chain: int = 1
-    n_repeats: int = 0
-    samples_s: list[float] = field(default_factory=list)
-
-
 class _Bench:
     """All cells of a profile and their samples."""
 
@@ -134,22 +118,22 @@ class _Bench:
         part_runs = _read_sizes(engine.store)
         whole = _extents(engine.store, 0, max(part_runs.values(), key=lambda r: _bytes(engine.store, r)))
         self._buffer = aligned_buffer(sum(e.n_bytes for e in whole) + 8 * 4096)
-        self.shards = {bits: _Cell(self._reading(runs)) for bits, runs in _shard_runs(engine.store).items()}
-        self.reads = {n: _Cell(self._reading(runs)) for n, runs in part_runs.items()}
-        self.load = _Cell(self._reading(part_runs[max(part_runs)]))
+        self.shards = {bits: Timed(self._reading(runs)) for bits, runs in _shard_runs(engine.store).items()}
+        self.reads = {n: Timed(self._reading(runs)) for n, runs in part_runs.items()}
+        self.load = Timed(self._reading(part_runs[max(part_runs)]))
         tokenizer = open_tokenizer(engine.store.path, engine.spec)
         texts = {n: _text_of(tokenizer, n) for n in lengths}
-        self.tokenise = {n: _Cell(lambda i, t=texts[n]: tokenizer.encode(t)) for n in lengths}  # type: ignore[misc]
+        self.tokenise = {n: Timed(lambda i, t=texts[n]: tokenizer.encode(t)) for n in lengths}  # type: ignore[misc]
         inputs = {n: _input(tokenizer, texts[n], n) for n in lengths}
-        self.embed = {n: _Cell(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
-        self.head = {n: _Cell(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
+        self.embed = {n: Timed(lambda i, e=inputs[n]: engine.embed(e.ids, e.types)) for n in lengths}  # type: ignore[misc]
+        self.head = {n: Timed(lambda i, n=n: engine.head(n)) for n in lengths}  # type: ignore[misc]
 
         # One layer after the other, as in a run: each finds its weights as far from the core as then, and
         # an interruption hits one of them, not each. Plans add the layers' times up, so a 95th percentile
         # of single layers would count every interruption once a layer.
-        def cells() -> dict[tuple[int, int], _Cell]:
+        def cells() -> dict[tuple[int, int], Timed]:
             return {
-                (n, m): _Cell(
+                (n, m): Timed(
                     lambda i, n=n, m=m: engine.layer(i % n_layers, m, n),  # type: ignore[misc]
                     longest_chain=max(1, n_layers // 2),
                 )
@@ -161,38 +145,22 @@ class _Bench:
         self.reads_beside: list[float] = []
 
     @property
-    def quiet(self) -> tuple[_Cell, ...]:
+    def quiet(self) -> tuple[Timed, ...]:
         groups = (self.shards, self.reads, self.tokenise, self.embed, self.head, self.alone)
         return (self.load, *(cell for group in groups for cell in group.values()))
 
     def run(self, seconds: float, on_progress: Callable[[ProfileProgress], None]) -> None:
-        """Warm up, then repeat each cell in proportion to how short it is."""
-        cells = (*self.quiet, *self.with_io.values())
-        for cell in cells:
-            cell.run(0)
-            took_s = max(self._time(cell, 0), 1e-6)
-            cell.chain = max(1, min(cell.longest_chain, int(_CHAIN_S / took_s)))
-            wanted = int(seconds / len(cells) / (took_s * cell.chain))
-            cell.n_repeats = max(_MIN_REPEATS, min(_MAX_REPEATS, wanted))
-        for i in range(_MAX_REPEATS):
-            on_progress(ProfileProgress(i, _MAX_REPEATS))
-            self._repeat(i, self.quiet)
-            due = [cell for cell in self.with_io.values() if _is_due(cell, i)]
-            if due:
-                with self._reader():
-                    self._repeat(i, due)
-        on_progress(ProfileProgress(_MAX_REPEATS, _MAX_REPEATS))
-
-    def _repeat(self, i: int, cells: Sequence[_Cell]) -> None:
-        for cell in cells:
-            if _is_due(cell, i):
-                cell.samples_s.append(self._time(cell, i))
-
-    def _time(self, cell: _Cell, i: int) -> float:
-        start_s = self.clock()
-        for link in range(cell.chain):
-            cell.run(i * cell.chain + link)
-        return (self.clock() - start_s) / cell.chain
+        """Repeat each cell as often as its share of `seconds` allows."""
+        time_in_rounds(
+            self.quiet,
+            seconds,
+            least=_MIN_REPEATS,
+            most=_MAX_REPEATS,
+            beside=tuple(self.with_io.values()),
+            load=self._reader,
+            clock=self.clock,
+            on_round=lambda done: on_progress(ProfileProgress(done, _MAX_REPEATS)),
+        )
 
     def _reading(self, runs: tuple[Run, ...]) -> Callable[[int], object]:
         """Reads `runs` of the i-th layer, in turn, so that no read finds what the last one left."""
@@ -210,7 +178,7 @@ class _Bench:
             try:
                 while not stop.is_set():
                     began.set()
-                    took_s = self._time(self.load, i)
+                    took_s = self.load.sample(i, self.clock)
                     if not stop.is_set():
                         self.reads_beside.append(took_s)
                     i += 1
@@ -228,11 +196,6 @@ class _Bench:
             thread.join()
         if errors:
             raise errors[0]
-
-
-def _is_due(cell: _Cell, i: int) -> bool:
-    """Spreads a cell's repeats evenly over all rounds."""
-    return (i + 1) * cell.n_repeats // _MAX_REPEATS > i * cell.n_repeats // _MAX_REPEATS
 
 
 def _profile(

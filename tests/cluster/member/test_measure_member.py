@@ -5,7 +5,7 @@ from functools import cache, partial
 
 import pytest
 
-from pliant.cluster.member.measure_member import measure_device
+from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.shard import Shard
 from pliant.errors import InputError
 from pliant.ir.cost import simulate
@@ -64,7 +64,7 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
     """Curves give back the times of the device, at sizes that were not measured too; eq. 5 agrees."""
     source = random_source(SPECS[name])
     timed = _Timed(source, monkeypatch)
-    device = measure_device(source, _TOKENS, library, pool, _MANY_BYTES, clock=timed.clock)
+    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, clock=timed.clock)
     assert 0 < timed.now_s < 1.0
     assert device.free_bytes == _MANY_BYTES
     assert device.call_s == pytest.approx(_CALL_S, rel=0.1)
@@ -82,7 +82,7 @@ def test_every_kind_of_stage_is_measured_from_small_to_whole(
 def test_no_stage_of_a_split_model_is_without_a_curve(name: str, library: Library, pool: Pool) -> None:
     """`simulate` would price it by its products alone, and a norm has none."""
     source = random_source(SPECS[name])
-    device = measure_device(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
+    device = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
     kinds = {curve.kind for curve in device.curves}
     for mode in MODES:
         p = partition(source.spec, mode, 4, _TOKENS, 11)
@@ -100,7 +100,7 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
     """A core that slept is slower for a while; sixteen devices that measure at once leave room to others."""
     source = random_source(next(iter(SPECS.values())))
     timed = _Timed(source, monkeypatch)
-    device = measure_device(
+    device = measure_member(
         source, _TOKENS, library, pool, _MANY_BYTES, dilation=4.0, clock=timed.clock, sleep=timed.sleep
     )
     assert device.dilation == 4.0
@@ -112,8 +112,8 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
 def test_little_memory_is_not_filled_by_measuring(library: Library, pool: Pool) -> None:
     """A whole layer is not packed where it takes more than a quarter of what is free; rates still come."""
     source = random_source(next(iter(SPECS.values())))
-    whole = measure_device(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
-    little = measure_device(source, _TOKENS, library, pool, 10_000, seconds=0.01)
+    whole = measure_member(source, _TOKENS, library, pool, _MANY_BYTES, seconds=0.01)
+    little = measure_member(source, _TOKENS, library, pool, 10_000, seconds=0.01)
     most = {curve.kind: curve.points[-1][0] for curve in whole.curves}
     assert little.curves
     assert all(curve.points[-1][0] < most[curve.kind] for curve in little.curves if curve.kind == "attend")
@@ -123,4 +123,4 @@ def test_a_length_the_model_has_not_is_refused(library: Library, pool: Pool) -> 
     """Before anything is compiled."""
     source = random_source(next(iter(SPECS.values())))
     with pytest.raises(InputError, match="too many for this model"):
-        measure_device(source, source.spec.max_rows + 1, library, pool, _MANY_BYTES)
+        measure_member(source, source.spec.max_rows + 1, library, pool, _MANY_BYTES)

@@ -1,17 +1,16 @@
 """Measure this device on one model, with the stages that it would run in a cluster.
 
-Stages of one layer are run in shares from the smallest to the whole, in all three modes. Every round visits
-each of them once: a device that drifts drifts for all alike, and weights come from memory, as in a run.
+Stages of one layer are run in shares from the smallest to the whole, in all three modes. As rounds visit all
+of them, weights come from memory, as in a run.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.cluster.member.shard import Shard, Shards
+from pliant.cluster.member.shard import Shards
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability, StageTimes
@@ -22,18 +21,17 @@ from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import layer_segment
 from pliant.plan.split.stage_graphs import weight_bytes, work_flops
 from pliant.profile.cycles import calibrated_frequency
-
-Clock = Callable[[], float]
+from pliant.profile.line import timing
+from pliant.profile.rounds import Clock, Timed, time_in_rounds
 
 _MODES: tuple[Mode, ...] = ("ws", "1d")
 _HERE, _THERE = "here", ("there0", "there1", "there2")
-_MIN_ROUNDS, _ROUNDS = 2, 9
-_SHORT_S = 3e-3
+_MIN_REPEATS, _MAX_REPEATS = 2, 9
 _MEMORY_SHARE = 4
 _NAP_S = 0.02
 
 
-def measure_device(
+def measure_member(
     source: EncoderSource,
     tokens: int,
     library: Library,
@@ -47,25 +45,33 @@ def measure_device(
 ) -> Capability:
     """rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
 
-    Measures for about `seconds`, after a round that is not counted, and two rounds at least; reading, packing
-    and compiling one layer come on top. Shares whose weights take more than a quarter of `free_bytes` are
-    left out, all but the smallest. Everything is measured as it is and `dilation` only noted; where there is
-    one, the core sleeps between stages as it will in a run. Raises InputError for a length the model has not.
+    Measures for about `seconds`, after two rounds that are not counted, and everything twice at least;
+    reading, packing and compiling one layer come on top. Shares whose weights take more than a quarter of
+    `free_bytes` are left out, all but the smallest. What is measured is undilated; `dilation` is only noted;
+    where there is one, the core sleeps between stages as it will in a run. Raises InputError for a length the
+    model has not.
     """
     shards = Shards(_HERE, source, library, pool)
-    cells = _cells(source.spec, tokens, shards, free_bytes)
-    _visit(cells, seconds, dilation, clock, sleep)
+    stages = _stages(source.spec, tokens, shards, free_bytes)
+    time_in_rounds(
+        [stage.timed for stage in stages],
+        seconds,
+        least=_MIN_REPEATS,
+        most=_MAX_REPEATS,
+        clock=clock,
+        rest=lambda took_s: sleep(min((dilation - 1) * took_s, _NAP_S)) if dilation > 1 else None,
+    )
     points: dict[str, dict[float, list[float]]] = {}
-    for cell in cells:
-        points.setdefault(cell.work.kernel, {}).setdefault(cell.flops, []).extend(cell.samples_s)
+    for stage in stages:
+        points.setdefault(stage.kind, {}).setdefault(stage.flops, []).extend(stage.timed.samples_s)
     curves = [
-        StageTimes(kind, tuple((flops, median(samples)) for flops, samples in sorted(sizes.items())))
+        StageTimes(kind, tuple((flops, timing(samples).median_s) for flops, samples in sorted(sizes.items())))
         for kind, sizes in points.items()
     ]
-    largest = max(cell.flops for cell in cells)
-    big = [cell for cell in cells if cell.flops > largest / 4]
+    largest = max(stage.flops for stage in stages)
+    big = [stage for stage in stages if stage.flops > largest / 4]
     frequency_Hz = calibrated_frequency(library)
-    flop_s = sum(median(cell.samples_s) for cell in big) / sum(cell.flops for cell in big)
+    flop_s = sum(timing(one.timed.samples_s).median_s for one in big) / sum(one.flops for one in big)
     return Capability(
         cycles_per_flop=flop_s * frequency_Hz,
         frequency_Hz=frequency_Hz,
@@ -76,47 +82,23 @@ def measure_device(
     )
 
 
-@dataclass(slots=True)
-class _Cell:
-    """One stage of one share, and how long it took each time."""
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One stage of one share."""
 
-    shard: Shard
-    work: Compute
+    kind: str
     flops: float
-    samples_s: list[float] = field(default_factory=list)
+    timed: Timed
 
 
-def _visit(
-    cells: list[_Cell], seconds: float, dilation: float, clock: Clock, sleep: Callable[[float], None]
-) -> None:
-    """Run all cells round by round; the first round wakes caches, pages and threads.
-
-    Once the time is spent, only short stages go on: they cost little and vary most.
-    """
-    spent_s = 0.0
-    for number in range(_ROUNDS + 1):
-        is_over = number > _MIN_ROUNDS and spent_s * (number + 1) / number > seconds
-        for cell in cells:
-            if is_over and cell.samples_s[-1] > _SHORT_S:
-                continue
-            start_s = clock()
-            cell.shard.compute(0, cell.work)
-            took_s = clock() - start_s
-            spent_s += took_s
-            if number:
-                cell.samples_s.append(max(took_s, 1e-9))
-            if dilation > 1:
-                sleep(min((dilation - 1) * took_s, _NAP_S))
-
-
-def _cells(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> list[_Cell]:
+def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> list[_Stage]:
     """The stages of the last layer, in every share that fits the memory."""
     layer = spec.n_layers - 1
     numbers = np.random.default_rng(0)
-    cells: list[_Cell] = []
+    stages: list[_Stage] = []
     for partition in _partitions(spec, tokens):
         need = weight_bytes(spec, partition)[_HERE] // spec.n_layers
-        if cells and _MEMORY_SHARE * need > free_bytes:
+        if stages and _MEMORY_SHARE * need > free_bytes:
             continue
         shard = shards.prepare(partition, layer)
         shard.state(layer)[...] = numbers.standard_normal((tokens, spec.hidden), np.float32)
@@ -126,11 +108,12 @@ def _cells(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> l
                 case Exchange(dst=dst) if dst == _HERE:
                     into = shard.view(step.work)
                     into[...] = numbers.standard_normal(into.shape, np.float32)
-                case Compute(device=device) if device == _HERE and flops(step.work) > 0:
-                    cells.append(_Cell(shard, step.work, flops(step.work)))
+                case Compute(kernel, device=device) as work if device == _HERE and flops(work) > 0:
+                    timed = Timed(lambda i, shard=shard, work=work: shard.compute(0, work))  # type: ignore[misc]
+                    stages.append(_Stage(kernel, flops(work), timed))
                 case _:
                     pass
-    return cells
+    return stages
 
 
 def _partitions(spec: EncoderSpec, tokens: int) -> Iterator[Partition]:

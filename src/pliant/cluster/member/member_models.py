@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from typing import final
 
-from pliant.cluster.member.measure_member import measure_device
+from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.perform import Holder
 from pliant.cluster.member.shard import Shard, Shards
 from pliant.ir.partition import Partition
@@ -47,7 +47,7 @@ class Holding:
         return self._of(source).replace(partition)
 
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
-        return measure_device(
+        return measure_member(
             source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
         )
 
