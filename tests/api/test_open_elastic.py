@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,24 @@ def test_a_kept_profile_of_another_format_is_measured_again_and_the_user_told(
     first, again = told
     assert first == "profiling this device"
     assert "it has format 99" in again
+
+
+def test_a_device_at_another_clock_rate_is_measured_or_reckoned_from_those_around(
+    model: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T_comp(l, m, freq): each rate is measured once, and none that lies between two. A stand-in measures."""
+    rates: list[float] = []
+
+    def measure(*_: object, **__: object) -> DeviceProfile:
+        rates.append(now_Hz)
+        return replace(paper_profile((2, 4)), frequency_Hz=now_Hz)
+
+    monkeypatch.setattr(api, "measure_device", measure)
+    monkeypatch.setattr(api, "frequency_limit", lambda: now_Hz)
+    with api.packed_store(resolve(model), cache) as store:
+        for now_Hz in (1e9, 3e9, 1e9, 2e9, 2.4e9):
+            assert api.profile_of(store, tmp_path, 1).frequency_Hz == now_Hz
+    assert rates == [1e9, 3e9]
 
 
 def test_a_model_that_changed_is_packed_again(

@@ -1,6 +1,7 @@
 """Profiles on disk."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, ShardRead, Timing
 from pliant.profile.profile_cache import (
     VERSION,
+    load_between,
     load_profile,
     profile_path,
     save_profile,
@@ -80,6 +82,44 @@ def test_another_device_has_another_file(tmp_path: Path) -> None:
         ("A", 2, "s", "f"),
     ]
     assert len({profile_path(tmp_path, *key) for key in keys}) == len(keys)
+
+
+def test_a_device_at_another_clock_rate_has_another_file_and_noise_has_not(tmp_path: Path) -> None:
+    """T_comp(l, m, freq): a core held at half its rate takes longer; a few MHz more or less do not."""
+    about = tmp_path, "A", 2, "s", "d"
+    names = [profile_path(*about, f).name for f in (None, 1.2e9, 2.4e9, 2.401e9)]
+    assert names[2] == names[3]
+    assert len(set(names)) == 3
+
+
+def test_between_two_rates_layers_follow_the_clock_and_reads_do_not(tmp_path: Path) -> None:
+    """Times are linear in the period of the clock: at 1.5 GHz, halfway between those of 1 and 3 GHz."""
+    about = tmp_path, "A", 2, "s", "d"
+    at_1, at_3 = PROFILE.layers[0].alone, Timing(5e-4, 1e-3)
+    fast = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(16, 4, at_3, at_3),), disk=Disk(0.0, 1e9))
+    save_profile(profile_path(*about, 1e9), replace(PROFILE, frequency_Hz=1e9))
+    assert load_between(profile_path(*about, 1.5e9), 1.5e9) is None
+    save_profile(profile_path(*about, 3e9), fast)
+    found = load_between(profile_path(*about, 1.5e9), 1.5e9)
+    assert found is not None
+    # 1 / 1.5 lies a half from 1 / 3 towards 1 / 1
+    assert found.layers[0].alone.median_s == pytest.approx((at_1.median_s + at_3.median_s) / 2)
+    assert found.layers[0].with_io.p95_s == pytest.approx((at_1.p95_s + at_3.p95_s) / 2)
+    assert found.overheads == PROFILE.overheads
+    assert found.disk == PROFILE.disk
+    assert found.frequency_Hz == 1.5e9
+    assert "between 1.00 and 3.00 GHz" in (found.frequency_reason or "")
+    for out in (0.9e9, 3.2e9):
+        assert load_between(profile_path(*about, out), out) is None
+
+
+def test_profiles_of_other_layers_tell_nothing_of_rates_between(tmp_path: Path) -> None:
+    """One was measured at lengths of a user's own: the device is measured anew."""
+    about = tmp_path, "A", 2, "s", "d"
+    other = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(32, 4, T, T),))
+    save_profile(profile_path(*about, 1e9), replace(PROFILE, frequency_Hz=1e9))
+    save_profile(profile_path(*about, 3e9), other)
+    assert load_between(profile_path(*about, 2e9), 2e9) is None
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

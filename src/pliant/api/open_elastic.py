@@ -22,9 +22,15 @@ from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.result import Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
-from pliant.profile.machine import cpu_model
+from pliant.profile.machine import cpu_model, frequency_limit
 from pliant.profile.measure_device import ProfileProgress, io_method, measure_device, subject_name
-from pliant.profile.profile_cache import load_profile, profile_path, save_profile, why_unread
+from pliant.profile.profile_cache import (
+    load_between,
+    load_profile,
+    profile_path,
+    save_profile,
+    why_unread,
+)
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.engine import Engine
@@ -207,10 +213,15 @@ def profile_of(
 ) -> DeviceProfile:
     """This device's profile for `store`'s shape: the kept one, or measured now (about 10 s) and kept.
 
-    With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
+    Where the system tells the clock rate that it allows, that of this rate, or what lies between those kept
+    of others. With `measuring` it is measured in any case. `on_progress` is told why a kept one is not used.
     """
-    path = profile_path(cache, cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store))
+    now_Hz = frequency_limit()
+    about = cpu_model(), n_threads, subject_name(store.spec, compute), io_method(store)
+    path = profile_path(cache, *about, now_Hz)
     kept = None if measuring else load_profile(path)
+    if kept is None and measuring is None and now_Hz is not None:
+        kept = load_between(path, now_Hz)
     if kept is not None:
         return kept
     how, why = measuring or Measuring(), None if measuring else why_unread(path)
@@ -229,7 +240,7 @@ def profile_of(
             seconds=how.seconds,
             on_progress=on_measure,
         )
-    save_profile(path, profile)
+    save_profile(profile_path(cache, *about, frequency_limit()), profile)  # it may have changed meanwhile
     return profile
 
 

@@ -103,9 +103,9 @@ class Dilation:
 class DeviceProfile:
     """One device running layers of one shape.
 
-    `subject` names the model shape measured, `io_method` how reads were kept cold, `frequency_Hz` is
-    None where the machine tells none and `frequency_reason` then says why. `disk` and `disk_p95` are
-    the lines through the median and the 95th percentile of reads of many sizes;
+    `subject` names the model shape measured, `io_method` how reads were kept cold. `frequency_Hz` is the
+    clock rate that T_comp holds for; `frequency_reason` says why there is none, or of which rates it is made.
+    `disk` and `disk_p95` are the lines through the median and the 95th percentile of reads of many sizes;
     `io_slowdown` is how many times longer a read takes while compute runs.
     """
 
@@ -181,6 +181,46 @@ def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
     )
 
 
+def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> DeviceProfile | None:
+    """T_comp(l, m, freq) (STI 5.2) of one device from `profiles` at the clock rates around `frequency_Hz`.
+
+    Between two rates times are linear in the clock's period: cycles scale with it, memory does not. Reads are
+    those at the lower rate. None where the rate is not between two profiles of the same layers.
+    """
+    known = sorted((1 / p.frequency_Hz, i) for i, p in enumerate(profiles) if p.frequency_Hz)
+    period_s = 1 / frequency_Hz
+    fast = [(s, profiles[i]) for s, i in known if s <= period_s]
+    slow = [(s, profiles[i]) for s, i in known if s >= period_s]
+    if not fast or not slow or fast[-1] == slow[0]:
+        return fast[-1][1] if fast and slow else None
+    (high_s, high), (low_s, low) = fast[-1], slow[0]
+    if [(s.length, s.width) for s in high.layers] != [(s.length, s.width) for s in low.layers]:
+        return None
+
+    def between(at_high: Timing, at_low: Timing) -> Timing:
+        return _timing_at(((high_s, at_high), (low_s, at_low)), period_s)
+
+    rates = f"{1e-9 / low_s:.2f} and {1e-9 / high_s:.2f} GHz"
+    return replace(
+        low,
+        frequency_Hz=frequency_Hz,
+        frequency_reason=f"not measured at this rate, but between {rates}; `pliant profile` measures it",
+        layers=tuple(
+            replace(s, alone=between(h.alone, s.alone), with_io=between(h.with_io, s.with_io))
+            for h, s in zip(high.layers, low.layers, strict=True)
+        ),
+        overheads=tuple(
+            replace(
+                s,
+                tokenise=between(h.tokenise, s.tokenise),
+                embed=between(h.embed, s.embed),
+                head=between(h.head, s.head),
+            )
+            for h, s in zip(high.overheads, low.overheads, strict=True)
+        ),
+    )
+
+
 def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
     """Linear between measured lengths: an upper bound, since time grows at least linearly in length.
 
@@ -190,8 +230,12 @@ def _between(samples: Sequence[tuple[int, Timing]], length: int) -> Timing:
     longest = ordered[-1][0]
     if not 1 <= length <= longest:
         raise ProfileError(f"{length} tokens are beyond the {longest} that were profiled; profile again.")
+    return _timing_at(ordered, length)
+
+
+def _timing_at(samples: Sequence[tuple[float, Timing]], x: float) -> Timing:
     median_s, p95_s = (
-        Curve(tuple((n, time.at(percentile)) for n, time in ordered)).at(length)
+        Curve(tuple((at, time.at(percentile)) for at, time in samples)).at(x)
         for percentile in get_args(Percentile)
     )
     return Timing(median_s, max(median_s, p95_s))

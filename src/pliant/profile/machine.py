@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")
+_CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +22,35 @@ def cpu_model(cpuinfo: Path = _CPUINFO) -> str:
 
 
 def cpu_frequency(cpufreq: Path = _CPUFREQ, cpuinfo: Path = _CPUINFO) -> Frequency:
-    """The clock rate now, from cpufreq or /proc/cpuinfo (STI 5.2 measures T_comp at a frequency)."""
-    try:
-        return Frequency(float(cpufreq.read_text()) * 1e3, None)
-    except (OSError, ValueError):
-        pass
+    """The clock rate that T_comp is measured at (STI 5.2): `frequency_limit`, or what /proc/cpuinfo tells."""
+    limit_Hz = frequency_limit(cpufreq)
+    if limit_Hz is not None:
+        return Frequency(limit_Hz, None)
     try:
         return Frequency(float(_cpuinfo(cpuinfo, "cpu MHz")) * 1e6, None)
     except ValueError:
         return Frequency(None, "neither cpufreq nor /proc/cpuinfo tells it; the CPU goes by its name")
 
 
+def frequency_limit(cpufreq: Path = _CPUFREQ) -> float | None:
+    """The clock rate that cpufreq allows a busy core now, or was told to hold; None without cpufreq.
+
+    The rate of the moment depends on what ran just before; the limit stays until somebody sets another.
+    """
+    set_by_user = _text(cpufreq / "scaling_governor") == "userspace"
+    text = _text(cpufreq / ("scaling_setspeed" if set_by_user else "scaling_max_freq"))
+    return float(text) * 1e3 if text.isdigit() else None
+
+
 def _cpuinfo(path: Path, field: str) -> str:
     """The value of the first line named `field`, empty when there is none."""
+    lines = _text(path).splitlines()
+    return next((row.partition(":")[2].strip() for row in lines if row.startswith(field)), "")
+
+
+def _text(path: Path) -> str:
+    """What the file holds, empty when there is none."""
     try:
-        lines = path.read_text(errors="replace").splitlines()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-    return next((row.partition(":")[2].strip() for row in lines if row.startswith(field)), "")

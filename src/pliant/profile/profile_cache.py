@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from pliant.errors import ProfileError
-from pliant.ir.device import DeviceProfile
+from pliant.ir.device import DeviceProfile, at_frequency
 
 VERSION = 1
 """Of the format of the files. It rises when a number in them changes its meaning."""
@@ -19,10 +19,28 @@ class _Header(msgspec.Struct):
     version: int = VERSION  # files written before it was kept are of format 1
 
 
-def profile_path(cache: Path, cpu: str, n_threads: int, subject: str, io_method: str) -> Path:
-    """Where the profile of this device and model shape lies; another version of pliant has another."""
+def profile_path(
+    cache: Path, cpu: str, n_threads: int, subject: str, io_method: str, frequency_Hz: float | None = None
+) -> Path:
+    """Where the profile of this device and model shape lies; another version of pliant has another.
+
+    One at another `frequency_Hz`, to 50 MHz, stands beside it.
+    """
     key = "\n".join((version("pliant"), cpu, str(n_threads), subject, io_method))
-    return cache / "profiles" / f"{sha256(key.encode()).hexdigest()[:24]}.json"
+    name = sha256(key.encode()).hexdigest()[:24]
+    if frequency_Hz is not None:
+        name += f"-{50 * round(frequency_Hz / 50e6)}MHz"
+    return cache / "profiles" / f"{name}.json"
+
+
+def load_between(path: Path, frequency_Hz: float) -> DeviceProfile | None:
+    """T_comp at `frequency_Hz`, whose own profile would lie at `path`, from those kept at other rates.
+
+    None where it is not between two of them.
+    """
+    name = path.stem.rpartition("-")[0]
+    kept = [load_profile(other) for other in sorted(path.parent.glob(f"{name}-*MHz.json"))]
+    return at_frequency([profile for profile in kept if profile is not None], frequency_Hz)
 
 
 def load_profile(path: Path) -> DeviceProfile | None:
