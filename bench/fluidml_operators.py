@@ -22,7 +22,7 @@ from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import OperatorTime, Planner

@@ -30,7 +30,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_draft import Draft
 from pliant.models.encoder.encoder_spec import Linear
-from pliant.run.graph.graph_runner import GraphRunner, open_image
+from pliant.run.graph.array_stage import ExecutableStage, open_image
 from pliant.settings import cache_folder
 from report import Claim
 
@@ -73,7 +73,7 @@ class Products:
         time.sleep((dilation - 1) * took_s)
         return time.perf_counter() - start_s
 
-    def _compiled(self, rows: int) -> GraphRunner:
+    def _compiled(self, rows: int) -> ExecutableStage:
         draft = Draft("products")
         y = draft.input("x", rows, N)
         for _ in range(N_PRODUCTS):

@@ -13,7 +13,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_family import Answer
 from pliant.models.encoder.encoder_parts import whole_layer
 from pliant.models.encoder.encoder_source import Encoder
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 
 
 def run_encoder(source: Encoder, feeds: Mapping[str, np.ndarray], answer: Answer | None = None) -> np.ndarray:

@@ -424,3 +424,26 @@ def _spans_of_load(lanes: Lanes, step: Step) -> int:
             Program((Segment((step, compute)),)), Do(lambda i, work: None, lambda i, work: None), lanes
         )
     )
+
+
+def test_a_lane_alone_keeps_the_rules_of_many() -> None:
+    """Without other threads there is a shorter way: spans, skipped loads and errors are the same."""
+    now = iter(float(t) for t in range(100))
+    steps = (
+        Step("cpu", load(0), latest_start_s=1.0),
+        Step("cpu", load(1), latest_start_s=2.0),
+        Step("cpu", layer(0), (0,), (1,), 9.0),
+    )
+    with Lanes((), clock=lambda: next(now)) as lanes:
+        spans = execute(one_segment(*steps), Do(lambda i, w: None, lambda i, w: None), lanes)
+    assert spans == (
+        Span(0, "cpu", 1.0, 2.0),
+        Span(1, "cpu", 3.0, 4.0, SpanState.SKIPPED),
+        Span(2, "cpu", 5.0, 6.0),
+    )
+    with Lanes(()) as lanes, pytest.raises(LaneError, match=r"step 0 \(layer 0 x1 .* failed on lane cpu: no"):
+        execute(one_segment(Step("cpu", layer(0))), Do(_fail), lanes)
+
+
+def _fail(step: int, work: Compute) -> None:
+    raise StoreError("no")

@@ -16,7 +16,7 @@ class Arena:
     """
 
     def __init__(self) -> None:
-        self._memory = aligned_bytes(0)
+        self._place(0)
 
     @property
     def n_bytes(self) -> int:
@@ -27,12 +27,12 @@ class Arena:
         """The block, to be measured."""
         return self._memory
 
-    @property
-    def address(self) -> int:
-        return int(self._memory.ctypes.data)
-
     def resize(self, n_bytes: int) -> None:
         """Hold exactly `n_bytes` from now on, elsewhere unless it does already; what was in it is lost."""
         if n_bytes != self.n_bytes:
-            self._memory = aligned_bytes(0)  # the old block goes before the new one comes
-            self._memory = aligned_bytes(n_bytes)
+            self._place(0)  # the old block goes before the new one comes
+            self._place(n_bytes)
+
+    def _place(self, n_bytes: int) -> None:
+        self._memory = aligned_bytes(n_bytes)
+        self.address = int(self._memory.ctypes.data)

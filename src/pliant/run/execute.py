@@ -8,13 +8,17 @@ from typing import Any
 
 from pliant.errors import LaneError
 from pliant.ir.cost import Span, SpanState
-from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Work, bind
+from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 from pliant.run.lane_order import LaneOrder
 from pliant.run.lanes import Lanes
 
 
 def _no_exchange(step: int, work: Exchange) -> None:
     raise LaneError(f"step {step} sends {work.tensor}, but this run has no network.")
+
+
+def _no_load(step: int, work: Load) -> None:
+    raise LaneError(f"step {step} reads layer {work.layer}, but this run has no store.")
 
 
 def _never(step: int, work: Load) -> bool:
@@ -30,7 +34,7 @@ class Do:
     """
 
     compute: Callable[[int, Compute], None]
-    load: Callable[[int, Load], None]
+    load: Callable[[int, Load], None] = _no_load
     exchange: Callable[[int, Exchange], None] = _no_exchange
     still_wants: Callable[[int, Load], bool] = _never
 
@@ -65,17 +69,53 @@ def execute(
     last: tuple[Span, ...] = ()
     for number, planned in enumerate(bound.segments):
         segment = advance(number, last) if advance is not None and number else planned
-        last = _run_segment(lanes, segment, do, len(spans), origin)
+        order = lanes.order_of(segment)
+        run = _run_alone if order.lone == lanes.own else _run_together
+        last = run(lanes, order, do, len(spans), origin)
         spans += last
     return tuple(spans)
+
+
+def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
+    """A segment that only the caller's thread runs: no step waits, so that nothing is shared."""
+    clock, spans = lanes.clock, []
+    for i, step in enumerate(order.steps, first):
+        work, state = step.work, SpanState.RAN
+        start_s = clock() - origin_s
+        if step.latest_start_s is not None and type(work) is Load and start_s > step.latest_start_s:
+            state = SpanState.SKIPPED
+        else:
+            try:
+                _act(lanes, step.lane, do, i, work)
+            except Exception as error:
+                raise _failed(i, step, error) from error
+        spans.append(Span(i, step.lane, start_s, clock() - origin_s, state))
+    return tuple(spans)
+
+
+def _failed(number: int, step: Step, error: BaseException) -> LaneError:
+    return LaneError(f"step {number} ({step.work}) failed on lane {step.lane}: {error}")
+
+
+def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> None:
+    """Do a step's work on `lane`, as much slower as that lane is."""
+    kind = type(work)
+    action: Callable[[int, Any], None] = (
+        do.compute if kind is Compute else do.load if kind is Load else do.exchange
+    )
+    slower = 1.0 if kind is Exchange else lanes.dilation.get(lane, 1.0)
+    if slower > 1.0:
+        _act_dilated(lanes, lane, action, number, work, slower)
+    else:
+        action(number, work)
 
 
 class _Run:
     """The shared state of one segment's run. Each list slot has one writer; bells only wake."""
 
     __slots__ = (
-        "actions", "bells", "clock", "done", "error", "first", "idle", "is_left",
-        "lanes", "order", "origin_s", "own", "spans", "started", "starts_s", "still_wants",
+        "bells", "clock", "do", "done", "error", "first", "idle", "is_left",
+        "lanes", "order", "origin_s", "own", "spans", "started", "starts_s",
     )  # fmt: skip
 
     def __init__(self, lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> None:
@@ -86,12 +126,7 @@ class _Run:
         self.origin_s = origin_s
         self.own = lanes.own
         self.clock = lanes.clock
-        self.actions: dict[type[Work], Callable[[int, Any], None]] = {
-            Compute: do.compute,
-            Load: do.load,
-            Exchange: do.exchange,
-        }
-        self.still_wants = do.still_wants
+        self.do = do
         self.done = bytearray(n)
         self.started = bytearray(n)
         self.starts_s = [0.0] * n
@@ -116,8 +151,7 @@ class _Run:
         return all(self.started[j] for j in consumers)
 
 
-def _run_segment(lanes: Lanes, segment: Segment, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
-    order = lanes.order_of(segment)
+def _run_together(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
     run = _Run(lanes, order, do, first, origin_s)
     others = [lane for lane in order.lanes if lane != lanes.own]
     for lane in others:
@@ -129,8 +163,7 @@ def _run_segment(lanes: Lanes, segment: Segment, do: Do, first: int, origin_s: f
         raise own_error
     if run.error is not None:
         i, error = run.error
-        step = order.steps[i]
-        raise LaneError(f"step {first + i} ({step.work}) failed on lane {step.lane}: {error}") from error
+        raise _failed(first + i, order.steps[i], error) from error
     now = run.clock() - origin_s
     return tuple(span or _left_span(run, i, now) for i, span in enumerate(run.spans))
 
@@ -214,7 +247,7 @@ def _is_skipped(run: _Run, i: int, work: Load, now: float) -> bool:
     latest = run.order.steps[i].latest_start_s
     if latest is not None and now - run.origin_s > latest:
         return True
-    return run.is_late(i) and (run.is_left or not run.still_wants(run.first + i, work))
+    return run.is_late(i) and (run.is_left or not run.do.still_wants(run.first + i, work))
 
 
 def _run_step(run: _Run, i: int) -> None:
@@ -227,11 +260,7 @@ def _run_step(run: _Run, i: int) -> None:
     else:
         run.starts_s[i] = start - run.origin_s
         run.started[i] = 1
-        slower = 1.0 if type(work) is Exchange else run.lanes.dilation.get(lane, 1.0)
-        if slower > 1.0:
-            _run_dilated(run, i, work, slower)
-        else:
-            run.actions[type(work)](run.first + i, work)
+        _act(run.lanes, lane, run.do, run.first + i, work)
     end = clock()
     run.spans[i] = Span(run.first + i, lane, start - run.origin_s, end - run.origin_s, state)
     run.done[i] = 1
@@ -239,11 +268,12 @@ def _run_step(run: _Run, i: int) -> None:
         run.bells[other].put(None)
 
 
-def _run_dilated(run: _Run, i: int, work: Work, slower: float) -> None:
-    """Run a step, then sleep until it has lasted `slower` times what it took."""
-    lanes, lane = run.lanes, run.order.steps[i].lane
+def _act_dilated(
+    lanes: Lanes, lane: str, action: Callable[[int, Any], None], number: int, work: Work, slower: float
+) -> None:
+    """Do a step's work, then sleep until it has lasted `slower` times what it took."""
     cpu_s, effort_s = lanes.cpu_clock(), lanes.effort()
-    run.actions[type(work)](run.first + i, work)
+    action(number, work)
     effort_s = lanes.effort() - effort_s
     if lane == lanes.own:
         lanes.step_cpu_s += lanes.cpu_clock() - cpu_s

@@ -9,12 +9,12 @@ from pliant.ir.program import Segment
 class LaneOrder:
     """Found once for a segment, and reused while the same segment is run.
 
-    `lanes` are the numbers of each lane's steps, in order. For each step: `needs` and `wishes` are steps of
-    other lanes that it waits for, always or until its latest start; `rings` are the lanes to wake once it
-    is done; `consumers` are the steps that wait for it.
+    `lanes` are the numbers of each lane's steps, in order; `lone` is the lane that has all of them. For each
+    step: `needs` and `wishes` are steps of other lanes that it waits for, always or until its latest start;
+    `rings` are the lanes to wake once it is done; `consumers` are the steps that wait for it.
     """
 
-    __slots__ = ("consumers", "lanes", "needs", "rings", "steps", "wishes")
+    __slots__ = ("consumers", "lanes", "lone", "needs", "rings", "steps", "wishes")
 
     def __init__(self, segment: Segment, only: str | None) -> None:
         """With `only`, that lane runs all steps."""
@@ -30,6 +30,7 @@ class LaneOrder:
                 self.consumers[j].append(i)
                 if lane_of[j] != lane_of[i]:
                     rings[j].add(lane_of[i])
+        self.lone = next(iter(self.lanes)) if len(self.lanes) == 1 else None
         self.rings = [tuple(sorted(r)) for r in rings]
         self.needs = [tuple(j for j in s.after if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]
         self.wishes = [tuple(j for j in s.prefer if lane_of[j] != lane_of[i]) for i, s in enumerate(steps)]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -29,7 +30,7 @@ def compare_table(program: Program, predicted: Sequence[Span], measured: Sequenc
     return table
 
 
-def perfetto_trace(program: Program, **runs: Sequence[Span]) -> dict[str, object]:
+def perfetto_trace(program: Program, **runs: Sequence[Span]) -> dict[str, Any]:
     """Chrome trace events (ui.perfetto.dev opens them): one process for each of `runs`, one thread a lane.
 
     >>> from pliant.ir.program import Compute, Program, Segment, Step

@@ -18,7 +18,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import NEON, Isa, host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 
 FEEDS = {"x": np.linspace(-2, 2, 5 * 7, dtype=np.float32).reshape(5, 7)}
 MALLOC_COUNTER = """

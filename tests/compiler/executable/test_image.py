@@ -8,7 +8,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.place import Lifetime
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.running import machine
 
 SHAPE = (37, 53)

@@ -15,7 +15,7 @@ from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import Isa, host_isa
 from pliant.models.onnx.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.running import machine
 
 Feeds = Mapping[str, np.ndarray]

@@ -12,7 +12,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import make_image
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from tests.compiler.rules.running import machine
 
 

@@ -16,7 +16,7 @@ from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 
 
 @cache

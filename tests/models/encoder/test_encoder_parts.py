@@ -15,7 +15,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder import encoder_parts as parts
 from pliant.models.encoder.encoder_draft import Part, Span
 from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Narrowing, Norm
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from tests.reference_encoder import run_layer
 
 # Sums of some 50 products of O(1) in float32, a few of them in a row, on results of O(1): about 1e-6.

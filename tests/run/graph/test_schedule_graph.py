@@ -17,7 +17,7 @@ from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.profile.form_costs import CostFile
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from pliant.run.graph.schedule_graph import Planner
 from tests.compiler.layout.models import a_network, a_transformer, expected, feeds_of, graph_of, run
 

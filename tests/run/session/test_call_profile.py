@@ -1,6 +1,7 @@
 """Profiles of compiled sessions: every step once, named by what it came from, times that add up."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import Row
 from pliant.compiler.executable.image import make_image
 from pliant.errors import InputError
+from pliant.ir.cost import Span
+from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.emit.isa import host_isa
-from pliant.run.session.call_profile import profile_of
+from pliant.run.session.call_profile import TimedRun, profile_of
 from tests.models.onnx_models import parse
 
 MODEL = parse(
@@ -37,9 +40,11 @@ def test_times_add_up_and_shares_are_of_the_whole() -> None:
     assert sum(step.share for step in profile.steps) == pytest.approx(1.0)
     assert sum(t.share for t in profile.by_operator()) == pytest.approx(1.0)
     assert sum(t.n for t in profile.by_operator()) == len(profile.steps)
-    assert all(a.end_s == b.start_s for a, b in zip(profile.spans, profile.spans[1:], strict=False))
-    assert profile.spans[0].start_s == 0.0
-    assert profile.spans[-1].end_s == profile.min_s <= profile.median_s
+    assert all(a.end_s == b.start_s for a, b in pairwise(profile.calls))
+    (step,) = profile.spans
+    assert step.end_s == profile.min_s <= profile.median_s
+    assert step.start_s == profile.calls[0].start_s
+    assert profile.calls[-1].end_s <= step.end_s
     assert all(0 < step.min_s <= step.median_s for step in profile.steps)
 
 
@@ -66,7 +71,8 @@ def test_a_profile_leaves_the_answers_alone() -> None:
 def test_operations_of_several_steps_count_once() -> None:
     """A node of a copy, a product and a finish: the product's row has the rate of all three."""
     rows = [Row("k", 0, 1, 1, "conv", "Conv", flops=8_000_000_000) for _ in range(3)]
-    profile = profile_of(rows, np.array([[0.0, 1.0, 3.0, 4.0]]), 1)
+    run = TimedRun([Span(0, "cpu", 0.0, 4.0)], [np.array([0.0, 1.0, 3.0, 4.0])])
+    profile = profile_of(Program((Segment((Step("cpu", Compute("graph", rows=1)),)),)), [rows], [run], 1)
     assert [step.gflop_s for step in profile.steps] == [None, 2.0, None]
 
 
@@ -85,8 +91,11 @@ def test_the_trace_has_every_step(tmp_path: Path) -> None:
     profile = session.profile(sample_feeds(session.inputs), 2)
     profile.write_trace(tmp_path / "trace.json")
     events = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
-    assert [e["name"] for e in events] == [s.label for s in profile.steps]
-    assert events[-1]["ts"] + events[-1]["dur"] == pytest.approx(profile.min_s * 1e6)
+    whole, *calls = events
+    assert [e["name"] for e in calls] == [s.label for s in profile.steps]
+    assert whole["ts"] + whole["dur"] == pytest.approx(profile.min_s * 1e6)
+    assert whole["ts"] <= calls[0]["ts"]
+    assert calls[-1]["ts"] + calls[-1]["dur"] <= whole["ts"] + whole["dur"]
 
 
 def test_it_prints_as_tables() -> None:

@@ -24,7 +24,7 @@ from pliant.plan.split.split import HEAD, INPUT
 from pliant.plan.split.stage_graphs import graph_part, inputs, outputs
 from pliant.plan.split.stages import Stage, stages
 from pliant.run.arena import Arena
-from pliant.run.graph.graph_runner import GraphRunner, open_image
+from pliant.run.graph.array_stage import ExecutableStage, open_image
 from pliant.run.memory_use import MemoryPart, part
 
 _MOST_ENDS = 64
@@ -42,7 +42,7 @@ class Shards:
         self.device, self.source = device, source
         self._library, self._pool = library, pool
         self._forms = Forms(source, library, pool)
-        self._ends: dict[tuple[str, int], GraphRunner] = {}
+        self._ends: dict[tuple[str, int], ExecutableStage] = {}
         self._made: WeakSet[Shard] = WeakSet()
 
     @property
@@ -101,7 +101,7 @@ class Shards:
             shard.release()
             self._made.discard(shard)
 
-    def _end(self, kernel: str, rows: int) -> GraphRunner:
+    def _end(self, kernel: str, rows: int) -> ExecutableStage:
         key = kernel, rows
         end = self._ends.pop(key, None)
         if end is None:
@@ -125,7 +125,7 @@ class Shard:
         first: int,
         forms: Forms,
         pool: Pool,
-        ends: Mapping[str, GraphRunner],
+        ends: Mapping[str, ExecutableStage],
         *,
         is_alone: bool = False,
     ) -> None:
@@ -235,12 +235,11 @@ class Shard:
         return self._buffers.sent(work) if work.src == self.device else self._buffers.received(work)
 
     def _run_end(self, kernel: str) -> None:
-        session = self._ends[kernel]
+        end = self._ends[kernel]
         if kernel == INPUT:
-            session.run(self._feeds, {session.outputs[0].name: self.state(0)})
+            end.run(self._feeds, {end.outputs[0]: self.state(0)})
         else:
-            feeds = {session.inputs[0].name: self.state(self._n_layers)}
-            self._answer = session.run(feeds)[session.outputs[0].name]
+            self._answer = end.run({end.inputs[0]: self.state(self._n_layers)})[end.outputs[0]]
 
     def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
         weights = forms.weights(compiled, layer)

@@ -12,7 +12,7 @@ _BY_VALUE = ("common", "identities")
 
 
 def fragment_image(graph: Graph, target: Target) -> Image:
-    """`graph` fused, scheduled by rule and lowered, ready for `run.graph.graph_runner.open_image`.
+    """`graph` fused, scheduled by rule and lowered, ready for `run.graph.array_stage.open_image`.
 
     What is made follows from shapes and never from weights' values: graphs of the same part give images that
     differ in `constants` and `packed` alone. Raises GraphError where an operator cannot be lowered.

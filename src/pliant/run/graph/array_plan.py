@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
+from pliant.ir.program import Program
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.graph.operator_calls import OperatorCalls, operator_calls, operators_html, operators_text
 
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """One native call: the kernel calls for inputs of these shapes.
+    """The program for inputs of these shapes, and the kernel calls of its steps.
 
     `predicted_s` and `default_s` sum measured kernels, of the layouts chosen and of default ones, where
     `schedule` was chosen by times; `measured_s` is a whole run's median, where the session was profiled.
     """
 
     inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType | Port]
+    program: Program
     operators: tuple[OperatorCalls, ...]
     arena_bytes: int
     schedule: "ScheduleReport | None" = None
@@ -76,12 +78,12 @@ class ArrayPlan:
 
 def image_plan(runner: "GraphRunner") -> ImagePlan:
     """What a runner runs."""
-    program = runner.program
     return ImagePlan(
-        program.inputs,
-        program.outputs,
-        operator_calls(program.rows),
-        program.arena_bytes,
+        runner.inputs,
+        runner.outputs,
+        runner.program,
+        operator_calls(runner.rows),
+        runner.arena_bytes,
         runner.schedule,
         runner.measured_s,
     )
@@ -100,7 +102,8 @@ def _image_lines(image: ImagePlan) -> Iterator[str]:
     yield f"{_shapes(image.inputs)} -> {_shapes(image.outputs)}"
     arena = format_bytes(image.arena_bytes)
     measured = "" if image.measured_s is None else f", {format_seconds(image.measured_s)} measured"
-    yield f"  {image.n_calls} kernel calls in one native call, arena {arena}{measured}"
+    steps = ", ".join(str(step.work) for step in image.program.steps)
+    yield f"  {image.n_calls} kernel calls, steps: {steps}; arena {arena}{measured}"
     chosen = image.schedule
     if chosen is None:
         return
@@ -114,5 +117,5 @@ def _image_lines(image: ImagePlan) -> Iterator[str]:
     )
 
 
-def _shapes(tensors: Mapping[str, TensorType]) -> str:
-    return ", ".join(f"{name}: {type_}" for name, type_ in tensors.items())
+def _shapes(tensors: Mapping[str, TensorType] | Mapping[str, TensorType | Port]) -> str:
+    return ", ".join(f"{name}: {shape}" for name, shape in tensors.items())

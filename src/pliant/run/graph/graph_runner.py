@@ -1,129 +1,178 @@
-"""A compiled graph bound to memory: a run is one native call."""
+"""The program of a session on arrays, for feeds of one size: its steps, and the stages that they name."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from pliant.compiler.executable.assemble_image import ARENA, Image
-from pliant.compiler.executable.binding import Bound
-from pliant.compiler.executable.encode_image import Encoded, encode, kernels
-from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.ir.port import static_port
-from pliant.kernels.runtime.aligned_memory import aligned_bytes
-from pliant.kernels.runtime.jit import Library
+from pliant.arrays import Float64
+from pliant.compiler.executable.encode_image import Row
+from pliant.errors import LaneError
+from pliant.ir.cost import Span
+from pliant.ir.graph import TensorType
+from pliant.ir.port import Port
+from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.session.feeds import GivenFeeds, fed_arrays
-from pliant.run.session.ports import Feeds, shapes_of, writable
+from pliant.run.execute import Do, execute
+from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage
+from pliant.run.lanes import Lanes
+from pliant.run.session.ports import Feeds
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
     from pliant.run.session.call_profile import Profile
 
+LANE, GRAPH = "cpu", "graph"
+
 
 @final
 class GraphRunner:
-    """Runs one program on its weights and the addresses of its kernels. Its owner lets runs take turns.
+    """Runs a program whose steps are stages on arrays. Its owner lets runs take turns.
 
-    The pool may be shared with other runners and is left open. The arena is allocated here and never again,
-    unless one is given that programs share. A forked child may use the runner, on workers of its own.
-    `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `measured_s` is the
-    median time of a run when it was last profiled. `sizes` are the bytes of its weights as predicted.
+    Every step is a `Compute` of the lane `cpu` whose kernel names one of `stages`: an executable
+    (`ExecutableStage`), or whatever else has the methods of `ArrayStage`. Tensors pass between steps by
+    name: a run begins with the feeds, and each step adds what its stage makes of what is there by then. A
+    tensor is let go of after the last step that reads it; those that `outputs` name are the answer. So a
+    stage may make a tensor whose shape nobody knew, and the one that reads it find its kernels then.
+
+    An output whose shape follows from data is a `Port` with open dimensions.
+
+    `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `spans` are those
+    of the latest run, `measured_s` is the median time of a run when it was last profiled. `sizes` are the
+    bytes of its weights as predicted.
     """
 
     def __init__(
         self,
-        program: Encoded,
-        weights: Mapping[str, np.ndarray],
-        addresses: Mapping[str, int],
+        program: Program,
+        stages: Mapping[str, ArrayStage],
+        inputs: Mapping[str, TensorType],
+        outputs: Mapping[str, TensorType | Port],
         pool: Pool,
-        arena: Arena | None = None,
         schedule: "ScheduleReport | None" = None,
         sizes: WeightSizes = NO_WEIGHTS,
     ) -> None:
-        self.program, self.weights, self.sizes = program, weights, sizes
-        self.inputs = tuple(static_port(x, t) for x, t in program.inputs.items())
-        self.outputs = tuple(static_port(y, t) for y, t in program.outputs.items())
-        self.schedule = schedule
+        self.program, self.stages = program, dict(stages)
+        self.inputs, self.outputs = inputs, outputs
+        self.schedule, self.sizes = schedule, sizes
+        self.spans: tuple[Span, ...] = ()
         self.measured_s: float | None = None
-        self._pool, self._addresses = pool, addresses
-        pool.reserve(program.scratch_bytes)
-        self._arena = Arena() if arena is None else arena
-        self._bound = Bound(program, addresses)
-        self._table = self._bound.table
-        self._fixed = {x: a.ctypes.data for x, a in weights.items()}
-        for space, address in self._fixed.items():
-            self._bound.point(space, address)
-        self._place_arena()
+        self._pool, self._lanes = pool, Lanes((), own=LANE)
+        self._run = _Run([self.stages[name] for name in _named(program)], outputs.keys())
+        self._do = Do(self._run.compute)
+        self._timed = Do(self._run.compute_timed)
 
     @property
-    def arena(self) -> np.ndarray:
-        """The arena's memory, to be measured."""
-        return self._arena.memory
+    def weights(self) -> Arrays:
+        """Of all stages, by name."""
+        return {x: a for stage in self.stages.values() for x, a in stage.weights.items()}
 
     @property
     def arena_bytes(self) -> int:
-        return self.program.arena_bytes
+        """What the stages take, one after another in one arena."""
+        return max((stage.arena_bytes for stage in self.stages.values()), default=0)
 
-    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, np.ndarray]:
-        """Outputs by name; those of `out` are written into the arrays given there. Raises InputError."""
-        arrays = fed_arrays(self.inputs, feeds)
-        shapes_of(self.inputs, arrays)
-        return self.walk(arrays, out)
+    @property
+    def rows(self) -> list[Row]:
+        """The kernel calls of all steps, in order."""
+        return [row for stage in self._run.stages for row in stage.rows]
 
-    def walk(self, feeds: Feeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        """A run on feeds that were checked: they have the types and shapes of `inputs`."""
-        self._place_arena()
-        held = {}
-        for x in self.program.inputs:
-            held[x] = np.ascontiguousarray(feeds[x])
-            self._bound.point(x, held[x].ctypes.data)
-        results = {}
-        for y, type_ in self.program.outputs.items():
-            given = None if out is None else out.get(y)
-            results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
-            if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
-                self._bound.point(y, results[y].ctypes.data)
-        if len(self._table):
-            self._pool.walk(self._table)
-            self._bound.check()
-        self._bound.copy({y: a.ctypes.data for y, a in results.items()})
-        return results
+    def walk(self, feeds: Feeds, out: Feeds | None) -> Arrays:
+        """The outputs of a run on feeds that were checked: they have the types and shapes of `inputs`.
+
+        Those of `out` are written into the arrays given there. Raises InputError.
+        """
+        return self._execute(self._do, feeds, out)
 
     def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
         """The same program in another arena, for a pool that walks it at the same time."""
-        return GraphRunner(self.program, self.weights, self._addresses, pool, arena)
-
-    def repeat(self) -> None:
-        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        self._pool.walk(self._table)
+        stages = {name: stage.beside(pool, arena) for name, stage in self.stages.items()}
+        return GraphRunner(self.program, stages, self.inputs, self.outputs, pool)
 
     def profile(self, feeds: Feeds, runs: int) -> "Profile":
         """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
-        from pliant.run.session.call_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.call_profile import TimedRun, profile_of  # draws tables, which no run needs
 
-        held = self.walk(feeds, None)
-        ends_s = np.stack([self._pool.walk_timed(self._table) for _ in range(runs)])
-        del held
-        found = profile_of(self.program.rows, ends_s, self._pool.n_threads)
+        self.walk(feeds, None)
+        timed = []
+        for _ in range(runs):
+            self._run.ends_s = []
+            self._execute(self._timed, feeds, None)
+            timed.append(TimedRun(self.spans, self._run.ends_s))
+        rows = [stage.rows for stage in self._run.stages]
+        found = profile_of(self.program, rows, timed, self._pool.n_threads)
         self.measured_s = found.median_s
         return found
 
-    def _place_arena(self) -> None:
-        """Point the calls at the arena where it is now, large enough for them."""
-        if self._arena.n_bytes < self.program.arena_bytes:
-            self._arena.resize(self.program.arena_bytes)
-        if self._arena.address != self._fixed.get(ARENA):
-            self._bound.point(ARENA, self._arena.address)
-            self._fixed[ARENA] = self._arena.address
+    def _execute(self, do: Do, feeds: Feeds, out: Feeds | None) -> Arrays:
+        run = self._run
+        run.tensors, run.out = feeds, out
+        try:
+            self.spans = execute(self.program, do, self._lanes)
+            return run.answer
+        except LaneError as error:
+            failure = error.__cause__ or error  # there is one lane: what its step raised says all
+        finally:
+            run.tensors, run.out, run.answer = {}, None, {}
+        raise failure
 
 
-def open_image(image: Image, pool: Pool, library: Library) -> GraphRunner:
-    """A runner of an image that nothing else runs; weights are packed here."""
-    weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
-    for name, packed in image.packed.items():
-        weights[name] = aligned_bytes(packed.n_bytes)
-        packed.fill(weights[name])
-    return GraphRunner(encode(image), weights, addresses(kernels(image), library), pool)
+@final
+class _Run:
+    """The tensors of the run under way. It knows no runner, so that one that is dropped goes at once."""
+
+    def __init__(self, stages: Sequence[ArrayStage], outputs: KeysView[str]) -> None:
+        self.stages, self._outputs = stages, outputs
+        self.tensors: Feeds = {}
+        self.out: Feeds | None = None
+        self.answer: Arrays = {}
+        self.ends_s: list[Float64[np.ndarray, " ends"]] = []
+        self._last, self._last_read = len(stages) - 1, list(_last_read(stages, outputs))
+
+    def compute(self, step: int, work: Compute) -> None:
+        self._add(step, self.stages[step].walk(self.tensors, self.out))
+
+    def compute_timed(self, step: int, work: Compute) -> None:
+        made, ends_s = self.stages[step].walk_timed(self.tensors)
+        self.ends_s.append(ends_s)
+        self._add(step, made)
+
+    def _add(self, step: int, made: Arrays) -> None:
+        if step == self._last and made.keys() == self._outputs:
+            self.answer = made
+            return
+        tensors = {**self.tensors, **made}
+        for x in self._last_read[step]:
+            del tensors[x]
+        self.tensors = tensors
+        if step == self._last:
+            self.answer = {y: tensors[y] for y in self._outputs}
+
+
+def one_stage(
+    stage: ExecutableStage,
+    pool: Pool,
+    schedule: "ScheduleReport | None" = None,
+    sizes: WeightSizes = NO_WEIGHTS,
+) -> GraphRunner:
+    """The program of one executable: one step."""
+    program = Program((Segment((Step(LANE, Compute(GRAPH, rows=1)),)),), (), ())
+    inputs, outputs = stage.program.inputs, stage.program.outputs
+    return GraphRunner(program, {GRAPH: stage}, inputs, outputs, pool, schedule, sizes)
+
+
+def _named(program: Program) -> Iterator[str]:
+    for step in program.steps:
+        assert isinstance(step.work, Compute), step
+        assert step.lane == LANE, step
+        yield step.work.kernel
+
+
+def _last_read(stages: Sequence[ArrayStage], outputs: KeysView[str]) -> Iterator[tuple[str, ...]]:
+    """For each step but the last, the tensors that no later one reads and that are no outputs."""
+    for i, stage in enumerate(stages[:-1]):
+        wanted = {x for later in stages[i + 1 :] for x in later.inputs} | set(outputs)
+        yield tuple(x for x in dict.fromkeys((*stage.inputs, *stage.outputs)) if x not in wanted)
+    yield ()

@@ -7,10 +7,12 @@ import numpy as np
 
 from pliant.compiler.aot.compiled_directory import OpenedDirectory
 from pliant.errors import BudgetError
+from pliant.ir.port import static_port
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.ports import Feeds, Shapes
 
@@ -37,8 +39,13 @@ class GraphSession(ArraySession):
             )
         self._memory_bytes = memory_bytes
         self._arena = Arena()
-        runner = GraphRunner(saved.program, saved.weights, saved.addresses, pool, self._arena)
-        super().__init__(name, runner.inputs, runner.outputs, pool, dilation)
+        stage = ExecutableStage(saved.program, saved.weights, saved.addresses, pool, self._arena)
+        runner = one_stage(stage, pool)
+        inputs, outputs = (
+            [static_port(x, t) for x, t in side.items()]
+            for side in (saved.program.inputs, saved.program.outputs)
+        )
+        super().__init__(name, inputs, outputs, pool, dilation)
         self.identity = saved.identity
         self._kept: tuple[GraphRunner, ...] = (runner,)
 

@@ -27,8 +27,9 @@ from pliant.models.onnx.onnx_bind import bind
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
+from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.graph.evictions import Evictions
-from pliant.run.graph.graph_runner import GraphRunner
+from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions, Weights
 from pliant.run.graph.padding import Padding
@@ -226,9 +227,8 @@ class OnnxSession(ArraySession):
         self._make_room(lowered)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, lowered.planned.graph.constants)
-        return GraphRunner(
-            encode(image), weights, at, self._pool, self._arena, self.schedule, sizes=lowered.sizes
-        )
+        stage = ExecutableStage(encode(image), weights, at, self._pool, self._arena)
+        return one_stage(stage, self._pool, self.schedule, lowered.sizes)
 
     def _make_room(self, lowered: Lowered) -> None:
         """Let the least recently used images go until one more, which fits alone, fits beside the others."""

@@ -71,7 +71,7 @@ class ParallelRuns:
         Runs of little work go one after another, as they are. Raises the error of a run that failed; those
         that had not begun do not run.
         """
-        if sum(row.flops for image, _ in runs for row in image.program.rows) < LEAST_FLOPS:
+        if sum(row.flops for image, _ in runs for row in image.rows) < LEAST_FLOPS:
             return [image.walk(feeds, None) for image, feeds in runs]
         threads = self._threads or tuple(_Thread(self._library) for _ in range(self._n_threads))
         self._threads = ()

@@ -7,6 +7,7 @@ run cuts it to the steps there are.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, repeat
 from operator import mul
 from typing import TYPE_CHECKING, final
@@ -21,6 +22,7 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import BudgetError, InputError
+from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats, trim_heap
 from pliant.kernels.runtime.jit import Library
@@ -32,8 +34,10 @@ from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
+from pliant.run.execute import Do, execute
 from pliant.run.graph.operator_calls import operator_calls
 from pliant.run.graph.recurrent_plan import RecurrentPlan
+from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import shown
@@ -42,6 +46,8 @@ from pliant.run.session.text_session import TextInput, TextSession
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
 
+_WORDS = "words"
+_PROGRAM = Program((Segment((Step("cpu", Compute("recurrent", rows=Linear(_WORDS))),)),), extents=(_WORDS,))
 _LEAST_STEPS = 64
 """Of the smallest form; it is made when the model is opened."""
 
@@ -81,6 +87,7 @@ class RecurrentSession(TextSession[None]):
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._turns, self._closed = Turns(), False
+        self._lanes = Lanes(())
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
@@ -151,7 +158,7 @@ class RecurrentSession(TextSession[None]):
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
         """Where the time of an answer to a text, or to feeds, goes, step by step, over `runs` runs after one
         that is not counted."""
-        from pliant.run.session.call_profile import profile_of  # draws tables, which no run needs
+        from pliant.run.session.call_profile import TimedRun, profile_of  # draws tables, which no run needs
 
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
@@ -161,8 +168,12 @@ class RecurrentSession(TextSession[None]):
         with self._turns.lock:
             self._run_steps(vectors)
             stage = self._stages[_steps(n)]
-            ends_s = np.stack([stage.walk_timed((n,), self._pool) for _ in range(runs)])
-        return profile_of(self._calls(n), ends_s, self._pool.n_threads)
+            timed = []
+            for _ in range(runs):
+                ends_s: list[np.ndarray] = []
+                spans = execute(_PROGRAM, Do(partial(_walk_timed, stage, n, self._pool, ends_s)), self._lanes)
+                timed.append(TimedRun(spans, ends_s))
+        return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], timed, self._pool.n_threads)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
@@ -316,3 +327,7 @@ class RecurrentSession(TextSession[None]):
 def _steps(n_words: int) -> int:
     """Of the form that so many words run."""
     return max(_LEAST_STEPS, 1 << (n_words - 1).bit_length())
+
+
+def _walk_timed(stage: Stage, n: int, pool: Pool, ends_s: list[np.ndarray], step: int, work: Compute) -> None:
+    ends_s.append(stage.walk_timed((n,), pool))

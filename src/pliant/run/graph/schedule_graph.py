@@ -31,7 +31,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.version import generator_version
 from pliant.profile.form_costs import CostFile, Run, cost_file, measure
 from pliant.profile.machine import cpu_model
-from pliant.run.graph.graph_runner import GraphRunner, open_image
+from pliant.run.graph.array_stage import ExecutableStage, open_image
 
 ScheduleKind = Literal["static", "none", "paper", "exact"]
 """`static` puts channels last around convolutions and gaps between rows that would share a cache's sets, and
@@ -211,7 +211,7 @@ class Planner:
         image = image or make_image(sample, self._target)
         if not image.calls:
             return _nothing
-        runner = open_image(image, pool, self._library)
+        stage = open_image(image, pool, self._library)
         rng = np.random.default_rng(0)
         # Divisors must not be 0, and indices must not be 1 in a dimension of length 1.
         indices = {node.inputs[1] for node in sample.nodes if node.op in _INDEXING}
@@ -221,13 +221,13 @@ class Planner:
                 if t.numpy.kind == "f"
                 else np.full(t.shape, 0 if x in indices else 1)
             ).astype(t.numpy)
-            for x, t in runner.program.inputs.items()
+            for x, t in stage.program.inputs.items()
         }
-        return partial(_again, runner, feeds, runner.run(feeds))
+        return partial(_again, stage, feeds, stage.run(feeds))
 
 
-def _again(runner: GraphRunner, *held: object) -> None:
-    runner.repeat()
+def _again(stage: ExecutableStage, *held: object) -> None:
+    stage.repeat()
 
 
 def _nothing() -> None:

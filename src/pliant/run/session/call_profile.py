@@ -1,8 +1,8 @@
 """Where the time of a session of compiled kernel calls goes, step by step: numbers, tables and a trace."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, count, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ from rich.table import Table
 
 from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import Row
-from pliant.ir.cost import Span
-from pliant.ir.program import Compute, Program, Segment, Step
+from pliant.ir.cost import Span, latency
+from pliant.ir.program import Program
+from pliant.ir.timeline_text import timeline_text
 from pliant.quantities import format_seconds
 from pliant.run.session.step_profile import StepProfile
 from pliant.run.trace import perfetto_trace
-
-_LANE = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,23 @@ class OperatorTime:
     share: float
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TimedRun:
+    """One run of a program: the spans of its steps, and for each step when its kernel calls ended.
+
+    The first of a step's `ends_s` is when its first call began; seconds, from then.
+    """
+
+    spans: Sequence[Span]
+    ends_s: Sequence[Float64[np.ndarray, " _"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Profile(StepProfile):
-    """Steps in order, and `runs` timed walks over them: median and fastest, in seconds.
+    """Kernel calls in order, and `runs` timed runs over them: median and fastest, in seconds.
 
-    `spans` are the steps of the fastest run. The clock is read between steps, which costs some 30 ns each.
+    `program` is what ran, `spans` are its steps in the fastest run, and `calls` the kernel calls within
+    these, numbered as `steps`. The clock is read between calls, which costs some 30 ns each.
     """
 
     steps: tuple[StepTime, ...]
@@ -62,7 +73,9 @@ class Profile(StepProfile):
     n_threads: int
     median_s: float
     min_s: float
+    program: Program
     spans: tuple[Span, ...]
+    calls: tuple[Span, ...]
 
     def by_operator(self) -> tuple[OperatorTime, ...]:
         """Totals, the longest first."""
@@ -100,30 +113,52 @@ class Profile(StepProfile):
         )
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The fastest run as Chrome trace events, which ui.perfetto.dev opens."""
-        works = (Compute(step.label, rows=step.n_units) for step in self.steps)
-        program = Program((Segment(tuple(Step(_LANE, work) for work in works)),))
-        return perfetto_trace(program, measured=self.spans)
+        """The fastest run as Chrome trace events, which ui.perfetto.dev opens: steps, and calls within."""
+        trace = perfetto_trace(self.program, measured=self.spans)
+        calls = [
+            {
+                "ph": "X", "name": self.steps[call.step].label, "cat": self.steps[call.step].kernel,
+                "pid": 1, "tid": 1, "ts": call.start_s * 1e6, "dur": call.seconds * 1e6,
+            }
+            for call in self.calls
+        ]  # fmt: skip
+        return trace | {"traceEvents": [*trace["traceEvents"], *calls]}
+
+    def _timeline(self) -> str:
+        return timeline_text(self.program, self.spans) if len(self.spans) > 1 else ""
 
 
-def profile_of(rows: Sequence[Row], ends_s: Float64[np.ndarray, "runs ends"], n_threads: int) -> Profile:
-    """The profile of a table from, for each run, the time before its first row and after each."""
-    seconds = np.diff(ends_s, axis=1)
+def profile_of(
+    program: Program, rows: Sequence[Sequence[Row]], runs: Sequence[TimedRun], n_threads: int
+) -> Profile:
+    """The profile of some runs, at least one, of a program whose steps make these kernel calls."""
+    calls = list(chain.from_iterable(rows))
+    seconds = np.array([np.concatenate([np.diff(ends_s) for ends_s in run.ends_s]) for run in runs])
     median, least = np.median(seconds, axis=0), seconds.min(axis=0)
     total = float(median.sum()) or 1.0
-    rates = _gflop_s(rows, median)
+    rates = _gflop_s(calls, median)
     steps = tuple(
         StepTime(
             row.label or row.kernel, row.op or row.kernel, row.kernel, row.n_units,
             float(median[i]), float(least[i]), float(median[i]) / total,
             rates[i], row.n_bytes / max(float(median[i]), 1e-9) / 1e9,
         )
-        for i, row in enumerate(rows)
+        for i, row in enumerate(calls)
     )  # fmt: skip
-    whole = ends_s[:, -1] - ends_s[:, 0]
-    best = ends_s[int(whole.argmin())]
-    spans = tuple(Span(i, _LANE, float(best[i]), float(best[i + 1])) for i in range(len(rows)))
-    return Profile(steps, len(ends_s), n_threads, float(np.median(whole)), float(whole.min()), spans)
+    whole = [latency(run.spans) for run in runs]
+    best = runs[int(np.argmin(whole))]
+    return Profile(
+        steps, len(runs), n_threads, float(np.median(whole)), min(whole), program,
+        tuple(best.spans), tuple(_call_spans(best)),
+    )  # fmt: skip
+
+
+def _call_spans(run: TimedRun) -> Iterator[Span]:
+    """The kernel calls of a run, each step's from the step's start on."""
+    number = count()
+    for span, ends_s in zip(run.spans, run.ends_s, strict=True):
+        for start_s, end_s in pairwise(ends_s.tolist()):
+            yield Span(next(number), span.lane, span.start_s + start_s, span.start_s + end_s)
 
 
 def _gflop_s(rows: Sequence[Row], seconds: Float64[np.ndarray, " rows"]) -> list[float | None]:

@@ -16,7 +16,7 @@ from pliant.compiler.rewrite.coder import Coder
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.kernels.coded.int8_form import int8_form
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
-from pliant.run.graph.graph_runner import open_image
+from pliant.run.graph.array_stage import open_image
 from pliant.store.coding.matrix import code_matrix
 from pliant.store.coding.quantize import fit
 from tests.compiler.rules.running import machine

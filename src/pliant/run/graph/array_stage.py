@@ -1,0 +1,160 @@
+"""What a step of a session on arrays runs: it reads tensors by name and makes others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar, final, runtime_checkable
+
+import numpy as np
+
+from pliant.arrays import Float64
+from pliant.compiler.executable.assemble_image import ARENA, Image
+from pliant.compiler.executable.binding import Bound
+from pliant.compiler.executable.encode_image import Encoded, Row, encode, kernels
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.ir.port import static_port
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.call_table import Table
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.arena import Arena
+from pliant.run.session.feeds import GivenFeeds, fed_arrays
+from pliant.run.session.ports import Feeds, shapes_of, writable
+
+T = TypeVar("T")
+Arrays = dict[str, np.ndarray]
+
+
+@runtime_checkable
+class ArrayStage(Protocol):
+    """What a `Compute` step of a session on arrays runs, bound to memory; a step names it by its kernel.
+
+    It is called with the tensors that the run has so far, by the names that they have in the whole program,
+    and gives those it makes. It sees them when its turn comes, and not before: a stage whose shapes follow
+    from data compiles, or looks up, what fits them then; a stage in numpy has no kernel calls.
+    """
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """The tensors it reads."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The tensors it makes."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """Its kernel calls in order, those of the latest run where they follow from shapes."""
+
+    @property
+    def weights(self) -> Feeds:
+        """What it holds of the model, by name, as kernels read it."""
+
+    @property
+    def arena_bytes(self) -> int:
+        """What it needs of the arena."""
+
+    def walk(self, tensors: Feeds, out: Feeds | None) -> Arrays:
+        """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
+
+    def walk_timed(self, tensors: Feeds) -> tuple[Arrays, Float64[np.ndarray, " ends"]]:
+        """As `walk`; seconds from the start to the first of its kernel calls, which is 0, and to the end of
+        each."""
+
+    def beside(self, pool: Pool, arena: Arena) -> "ArrayStage":
+        """The same in another arena, for a pool that walks it at the same time."""
+
+
+@final
+class ExecutableStage:
+    """An executable bound to its weights, an arena and the addresses of its kernels: one native call.
+
+    The pool may be shared with other stages and is left open. The arena is allocated here and never again,
+    unless one is given that stages share; its owner lets runs take turns. A forked child may use it, on
+    workers of its own.
+    """
+
+    def __init__(
+        self,
+        program: Encoded,
+        weights: Mapping[str, np.ndarray],
+        addresses: Mapping[str, int],
+        pool: Pool,
+        arena: Arena | None = None,
+    ) -> None:
+        self.program, self.weights, self.rows = program, weights, program.rows
+        self.inputs, self.outputs = tuple(program.inputs), tuple(program.outputs)
+        self._ports = tuple(static_port(x, t) for x, t in program.inputs.items())
+        self._pool, self._addresses = pool, addresses
+        pool.reserve(program.scratch_bytes)
+        self._arena = Arena() if arena is None else arena
+        self._bound = Bound(program, addresses)
+        self._table = self._bound.table
+        self._fixed = {x: a.ctypes.data for x, a in weights.items()}
+        for space, address in self._fixed.items():
+            self._bound.point(space, address)
+        self._place_arena()
+
+    @property
+    def arena(self) -> np.ndarray:
+        """The arena's memory, to be measured."""
+        return self._arena.memory
+
+    @property
+    def arena_bytes(self) -> int:
+        return self.program.arena_bytes
+
+    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> Arrays:
+        """As `walk`, of feeds that are checked and converted first."""
+        arrays = fed_arrays(self._ports, feeds)
+        shapes_of(self._ports, arrays)
+        return self.walk(arrays, out)
+
+    def walk(self, tensors: Feeds, out: Feeds | None) -> Arrays:
+        """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
+        return self._run(tensors, out, self._pool.walk)[0]
+
+    def walk_timed(self, tensors: Feeds) -> tuple[Arrays, Float64[np.ndarray, " ends"]]:
+        """As `walk`, with the time of each kernel call."""
+        return self._run(tensors, None, self._pool.walk_timed)
+
+    def beside(self, pool: Pool, arena: Arena) -> "ExecutableStage":
+        """The same in another arena, for a pool that walks it at the same time."""
+        return ExecutableStage(self.program, self.weights, self._addresses, pool, arena)
+
+    def repeat(self) -> None:
+        """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
+        self._pool.walk(self._table)
+
+    def _run(self, tensors: Feeds, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
+        self._place_arena()
+        held = {}
+        for x in self.inputs:
+            held[x] = np.ascontiguousarray(tensors[x])
+            self._bound.point(x, held[x].ctypes.data)
+        results = {}
+        for y, type_ in self.program.outputs.items():
+            given = None if out is None else out.get(y)
+            results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
+            if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
+                self._bound.point(y, results[y].ctypes.data)
+        found = walk(self._table)
+        self._bound.check()
+        if self.program.copies:
+            self._bound.copy({y: a.ctypes.data for y, a in results.items()})
+        return results, found
+
+    def _place_arena(self) -> None:
+        """Point the calls at the arena where it is now, large enough for them."""
+        if self._arena.n_bytes < self.program.arena_bytes:
+            self._arena.resize(self.program.arena_bytes)
+        if self._arena.address != self._fixed.get(ARENA):
+            self._bound.point(ARENA, self._arena.address)
+            self._fixed[ARENA] = self._arena.address
+
+
+def open_image(image: Image, pool: Pool, library: Library) -> ExecutableStage:
+    """A stage of an image that nothing else runs; weights are packed here."""
+    weights = {x: np.ascontiguousarray(a) for x, a in image.constants.items()}
+    for name, packed in image.packed.items():
+        weights[name] = aligned_bytes(packed.n_bytes)
+        packed.fill(weights[name])
+    return ExecutableStage(encode(image), weights, addresses(kernels(image), library), pool)
