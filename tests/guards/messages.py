@@ -90,8 +90,10 @@ _STATUS = ClusterStatus(
     (FaultStatus(1.5, 2, ("b",), ("silent",), 0.25, 0.125),),
     ("c turned away",),
 )
+ADDED: Mapping[str, Mapping[str, Mapping[str, object]]] = {"v0_1": {"cluster Hello": {"holds_codes": False}}}
+"""What a released version leaves out of its messages, and how that is read."""
 CONTROL = (
-    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo"),
+    Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True),
     Welcome("0.1.0"),
     Refused("another key"),
     Prepare(3, "abc", _TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),

@@ -10,7 +10,7 @@ from pliant.models.encoder.encoder_directory import open_directory, shapes_of
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import Family
 from pliant.store.build import build
-from pliant.store.layers import layer_weights
+from pliant.store.layers import layer_matrices, layer_weights
 from pliant.store.read import open_store
 from pliant.store.store_encoder import stored_encoder
 from tests.models.encoder_runs import run_encoder
@@ -80,3 +80,29 @@ def test_a_damaged_plane_is_found_when_its_layer_is_read(tmp_path: Path) -> None
     source.tensor("layers.0.up.weight")
     with pytest.raises(StoreError, match="layer 1"):
         source.tensor("layers.1.up.weight")
+
+
+def test_codes_and_outliers_are_the_stores_own_decoding(tmp_path: Path) -> None:
+    """At every bitwidth, for heads and neurons that are no whole groups."""
+    spec = tiny_spec(hidden=36, n_heads=3, ffn=51, embedding=36, widths=(3,))
+    path = build(open_checkpoint(write_model(tmp_path / "model", spec)), tmp_path / "store")
+    encoder = stored_encoder(path)
+    assert encoder.spec.coded is not None
+    with open_store(path) as store:
+        for bits in range(1, 7):
+            for name, wanted in layer_matrices(store, 1, bits).items():
+                found = encoder.codes(f"layers.1.{name}.weight")
+                values = found.codebooks[bits][found.codes >> found.bits - bits]
+                values[found.rows, found.columns] = found.values
+                np.testing.assert_array_equal(values, wanted, name)
+
+
+def test_a_store_of_fewer_planes_says_so(tmp_path: Path) -> None:
+    """Codes are of as many bits as there are, and of matrices alone."""
+    checkpoint = open_checkpoint(write_model(tmp_path / "model", tiny_spec()))
+    few = stored_encoder(build(checkpoint, tmp_path / "few", bits=(2, 3)))
+    assert few.spec.coded is not None
+    assert few.spec.coded.bits == few.codes("layers.0.up.weight").bits == 3
+    for name in ("layers.0.up.bias", "layers.9.up.weight", "head.dense.weight"):
+        with pytest.raises(StoreError, match="no "):
+            few.codes(name)

@@ -26,6 +26,7 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import ClusterError
 from pliant.quantities import parse_seconds
+from pliant.run.graph.model_options import Weights
 from pliant.settings import cache_folder, thread_count
 
 
@@ -37,12 +38,14 @@ class Cluster:
     default one of `pliant cluster key`). Names are unique in a cluster; without `name` it is "primary-" and
     six digits drawn at random, so that two primaries on one machine differ. `memory` bounds what a model may
     take here, `mode` fixes Hepti's mode, `shares` are the best, equal or CoEdge's, `exchange` is how
-    activations travel; with `engine` gloo, which workers must be given too, they travel through
-    torch.distributed, unencrypted; with zmq they come in at `data_port`, or the first free one of a range
-    such as `29501-29510`. With `announce`, workers may find
-    it by multicast DNS. Devices and links are measured before their first plan unless `measure` is off, which
-    it is for equal shares. Threads may share it: runs and plans take turns. It belongs to its process, and
-    raises ClusterError in a forked child. Raises ClusterError: see errors.py for which.
+    activations travel. With `weights` of 1 to 6 bits the matrices of a store stay in its codes, decoded in
+    flight; with "auto" where float32 does not fit into the devices' memory, in the most bits that do. With
+    `engine` gloo, which workers must be given too, activations travel through torch.distributed, unencrypted;
+    with zmq they come in at `data_port`, or the first free one of a range such as `29501-29510`. With
+    `announce`, workers may find it by multicast DNS. Devices and links are measured before their first plan
+    unless `measure` is off, which it is for equal shares. Threads may share it: runs and plans take turns. It
+    belongs to its process, and raises ClusterError in a forked child. Raises ClusterError: see errors.py for
+    which.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Cluster:
         mode: AnyMode = "auto",
         shares: Shares = "best",
         exchange: Coding = "fp32",
+        weights: Weights = "fp32",
         engine: Engine = "zmq",
         data_port: str | int | None = None,
         announce: bool = False,
@@ -85,7 +89,7 @@ class Cluster:
         leading = open_primary(
             options,
             listen,
-            chooser(mode, shares, lambda: margins.least_gain),
+            chooser(mode, shares, lambda: margins.least_gain, weights),
             coding=exchange,
             is_adaptive=adapt,
             is_measuring=shares != "equal" if measure is None else measure,

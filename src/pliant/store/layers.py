@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Float32, UInt8
-from pliant.errors import StoreError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.program import FULL, Run
 from pliant.models.encoder.encoder_source import MatrixCodes
@@ -67,12 +66,9 @@ def layer_vectors(store: Store, layer: int) -> dict[str, Float32[np.ndarray, "..
 def layer_codes(store: Store, layer: int) -> dict[str, MatrixCodes]:
     """The six matrices of `layer` in as many bits as the store offers, by name: `query`, ... `down`.
 
-    Raises StoreError when a shard is damaged, and where the store offers full fidelity alone.
+    Raises StoreError when a shard is damaged.
     """
-    bits = max((k for k in store.manifest.bits if k != FULL_BITS), default=0)
-    if not bits:
-        raise StoreError(f"{store.path} has full fidelity alone; pack the model with --bits 2,3,4,5,6,32.")
-    n_slices, resident = store.spec.n_heads, store.resident(layer)
+    bits, n_slices, resident = store.manifest.most_planes, store.spec.n_heads, store.resident(layer)
     planes = np.stack([_read(store, Run(layer, plane, 0, n_slices)) for plane in range(bits)])
     codes = unpack_planes(planes.reshape(bits, -1, 64)).reshape(n_slices, -1, GROUP_ROWS, GROUP_COLUMNS)
     places = where(store.spec, _outlier_places(store, resident))

@@ -196,6 +196,11 @@ class Manifest:
             self.accuracy.check(self.spec)
 
     @property
+    def most_planes(self) -> int:
+        """The most bits offered below full fidelity: at least 1."""
+        return max(bits for bits in self.bits if bits <= PLANES)
+
+    @property
     def n_bytes(self) -> int:
         """Bytes of all files but the manifest."""
         return sum(f.n_bytes for f in self.files)

@@ -39,12 +39,10 @@ def stored_encoder(path: Path, bits: int | None = None) -> Encoder:
     return Encoder(replace(family, spec=spec), _StoredWeights(store, wanted), path)
 
 
-def _coded_layers(manifest: Manifest) -> CodedLayers | None:
-    """None for a store of full fidelity alone."""
-    bits = max((k for k in manifest.bits if k != FULL_BITS), default=0)
+def _coded_layers(manifest: Manifest) -> CodedLayers:
     table = manifest.importance or ((1.0,),) * len(manifest.layers)
     share = max(layer.n_outliers / layer.n_weights for layer in manifest.layers)
-    return CodedLayers(bits, share, tuple(sum(row) for row in table)) if bits else None
+    return CodedLayers(manifest.most_planes, share, tuple(sum(row) for row in table))
 
 
 @final

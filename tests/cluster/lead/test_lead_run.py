@@ -15,6 +15,7 @@ from pliant.cluster.control.messages import (
     encode,
 )
 from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.net.comm import Tag
 from pliant.errors import ClusterError, InputError, LaneError
@@ -271,6 +272,20 @@ def test_a_plan_changes_at_a_boundary_while_the_run_goes_on(cluster: FakeCluster
     steps = {(turn.number, i) for turn in led.turns for i in range(len(turn.segment.steps))}
     said = {(ran.segment, ran.step) for spans in led.spans.values() for ran in spans}
     assert said == steps
+
+
+def test_a_member_of_an_older_release_gets_no_coded_layers(cluster: FakeCluster) -> None:
+    """It would read a partition without its bits, and hold float32."""
+    for name in "ab":
+        cluster.add(name)
+    cluster.primary.wait_for(2, 10.0)
+    old = cluster.primary.monitor.get("a")
+    assert old is not None
+    cluster.primary.monitor.greet("a", Hello("0", "", 1, old.free_bytes, old.hello.models))
+    coded = replace(spread(cluster.spec, 7, "p", "ab", 2), bits=(4,) * cluster.spec.n_layers)
+    with pytest.raises(PlanNotReadyError, match="no coded weights") as error:
+        cluster.primary.plans.prepare(cluster.source, coded, "fp32")
+    assert error.value.reasons.keys() == {"a"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pliant.cli.shared.verb_options import Threads, shipped
+from pliant.cli.shared.weight_bits import weights_of
 from pliant.cluster.lead.choose_partition import AnyMode, Shares
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine
@@ -40,6 +41,14 @@ Slower = Annotated[
     float, typer.Option(help="Emulate a device that computes this many times slower.", min=1.0)
 ]
 
+CodedBits = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="A store's matrices: fp32, codes of 1..6 bits, or auto: codes where fp32 does not fit.",
+        show_default="fp32",
+    ),
+]
 DataEngine = Annotated[
     Engine, typer.Option(help="What carries activations; gloo needs torch and is not encrypted.")
 ]
@@ -69,6 +78,7 @@ class PrimaryArguments:
     mode: Annotated[AnyMode, typer.Option(help="How layers are split (Hepti 4.2).")] = "auto"
     partition: Annotated[Shares, typer.Option(help="The quickest shares, equal, or CoEdge's.")] = "best"
     exchange: Annotated[Coding, typer.Option(help="How activations travel.")] = "fp32"
+    weights: CodedBits = None
     engine: DataEngine = "zmq"
     data_port: DataPort = None
     announce: Annotated[
@@ -99,6 +109,7 @@ class PrimaryArguments:
             mode=self.mode,
             shares=self.partition,
             exchange=self.exchange,
+            weights=weights_of(self.weights),
             engine=self.engine,
             data_port=self.data_port,
             announce=self.announce,

@@ -39,7 +39,10 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 
 class Hello(Message, frozen=True):
-    """A worker offers itself, and its models by identity; `engine` carries its data."""
+    """A worker offers itself, and its models by identity; `engine` carries its data.
+
+    It `holds_codes` if partitions with `bits` mean something to it.
+    """
 
     version: str
     data_address: str
@@ -48,6 +51,7 @@ class Hello(Message, frozen=True):
     models: tuple[str, ...]
     last_epoch: Epoch = -1
     engine: str = "zmq"
+    holds_codes: bool = False
 
 
 class Welcome(Message, frozen=True):

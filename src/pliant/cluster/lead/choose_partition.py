@@ -1,11 +1,13 @@
 """Choose the partition that a user asked for: the planner's, one mode's best, equal shares, or CoEdge's."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isqrt
 from typing import Literal, assert_never
 
 import numpy as np
 
+from pliant.cluster.lead.choose_bits import Bits, at_bits
 from pliant.cluster.lead.margin import Margins
 from pliant.errors import BudgetError, InputError
 from pliant.ir.partition import Grid, Mode, Partition, Share
@@ -16,6 +18,7 @@ from pliant.plan.partition.partition_baseline import coedge
 from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.quantities import format_bytes
+from pliant.run.graph.model_options import Weights, check_weights
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""
@@ -27,30 +30,39 @@ Shares = Literal["best", "equal", "coedge"]
 
 
 def chooser(
-    mode: AnyMode = "auto", shares: Shares = "best", least_gain: Callable[[], Gains] | None = None
+    mode: AnyMode = "auto",
+    shares: Shares = "best",
+    least_gain: Callable[[], Gains] | None = None,
+    weights: Weights = "fp32",
 ) -> Choose:
     """How partitions are chosen. Raises InputError for CoEdge's shares in a tiled mode.
 
     In mode "auto" a plan has to save its `least_gain`, read at each choice, of the best single device's time;
-    without one, what it has to save before a cluster ran anything (`margin.PRIOR`).
+    without one, what it has to save before a cluster ran anything (`margin.PRIOR`). Matrices are float32, in
+    codes of 1 to 6 bits, or with `weights` "auto" float32 where that fits into the devices' memory, else in
+    the most bits that do, one more for the most important layers.
     """
     if shares == "coedge" and mode not in ("auto", "ws"):
         raise InputError(f"CoEdge's shares are weight-stationary; in mode {mode!r} take the best.")
+    check_weights(weights)
     gains = least_gain or (lambda: Margins().least_gain)
 
     def choose(
         spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
     ) -> Partition:
-        if shares == "equal":
-            names = [primary, *sorted(name for name in capabilities if name != primary)]
-            return _equal("ws" if mode == "auto" else mode, spec, tokens, names)
-        if shares == "coedge":
-            return coedge(pose(spec, tokens, capabilities, links, primary)).partition
-        if mode != "auto":
-            return _fixed(mode, pose(spec, tokens, capabilities, links, primary), capabilities)
-        return choose_partition(
-            spec, tokens, capabilities, links, primary, rule="judged", least_gain=gains()
-        ).partition
+        def solved(bits: Bits) -> Partition:
+            if shares == "equal":
+                names = [primary, *sorted(name for name in capabilities if name != primary)]
+                return replace(_equal("ws" if mode == "auto" else mode, spec, tokens, names), bits=bits)
+            if shares == "coedge":
+                return coedge(pose(spec, tokens, capabilities, links, primary, bits)).partition
+            if mode != "auto":
+                return _fixed(mode, pose(spec, tokens, capabilities, links, primary, bits), capabilities)
+            return choose_partition(
+                spec, tokens, capabilities, links, primary, bits=bits, rule="judged", least_gain=gains()
+            ).partition
+
+        return at_bits(spec, capabilities, weights, solved)
 
     return choose
 

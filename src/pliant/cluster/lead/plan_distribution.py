@@ -59,10 +59,11 @@ class PlanDistribution:
         for a while. With `is_in_place` everybody gives up all other plans first, this member too, and
         nothing may run. Raises ClusterError where members cannot meet and nobody is known to be at fault.
         """
+        others = tuple(d for d in partition.participants if d != self._name)
+        self._check_codes(partition, others)
         with self._news:
             self.number += 1
             plan = self.number
-        others = tuple(d for d in partition.participants if d != self._name)
         members, addresses = (self._name, *others), self.addresses(others)
         place = self._meet.place(members)
         order = Prepare(plan, source.identity, partition, coding, members, addresses, place, is_in_place)
@@ -78,6 +79,19 @@ class PlanDistribution:
             failure = error
         answers = self._await_ready(plan, others, failure)
         return ReadyPlan(plan, source, partition, coding, holder), answers
+
+    def _check_codes(self, partition: Partition, others: Collection[str]) -> None:
+        """Raise PlanNotReadyError for members that would take coded layers for float32."""
+        known = [self._monitor.get(name) for name in others if partition.bits]
+        reasons = {
+            member.name: "its release of pliant holds no coded weights: install the same on all devices"
+            for member in known
+            if member is not None and not member.hello.holds_codes
+        }
+        for name, reason in reasons.items():
+            self._on_event(f"{name} is left out: {reason}")
+        if reasons:
+            raise PlanNotReadyError(reasons)
 
     def _may_begin(self, plan: int, others: Collection[str]) -> bool:
         is_refused = any(isinstance(answer, Unable) for answer in self._answers.so_far(plan))

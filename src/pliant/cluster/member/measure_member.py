@@ -6,7 +6,7 @@ of them, weights come from memory, as in a run.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,10 +46,11 @@ def measure_member(
     """rho, f, s and a curve for each kind of stage at `tokens` rows (Hepti 4.1, Table 1a).
 
     Measures for about `seconds`, after two rounds that are not counted, and everything twice at least;
-    reading, packing and compiling one layer come on top. Shares whose weights take more than a quarter of
-    `free_bytes` are left out, all but the smallest. What is measured is undilated; `dilation` is only noted;
-    where there is one, the core sleeps between stages as it will in a run. Raises InputError for a length the
-    model has not.
+    reading, packing and compiling one layer come on top. A device whose memory is too little for the model in
+    float32 is measured on coded matrices, where the model has codes. Shares whose weights take more than a
+    quarter of `free_bytes` are left out, all but the smallest. What is measured is undilated; `dilation` is
+    only noted; where there is one, the core sleeps between stages as it will in a run. Raises InputError for
+    a length the model has not.
     """
     shards = Shards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
@@ -96,7 +97,8 @@ def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> 
     layer = spec.n_layers - 1
     numbers = np.random.default_rng(0)
     stages: list[_Stage] = []
-    for partition in _partitions(spec, tokens):
+    bits = _bits(spec, tokens, free_bytes)
+    for partition in (replace(one, bits=bits) for one in _partitions(spec, tokens)):
         need = weight_bytes(spec, partition)[_HERE] // spec.n_layers
         if stages and _MEMORY_SHARE * need > free_bytes:
             continue
@@ -114,6 +116,13 @@ def _stages(spec: EncoderSpec, tokens: int, shards: Shards, free_bytes: int) -> 
                 case _:
                     pass
     return stages
+
+
+def _bits(spec: EncoderSpec, tokens: int, free_bytes: int) -> tuple[int, ...]:
+    """Of each layer: a device that cannot hold the model in float32 would hold its share in codes."""
+    alone = Partition("ws", _HERE, (Share(_HERE, spec.n_heads, tokens),), tokens)
+    is_short = weight_bytes(spec, alone)[_HERE] > free_bytes
+    return () if spec.coded is None or not is_short else (spec.coded.bits,) * spec.n_layers
 
 
 def _partitions(spec: EncoderSpec, tokens: int) -> Iterator[Partition]:

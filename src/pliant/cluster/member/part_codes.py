@@ -6,11 +6,10 @@ from typing import final
 import numpy as np
 
 from pliant.compiler.passes.code_weights import code_weights
-from pliant.compiler.rewrite.coder import is_worth_coding
 from pliant.ir.graph import Graph
 from pliant.models.encoder.encoder_draft import Block, Piece
 from pliant.models.encoder.encoder_source import MatrixCodes
-from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix
+from pliant.store.coding.matrix import CodedMatrix, blank_matrix, coded_matrix, pays
 
 FIELDS = ("planes", "codebook", "outlier_rows", "outlier_offsets", "outlier_values")
 CodedPart = Mapping[str, tuple[str, str]]
@@ -20,7 +19,7 @@ CodedPart = Mapping[str, tuple[str, str]]
 def coded_graph(graph: Graph, pieces: Mapping[str, Piece], bits: int) -> tuple[Graph, CodedPart]:
     """`graph` with the matrices among its `pieces` in codes of `bits`, blank, and where those stand in it."""
     coder = _BlankCoder(bits, {id(graph.constants[x]): x for x in pieces if x in graph.constants})
-    if not any(is_worth_coding(*piece.shape[::-1]) for piece in pieces.values() if len(piece.shape) == 2):
+    if not any(pays(*piece.shape[::-1], bits) for piece in pieces.values() if len(piece.shape) == 2):
         return graph, {}
     made = code_weights(graph, coder)
     names = {id(getattr(m, name)): (piece, name) for piece, m in coder.made.items() for name in FIELDS}
@@ -65,6 +64,9 @@ class _BlankCoder:
     def __init__(self, bits: int, pieces: Mapping[int, str]) -> None:
         self.bits, self._pieces = bits, pieces
         self.made: dict[str, CodedMatrix] = {}
+
+    def is_worth(self, depth: int, columns: int) -> bool:
+        return pays(depth, columns, self.bits)
 
     def code(
         self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /

@@ -215,6 +215,7 @@ class Worker:
             models=tuple(offer.sources),
             last_epoch=self._last_epoch,
             engine=offer.engine,
+            holds_codes=True,
         )
 
     @property

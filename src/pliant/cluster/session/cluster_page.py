@@ -48,6 +48,8 @@ def _summary(plan: "ClusterPlan") -> Iterator[str]:
     deadline = "" if plan.deadline_s is None else f" of {format_seconds(plan.deadline_s)}"
     late = ", which it MISSES: no plan that was found is quicker" if plan.met is False else ""
     yield f"mode: {plan.mode}"
+    if plan.partition.bits:
+        yield f"weights: in codes, bits by layer: {' '.join(map(str, plan.partition.bits))}"
     yield (
         f"time: {format_seconds(plan.predicted_s)} predicted{deadline}{late}; {format_seconds(plan.layer_s)} "
         "a layer"

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from pliant.compiler.rewrite.affine import unpacked
-from pliant.compiler.rewrite.coder import MatrixCoder, is_worth_coding
+from pliant.compiler.rewrite.coder import MatrixCoder
 from pliant.compiler.rewrite.operands import Operands, operands
 from pliant.compiler.rewrite.rewrite import constant_type, fresh
 from pliant.compiler.rewrite.view import View, read
@@ -53,7 +53,7 @@ class _Work:
     def coded(self, node: Node) -> tuple[Node, ...]:
         """What `node` becomes: itself, or one or two others."""
         p = operands(self.graph, node)
-        if p is None or not is_worth_coding(*p.b.shape):
+        if p is None or not self.coder.is_worth(*p.b.shape):
             return (node,)
         matrix = self._code(node, p)
         if matrix is None:

@@ -23,6 +23,9 @@ class MatrixCoder(Protocol):
 
     bits: int
 
+    def is_worth(self, depth: int, columns: int) -> bool:
+        """Whether a matrix of this shape is coded at all."""
+
     def code(
         self, source: np.ndarray, how: Hashable, read: Callable[[np.ndarray], np.ndarray], /
     ) -> CodedMatrix | None:
@@ -59,6 +62,10 @@ class Coder:
             known = self._known[key] = (weakref.ref(source), self._coded(read(source)))
         return known[1]
 
+    def is_worth(self, depth: int, columns: int) -> bool:
+        """Whether a matrix is large enough for a code of its own."""
+        return depth >= MIN_ROWS and columns >= MIN_COLUMNS and depth * columns >= MIN_WEIGHTS
+
     def drop_pages(self) -> None:
         """Let go of what was read, and of what it took to code it."""
         self._drop_pages()
@@ -73,8 +80,3 @@ class Coder:
         if coded is None or coded.outlier_values.size * _MOST_OUTLIERS > matrix.size:
             return None
         return coded
-
-
-def is_worth_coding(rows: int, columns: int) -> bool:
-    """Whether a matrix is large enough for a code of its own."""
-    return rows >= MIN_ROWS and columns >= MIN_COLUMNS and rows * columns >= MIN_WEIGHTS

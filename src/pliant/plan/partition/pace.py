@@ -79,6 +79,7 @@ def as_partition(p: Problem, plans: Plans | GridPlans) -> Partition:
         p.names[p.primary],
         tuple(Share(name, int(h), int(r), int(c)) for name, h, r, c in shares),
         p.sizes.rows,
+        bits=p.sizes.bits,
     )
 
 

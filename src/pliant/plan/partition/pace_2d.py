@@ -9,9 +9,10 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.ir.partition import Grid, Partition, Share
+from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
 from pliant.plan.partition.pace_ws import Counts, PerDevice, Sets, Times, rows_of, whole_s
 from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, stage_s
-from pliant.plan.partition.sizes import reduces
+from pliant.plan.partition.sizes import Sizes, reduces
 
 Pairs = Float[np.ndarray, "plans devices devices"]
 Amounts = PerDevice | Counts
@@ -86,10 +87,20 @@ def grid_weights(p: Problem, plans: GridPlans) -> PerDevice:
     s, each = p.sizes, _Tiles(plans)
     held: PerDevice = np.where(plans.heads > 0, s.ws_head.fixed + s.ws_head.each * plans.heads, 0.0)
     held += s.tiled_row * (plans.rows > 0)
-    a_layer = s.head_dim * each.group_heads * plans.outputs
-    a_layer += s.n_forwards * (2 * plans.hidden * each.neurons + plans.columns)
-    held += ITEMSIZE * s.n_layers * a_layer
+    attended = s.head_dim * each.group_heads
+    tiles = _tile(s, attended, plans.outputs)
+    tiles += s.n_forwards * (_tile(s, plans.hidden, each.neurons) + _tile(s, each.neurons, plans.hidden))
+    held += s.n_layers * (s.tile_weight * tiles + ITEMSIZE * s.n_forwards * plans.columns)
     return held
+
+
+def _tile(s: Sizes, depth: Counts, width: Counts) -> Counts:
+    """Weights of a tile of each device, in codes with what its groups may hold beside them."""
+    weights: Counts = depth * width
+    if s.bits:
+        filled = (depth + GROUP_ROWS - 1) * (width + GROUP_COLUMNS - 1)
+        weights = np.where(weights > 0, filled, 0)
+    return weights
 
 
 def grid_partition(p: Problem, plans: GridPlans) -> Partition:
@@ -108,7 +119,7 @@ def grid_partition(p: Problem, plans: GridPlans) -> Partition:
         Share(p.names[i], int(plans.heads[0, i]), int(plans.rows[0, i]), int(plans.columns[0, i]))
         for i in order
     )
-    return Partition("2d", p.names[p.primary], shares, p.sizes.rows, grid)
+    return Partition("2d", p.names[p.primary], shares, p.sizes.rows, grid, p.sizes.bits)
 
 
 def grid_plans(p: Problem, partition: Partition) -> GridPlans:

@@ -240,7 +240,8 @@ def _gridded(p: Problem) -> _Model:
     model.at_most(np.zeros(n), (heads, one), (headed, -float(s.n_heads) * one))
     mixed, cut = float(s.n_heads * s.head_dim * s.inner), float(s.inner * s.n_columns)
     held = [mixed, *(2 * cut for _ in range(s.n_forwards))]
-    weights = [(tile, ITEMSIZE * s.n_layers * size * one) for tile, size in zip(tiles, held, strict=True)]
+    n_bytes = s.tile_weight * s.n_layers
+    weights = [(tile, n_bytes * size * one) for tile, size in zip(tiles, held, strict=True)]
     model.at_most(p.memory, (heads, s.ws_head.each * one), *weights)
     barrier = model.new(1).repeat(n)
     call, slope = _below(p.attend_s)

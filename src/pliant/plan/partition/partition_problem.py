@@ -50,10 +50,18 @@ class Problem:
 
 
 def pose(
-    spec: EncoderSpec, tokens: int, capabilities: Mapping[str, Capability], links: Links, primary: str
+    spec: EncoderSpec,
+    tokens: int,
+    capabilities: Mapping[str, Capability],
+    links: Links,
+    primary: str,
+    bits: tuple[int, ...] = (),
 ) -> Problem:
-    """The problem of `tokens` rows of `spec` on these devices. Raises InputError, ProfileError."""
-    s = sizes(spec, tokens)
+    """The problem of `tokens` rows of `spec` on these devices, whose layers are in codes of `bits`, if any.
+
+    Raises InputError, ProfileError.
+    """
+    s = sizes(spec, tokens, bits)
     names = tuple(capabilities)
     devices = tuple(capabilities.values())
     rtt_s, rate = _links(names, links)
@@ -72,7 +80,7 @@ def pose(
         rate=rate,
         egress=np.array([links.interfaces[n].egress_Bps for n in names]),
         ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
-        memory=np.array([float(d.free_bytes) for d in devices]),
+        memory=np.array([max(float(d.free_bytes - s.spare), 1.0) for d in devices]),
     )
 
 

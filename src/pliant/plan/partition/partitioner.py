@@ -49,11 +49,14 @@ def choose_partition(
     primary: str,
     deadline_s: float | None = None,
     *,
+    bits: tuple[int, ...] = (),
     rule: Rule = "paper",
     bound_time_s: float | None = None,
     least_gain: Gains | None = None,
 ) -> Decision:
     """The quickest partition found of `tokens` rows over these devices, `primary` holding input and answer.
+
+    Layers are in codes of `bits`, one number a layer, or in float32 where there are none.
 
     Where the deadline (D) cannot be met the quickest is returned all the same and flagged. `rule` "paper"
     takes the weight-stationary mode if every device has memory for all weights, else the 1D-tiled one, and
@@ -70,7 +73,8 @@ def choose_partition(
     """
     if primary not in capabilities:
         raise InputError(f"the primary {primary!r} is none of the devices {sorted(capabilities)}.")
-    p = pose(spec, tokens, shortlist(spec, tokens, capabilities, links, primary), links, primary)
+    listed = shortlist(spec, tokens, capabilities, links, primary, bits=bits)
+    p = pose(spec, tokens, listed, links, primary, bits)
     modes, reason = _modes(p, rule, len(capabilities))
     tried = {mode: solve(p, mode) for mode in modes}
     if tried and not np.isfinite(min(s for _, s in tried.values())):
@@ -198,7 +202,14 @@ def _some(names: Sequence[str]) -> str:
 def _too_little_memory(p: Problem) -> str:
     s = p.sizes
     whole = s.tiled_head.each * s.n_heads + s.tiled_column * s.n_columns
+    coded = f" in {_span(s.bits)}" if s.bits else ""
     return (
-        f"the layers' weights take {format_bytes(whole)}, and the {p.n} devices have "
+        f"the layers' weights take {format_bytes(whole)}{coded}, and the {p.n} devices have "
         f"{format_bytes(p.memory.sum())} free in all, unevenly: free some, or add a device."
     )
+
+
+def _span(bits: tuple[int, ...]) -> str:
+    """`1 bit`, `4 bits`, or `3 to 4 bits`."""
+    few, many = min(bits), max(bits)
+    return f"{few} to {many} bits" if few < many else f"{few} bit{'s' * (few > 1)}"

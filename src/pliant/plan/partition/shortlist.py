@@ -17,6 +17,7 @@ def shortlist(
     links: Links,
     primary: str,
     most: int = MOST,
+    bits: tuple[int, ...] = (),
 ) -> dict[str, Capability]:
     """At most `most` devices in their order: the primary, the best alone, and the best for heads and rows.
 
@@ -25,7 +26,7 @@ def shortlist(
     """
     if len(capabilities) <= most:
         return dict(capabilities)
-    s = sizes(spec, tokens)
+    s = sizes(spec, tokens, bits)
     ranks: list[dict[str, float]] = [{}, {}, {}]
     for name, device in capabilities.items():
         for rank, seconds in zip(ranks, _prices_s(s, device, links, name, primary), strict=True):

@@ -4,8 +4,10 @@ Read off small partitions of the split itself, so that planner and program canno
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
+from typing import Any
 
 from pliant.errors import InputError
 from pliant.ir.partition import Mode, Partition, Share
@@ -29,7 +31,9 @@ class Sizes:
     """A model at some number of rows: operations of one layer's stages, bytes of all layers' weights.
 
     `attend` and `mixed` (attend_mix) are per head, `rest` per row, `forward` per column; `reduces` are per
-    row of one term, one for each sum; each further term adds `inner`. `ws_*` and `tiled_*` are weights.
+    row of one term, one for each sum; each further term adds `inner`. `ws_*` and `tiled_*` are weights, and
+    `tile_weight` is one number of a tile. Matrices are in codes where there are `bits`, of each layer: these
+    are cut in whole groups, for which a device needs up to `spare` bytes more than its share's.
     """
 
     n_layers: int
@@ -50,15 +54,21 @@ class Sizes:
     tiled_head: Amount
     tiled_column: int
     tiled_row: int
+    tile_weight: float = ITEMSIZE
+    bits: tuple[int, ...] = ()
+    spare: int = 0
 
 
 @lru_cache(maxsize=64)
-def sizes(spec: EncoderSpec, tokens: int) -> Sizes:
-    """Of `spec` at `tokens` rows. Raises InputError where the model does not read as many."""
+def sizes(spec: EncoderSpec, tokens: int, bits: tuple[int, ...] = ()) -> Sizes:
+    """Of `spec` at `tokens` rows, in codes of these bits, if any.
+
+    Raises InputError where the model does not read as many.
+    """
     if not 1 <= tokens <= spec.max_rows:
         raise InputError(f"{tokens} rows cannot be run: this model reads 1 to {spec.max_rows}.")
-    probe = _Probe(spec, tokens)
-    return Sizes(
+    probe = _Probe(spec, tokens, bits)
+    found = Sizes(
         n_layers=spec.n_layers,
         n_heads=spec.n_heads,
         n_columns=spec.ffn,
@@ -80,6 +90,33 @@ def sizes(spec: EncoderSpec, tokens: int) -> Sizes:
         tiled_column=probe.weights("1d", columns=1),
         tiled_row=probe.weights("1d", rows=1),
     )
+    return replace(found, **_coded(spec, probe)) if bits else found
+
+
+def _coded(spec: EncoderSpec, probe: "_Probe") -> dict[str, Any]:
+    """The fields that differ in codes: a head's and a column's part of whole groups, and what else they take.
+
+    Lines through the origin of a group's worth, so much below the weights of some counts as `spare` says.
+    """
+    heads = list(range(1, spec.n_heads + 1))
+    columns = [c for c in (1, 15, 16, 17, 31, 32, 33, 48, 49, 65, spec.ffn) if c <= spec.ffn]
+    found: dict[str, Any] = {}
+    spare = 0
+    cells: tuple[tuple[str, Mode, str, list[int]], ...] = (
+        ("ws_head", "ws", "heads", heads),
+        ("tiled_head", "1d", "heads", heads),
+        ("tiled_column", "1d", "columns", columns),
+    )
+    for name, mode, what, counts in cells:
+        taken = [probe.weights(mode, **{what: n}) for n in counts]
+        each = taken[-1] / counts[-1]
+        found[name] = ceil(each) if what == "columns" else Amount(0.0, each)
+        above = max(n_bytes - each * n for n, n_bytes in zip(counts, taken, strict=True))
+        spare = max(spare, ceil(above)) if mode == "ws" else spare + ceil(above)
+    assert spec.coded is not None, spec
+    mean_bits = sum(probe.bits) / len(probe.bits)
+    tile_weight = mean_bits / 8 + 6 * spec.coded.outlier_share
+    return found | {"bits": probe.bits, "tile_weight": tile_weight, "spare": spare}
 
 
 def reduces(n_forwards: int) -> tuple[str, ...]:
@@ -93,6 +130,7 @@ class _Probe:
 
     spec: EncoderSpec
     tokens: int
+    bits: tuple[int, ...] = ()
 
     def flops(self, mode: Mode, kernel: str, heads: int = 0, rows: int = 0, columns: int = 0) -> float:
         partition = self._partition(mode, heads, rows, columns)
@@ -102,7 +140,8 @@ class _Probe:
         raise AssertionError(f"{kernel} is no stage of {partition}")
 
     def weights(self, mode: Mode, heads: int = 0, rows: int = 0, columns: int = 0) -> int:
-        return weight_bytes(self.spec, self._partition(mode, heads, rows, columns))["a"]
+        partition = replace(self._partition(mode, heads, rows, columns), bits=self.bits)
+        return weight_bytes(self.spec, partition)["a"]
 
     def _partition(self, mode: Mode, heads: int, rows: int, columns: int) -> Partition:
         n_columns = 0 if mode == "ws" else self.spec.ffn

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import assert_never
 
@@ -12,6 +13,7 @@ from pliant.models.encoder.encoder_draft import Block, Span
 from pliant.models.encoder.encoder_draft import Part as GraphPart
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stages import Region, Stage, stages, tiles_of
+from pliant.store.coding.matrix import coded_bytes, pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,22 @@ def outputs(stage: Stage) -> tuple[Port, ...]:
 
 
 def weight_bytes(spec: EncoderSpec, *partitions: Partition) -> dict[str, int]:
-    """Bytes of float32 weights that each device needs for all layers; 0 where it takes no part.
+    """Bytes of weights that each device needs for all layers; 0 where it takes no part.
 
-    Of several partitions it holds together what any of them needs: what they share, once.
+    Matrices are float32, or in codes where a partition says their bits. Of several partitions a device holds
+    together what any of them needs: what they share, once.
     """
-    held: dict[str, set[Block]] = {}
+    held: dict[str, set[tuple[Block, int, int | None]]] = {}
     for partition in partitions:
+        layers = partition.bits or (None,) * spec.n_layers
         for device, blocks in _blocks(spec, partition).items():
-            held.setdefault(device, set()).update(blocks)
-    return {device: spec.n_layers * sum(map(_block_bytes, found)) for device, found in held.items()}
+            found = held.setdefault(device, set())
+            found |= {(block, layer, bits) for layer, bits in enumerate(layers) for block in blocks}
+    share = 0.0 if spec.coded is None else spec.coded.outlier_share
+    return {
+        device: sum(_block_bytes(block, bits, share) for block, _, bits in found)
+        for device, found in held.items()
+    }
 
 
 def flops(spec: EncoderSpec, partition: Partition, stage: Stage) -> int:
@@ -174,7 +183,14 @@ def _span(numbers: range) -> Span:
     return Span(numbers.start, numbers.stop)
 
 
-def _block_bytes(block: Block) -> int:
+@lru_cache(maxsize=4096)
+def _block_bytes(block: Block, bits: int | None, outlier_share: float) -> int:
     """Of a block of a weight; those that a product lacks are not held by name and count as none."""
-    columns = 1 if block.columns is None else block.columns.n
-    return 0 if block.name is None else 4 * block.rows.n * columns
+    if block.name is None:
+        return 0
+    if block.columns is None:
+        return 4 * block.rows.n
+    shape = block.columns.n, block.rows.n
+    if bits is None or not pays(*shape, bits):
+        return 4 * prod(shape)
+    return coded_bytes(*shape, bits, outlier_share)

@@ -45,15 +45,7 @@ class ModelOptions:
             raise InputError(
                 f"no schedule is called {self.schedule!r}; give one of {get_args(ScheduleKind)}."
             )
-        is_known = type(self.weights) in (int, str) and self.weights in (
-            "fp32",
-            "auto",
-            *range(1, PLANES + 1),
-        )
-        if not is_known:
-            raise InputError(
-                f"weights of {self.weights!r} bits do not exist; give 'fp32', 'auto' or 1 to {PLANES}."
-            )
+        check_weights(self.weights)
         if self.compute not in get_args(Precise):
             raise InputError(f"nothing computes in {self.compute!r}; give one of {get_args(Precise)}.")
         if self.compute == "int8" and self.weights == "fp32":
@@ -61,3 +53,9 @@ class ModelOptions:
                 f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
                 f"({PLANES} is the most faithful)."
             )
+
+
+def check_weights(weights: Weights) -> None:
+    """Raise InputError for what are no weights."""
+    if type(weights) not in (int, str) or weights not in ("fp32", "auto", *range(1, PLANES + 1)):
+        raise InputError(f"weights of {weights!r} bits do not exist; give 'fp32', 'auto' or 1 to {PLANES}.")

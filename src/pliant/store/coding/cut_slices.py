@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from pliant.arrays import Bool, Float32, Int
+from pliant.arrays import Bool, Float32, Int, UInt8
 from pliant.models.slice_shapes import (
     GROUP,
     GROUP_COLUMNS,
@@ -33,9 +33,10 @@ def cut(
 
 
 def join(
-    spec: ModelSpec, slices: Float32[np.ndarray, "slices groups 32 16"]
-) -> dict[str, Float32[np.ndarray, "out in"]]:
-    """The layer's matrices as [out, in], padding left out: the inverse of `cut`."""
+    spec: ModelSpec,
+    slices: Float32[np.ndarray, "slices groups 32 16"] | UInt8[np.ndarray, "slices groups 32 16"],
+) -> dict[str, np.ndarray]:
+    """The layer's matrices as [out, in], padding left out: the inverse of `cut`, of weights or of codes."""
     geometry = slice_geometry(spec)
     d, f = spec.hidden, spec.ffn
     shapes = dict.fromkeys(LINEARS, (d, d)) | {"up": (f, d), "down": (d, f)}
@@ -92,8 +93,8 @@ def to_groups(matrix: Float32[np.ndarray, "rows columns"]) -> Float32[np.ndarray
 
 
 def from_groups(
-    m: MatrixGeometry, groups: Float32[np.ndarray, "groups 32 16"]
-) -> Float32[np.ndarray, "rows columns"]:
+    m: MatrixGeometry, groups: Float32[np.ndarray, "groups 32 16"] | UInt8[np.ndarray, "groups 32 16"]
+) -> np.ndarray:
     """Matrix `m` of a slice, padded, as [K, N]."""
     mine = groups[m.first_group : m.first_group + m.groups]
     blocks = mine.reshape(m.column_groups, m.row_groups, GROUP_ROWS, GROUP_COLUMNS)

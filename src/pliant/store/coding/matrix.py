@@ -110,6 +110,11 @@ def blank_matrix(depth: int, columns: int, bits: int) -> CodedMatrix:
     )
 
 
+def pays(depth: int, columns: int, bits: int) -> bool:
+    """Whether a matrix of this shape is smaller in codes that it shares with others."""
+    return coded_bytes(depth, columns, bits, 0.0) < 4 * depth * columns
+
+
 def coded_bytes(depth: int, columns: int, bits: int, outlier_share: float) -> int:
     """What kernels read of a matrix of this shape, of whose weights so many are outliers."""
     n_segments, segment_rows, width = _cut(depth, columns)

@@ -1,0 +1,81 @@
+"""Choose in how many bits the devices of a cluster keep the matrices of each layer. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from pliant.errors import BudgetError, InputError
+from pliant.ir.partition import Partition
+from pliant.ir.topology import Capability
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.run.graph.model_options import Weights
+
+Bits = tuple[int, ...]
+"""Of each layer; none where matrices are float32."""
+
+
+def at_bits(
+    spec: EncoderSpec,
+    capabilities: Mapping[str, Capability],
+    weights: Weights,
+    solved: Callable[[Bits], Partition],
+) -> Partition:
+    """The partition that `solved` finds for the bits that `weights` ask for.
+
+    With "auto" the first that fits: in float32, then in one bit less at a time; layers then get a bit more,
+    the most important first, where every device has memory for it. Raises BudgetError where nothing fits,
+    InputError for bits that the model is not coded in.
+    """
+    if weights == "fp32":
+        return solved(())
+    coded = spec.coded
+    if isinstance(weights, int):
+        if coded is None or weights > coded.bits:
+            raise InputError(_uncoded(spec, f"weights of {weights} bits"))
+        return solved((weights,) * spec.n_layers)
+    try:
+        return _fitting(spec, capabilities, solved(()))
+    except BudgetError as error:
+        if coded is None:
+            raise BudgetError(f"{error} {_uncoded(spec, 'Fewer bits')}") from error
+    for bits in range(coded.bits, 0, -1):
+        try:
+            found = _fitting(spec, capabilities, solved((bits,) * spec.n_layers))
+        except BudgetError:
+            if bits == 1:
+                raise
+            continue
+        return found if bits == coded.bits else _raised(spec, capabilities, found)
+    raise AssertionError(f"{coded} has no bits")
+
+
+def _fitting(spec: EncoderSpec, capabilities: Mapping[str, Capability], partition: Partition) -> Partition:
+    """The partition. Raises BudgetError where its weights do not fit, which not every rule looks after."""
+    need = weight_bytes(spec, partition)
+    short = [name for name in partition.participants if need[name] > capabilities[name].free_bytes]
+    if short:
+        name = short[0]
+        raise BudgetError(
+            f"{name} has {capabilities[name].free_bytes} bytes free, and its share of the weights takes "
+            f"{need[name]}: free some, or add a device."
+        )
+    return partition
+
+
+def _raised(spec: EncoderSpec, capabilities: Mapping[str, Capability], partition: Partition) -> Partition:
+    """The same shares, with a bit more for as many layers as there is memory for, by importance."""
+    assert spec.coded is not None, spec
+    importance = spec.coded.importance
+    for layer in sorted(range(spec.n_layers), key=lambda i: -importance[i]):
+        bits = tuple(k + (i == layer) for i, k in enumerate(partition.bits))
+        try:
+            partition = _fitting(spec, capabilities, replace(partition, bits=bits))
+        except BudgetError:
+            break
+    return partition
+
+
+def _uncoded(spec: EncoderSpec, wanted: str) -> str:
+    if spec.coded is None:
+        return f"{wanted} need a store: pack the model (pliant pack), and give the store to every device."
+    return f"{wanted} are more than the {spec.coded.bits} of the store: pack the model with more --bits."

@@ -1,0 +1,71 @@
+"""A cluster whose devices hold a store's codes, as real processes: no one of them could hold the model."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pliant.api.open_cluster import Cluster
+from pliant.cluster.net.key import new_key
+from pliant.ir.partition import Partition, Share
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.jit import Library
+from pliant.plan.split.stage_graphs import weight_bytes
+from pliant.store.store_encoder import stored_encoder
+from tests.cluster.coded import small_store
+from tests.cluster.in_process import run_local
+from tests.cluster.processes import PATIENT, WAIT_S, workers
+from tests.cluster.test_clustered import write_key
+
+TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("coded")
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Path:
+    return small_store(folder)
+
+
+@pytest.fixture(scope="module")
+def twelfth(store: Path) -> int:
+    """Of the layers in float32."""
+    spec = stored_encoder(store).spec
+    alone = Partition("ws", "a", (Share("a", spec.n_heads, TOKENS),), TOKENS)
+    return weight_bytes(spec, alone)["a"] // 12
+
+
+@pytest.fixture(scope="module")
+def cluster(folder: Path, store: Path, twelfth: int) -> Iterator[Cluster]:
+    key, memory = write_key(folder / "key", new_key()), str(twelfth)
+    with (
+        Cluster("127.0.0.1:0", key=key, threads=1, memory=memory, weights="auto", patience=PATIENT) as made,
+        workers(made.address, key, str(store), folder, "ab", "--memory", memory),
+    ):
+        made.wait(2, WAIT_S)
+        yield made
+
+
+def test_three_devices_of_a_twelfth_each_answer_by_the_codes(
+    cluster: Cluster, store: Path, twelfth: int
+) -> None:
+    """The answer is one device's at the same bits, which none of them could give."""
+    session = cluster.open(str(store))
+    feeds = session.sample(TOKENS)
+    reply = session(feeds)
+    plan = session.plan_at(TOKENS)
+    split = reply.details.partitions[1]
+    assert len(split.participants) == 3
+    assert split.bits == (6, 6, 6)
+    assert max(plan.weight_bytes.values()) <= twelfth < sum(plan.weight_bytes.values())
+    assert session.memory.parts[0].measured_bytes <= twelfth
+    assert "bits by layer: 6 6 6" in str(plan)
+    one = stored_encoder(store, bits=6)
+    alone = Partition("ws", "a", (Share("a", one.spec.n_heads, TOKENS),), TOKENS)
+    prepared = one.prepare(one.sample(TOKENS))
+    wanted = run_local(one, alone, prepared.feeds, Library(host_isa(), None))
+    np.testing.assert_allclose(reply.outputs["logits"][0], wanted.answer, atol=1e-4)
