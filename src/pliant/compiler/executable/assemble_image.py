@@ -10,10 +10,13 @@ from pliant.compiler.executable.call import Call, Lowered, Packed, Target
 from pliant.compiler.executable.place import Lifetime, place
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, TensorType
+from pliant.ir.symbolic import largest, symbols_of
 from pliant.kernels.runtime.walker import UNIT_BITS
 
 ARENA = ""
 """The arena's name among spaces: the one name that no tensor can have."""
+OFFSET = "offset"
+"""The symbol of a tensor's offset into the arena, before its number among `Image.tensors`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +50,7 @@ class Image:
     @property
     def scratch_bytes(self) -> int:
         """What one thread needs."""
-        return max((call.scratch_bytes for call in self.calls), default=0)
+        return largest(call.scratch_bytes for call in self.calls)
 
     def shares(self, lengths: Sequence[int]) -> Int64[np.ndarray, "calls 2"]:
         """Units and grain of every call for texts of `lengths` rows, together at most those lowered for."""
@@ -93,7 +96,9 @@ def assemble(graph: Graph, lowered: Sequence[Lowered], target: Target) -> Image:
     moving = [x for x in lives if x not in places]
     tensors = tuple(Lifetime(sizes[x], *lives[x]) for x in moving)
     placed = place(tensors)
-    places |= {x: Place(ARENA, at) for x, at in zip(moving, placed.offsets, strict=True)}
+    # Tensors of open sizes are placed anew for other sizes: what follows from where they are is symbolic too.
+    offsets = symbols_of((t.n_bytes for t in tensors), OFFSET, placed.offsets)
+    places |= {x: Place(ARENA, at) for x, at in zip(moving, offsets, strict=True)}
     for x, (root, offset) in roots.items():
         if root in places:
             places.setdefault(x, Place(places[root].space, places[root].offset + offset))

@@ -6,10 +6,12 @@ A session fills the addresses in, a directory keeps them, and C source prints th
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.call import Call, Kernel, Ref
 from pliant.ir.graph import TensorType
+from pliant.ir.symbolic import is_symbolic, plain
 
 _ALIGNMENT = 16
 FAULT = "fault"
@@ -57,7 +59,8 @@ class Copy:
 class Encoded:
     """A whole program. Spaces are the arena, the inputs, the outputs, and the weights by name.
 
-    Where the extent stands in the arguments, as a 64-bit number, `extents` says.
+    Where the extent stands in the arguments, as a 64-bit number, `extents` says. `numbers` are those of the
+    arguments that follow from open sizes: first byte, bytes, and the symbolic number.
     """
 
     arguments: bytes
@@ -71,6 +74,7 @@ class Encoded:
     scratch_bytes: int
     n_threads: int
     extents: tuple[int, ...] = ()
+    numbers: tuple[tuple[int, int, int], ...] = ()
 
 
 def encode(image: Image) -> Encoded:
@@ -79,11 +83,13 @@ def encode(image: Image) -> Encoded:
     addresses: list[Address] = []
     rows: list[Row] = []
     extents: list[int] = []
+    numbers: list[tuple[int, int, int]] = []
     for call in image.calls:
         blob += bytes(-len(blob) % _ALIGNMENT)
         start = len(blob)
-        data, refs = arguments(call)
+        data, refs, open_ = arguments(call)
         blob += data
+        numbers += [(start + at, n_bytes, number) for at, n_bytes, number in open_]
         for at, ref in refs:
             place = image.places[ref.tensor]
             addresses.append(Address(start + at, place.space, place.offset + ref.offset))
@@ -107,6 +113,7 @@ def encode(image: Image) -> Encoded:
         scratch_bytes=image.scratch_bytes,
         n_threads=image.target.n_threads,
         extents=tuple(extents),
+        numbers=tuple(numbers),
     )
 
 
@@ -115,10 +122,14 @@ def kernels(image: Image) -> dict[str, Kernel]:
     return {call.kernel.name: call.kernel for call in image.calls}
 
 
-def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
-    """The bytes of a call's argument structure, zero where an address comes, and which comes where."""
+def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]], list[tuple[int, int, int]]]:
+    """The bytes of a call's argument structure, zero where an address comes, and which comes where.
+
+    Numbers that follow from open sizes are there as at hand, and told apart: byte, bytes, number.
+    """
     structure = call.layout()
     refs: list[tuple[int, Ref]] = []
+    numbers: list[tuple[int, int, int]] = []
     for name, value in call.fields.items():
         owner, last = _owner(structure, name)
         at = _at(structure, name)
@@ -127,13 +138,20 @@ def arguments(call: Call) -> tuple[bytes, list[tuple[int, Ref]]]:
             for i, number in enumerate(value):
                 if isinstance(number, Ref):
                     refs.append((at + i * ctypes.sizeof(ctypes.c_void_p), number))
+                elif is_symbolic(number):
+                    n_bytes = ctypes.sizeof(array) // len(array)
+                    numbers.append((at + i * n_bytes, n_bytes, cast(int, number)))
+                    array[i] = plain(cast(int, number))
                 else:
                     array[i] = number
         elif isinstance(value, Ref):
             refs.append((at, value))
+        elif is_symbolic(value):
+            numbers.append((at, getattr(type(owner), last).size, cast(int, value)))
+            setattr(owner, last, plain(cast(int, value)))
         else:
             setattr(owner, last, value)
-    return bytes(structure), refs
+    return bytes(structure), refs, numbers
 
 
 def _extents(call: Call) -> list[int]:

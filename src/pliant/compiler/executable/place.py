@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pliant.ir.symbolic import plain
+
 ALIGNMENT = 64
 
 
@@ -15,7 +17,7 @@ class Lifetime:
     last: int
 
     def __post_init__(self) -> None:
-        if self.n_bytes < 0 or self.first > self.last:
+        if plain(self.n_bytes) < 0 or self.first > self.last:
             raise ValueError(f"no tensor has {self.n_bytes} bytes from step {self.first} to {self.last}.")
 
     def overlaps(self, other: "Lifetime") -> bool:
@@ -33,16 +35,18 @@ class Placement:
 def place(tensors: Sequence[Lifetime]) -> Placement:
     """Greedy by size, first fit by offset over lifetimes (FluidML, Algorithm 4).
 
-    Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT.
+    Tensors alive together never share a byte; every offset is a multiple of ALIGNMENT. Symbolic sizes are
+    placed as they are at hand.
     """
+    sizes = [plain(t.n_bytes) for t in tensors]
     offsets: dict[int, int] = {}
-    for i in sorted(range(len(tensors)), key=lambda i: (-tensors[i].n_bytes, i)):
-        rivals = sorted((offsets[j], tensors[j].n_bytes) for j in offsets if tensors[i].overlaps(tensors[j]))
+    for i in sorted(range(len(tensors)), key=lambda i: (-sizes[i], i)):
+        rivals = sorted((offsets[j], sizes[j]) for j in offsets if tensors[i].overlaps(tensors[j]))
         offset = 0
         for start, n_bytes in rivals:
-            if offset + tensors[i].n_bytes <= start:
+            if offset + sizes[i] <= start:
                 break
             offset = max(offset, -(-(start + n_bytes) // ALIGNMENT) * ALIGNMENT)
         offsets[i] = offset
-    end = max((offsets[i] + tensors[i].n_bytes for i in offsets), default=0)
+    end = max((offsets[i] + sizes[i] for i in offsets), default=0)
     return Placement(tuple(offsets[i] for i in range(len(tensors))), end)

@@ -8,6 +8,7 @@ import numpy as np
 
 from pliant.compiler.rewrite.rewrite import redirected
 from pliant.ir.graph import Attribute, Graph, Node
+from pliant.ir.symbolic import canonical
 
 _DRAWS = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
@@ -40,4 +41,4 @@ def merge_common(graph: Graph) -> Graph:
 def _key(value: Attribute) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.shape}{value.tobytes()!r}"
-    return f"{type(value).__name__} {value!r}"
+    return f"{type(value).__name__} {canonical(value)!r}"

@@ -9,6 +9,7 @@ import numpy as np
 
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.ir.graph import Graph, Node
+from pliant.ir.symbolic import size_array
 
 RESHAPING = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten"))
 
@@ -27,6 +28,6 @@ def merge_reshapes(graph: Graph) -> Graph:
         while (maker := makers.get(source)) is not None and maker.op in RESHAPING:
             source = maker.inputs[0]
         shape = fresh(graph, f"{node.outputs[0]}.shape")
-        constants[shape] = np.array(graph.types[node.outputs[0]].shape, np.int64)
+        constants[shape] = size_array(graph.types[node.outputs[0]].shape)
         nodes.append(replace(node, op="Reshape", inputs=(source, shape), attributes={"allowzero": 1}))
     return rebuilt(graph, nodes, constants) if constants else graph

@@ -102,13 +102,22 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
+def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape that two shapes broadcast to. Raises GraphError where they do not."""
+    rank = max(len(a), len(b))
+    pairs = list(zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True))
+    if any(m not in (1, n) and n != 1 for m, n in pairs):
+        raise GraphError(f"shapes {list(a)} and {list(b)} do not broadcast.")
+    return tuple(n if m == 1 else m for m, n in pairs)
+
+
 def read(graph: Graph, tensor: str, attribute: object = None) -> View:
     """A node's input: through the view that an attribute describes, or as it is."""
     if attribute is None:
         return whole(tensor, graph.types[tensor])
     assert isinstance(attribute, tuple), f"{attribute!r} is no view"
     rank = len(attribute) // 2
-    offset, *numbers = (int(n) for n in attribute)
+    offset, *numbers = attribute
     return View(tensor, offset, tuple(numbers[:rank]), tuple(numbers[rank:]))
 
 

@@ -125,7 +125,7 @@ def _slice(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
     given = [graph.constants.get(x) for x in node.inputs[1:] if x]
     if len(given) < len(node.inputs) - 1 or any(a is None for a in given):
         return None
-    starts, _, *rest = ([int(i) for i in a.reshape(-1)] for a in given if a is not None)
+    starts, _, *rest = (a.ravel().tolist() for a in given if a is not None)
     axes = rest[0] if rest else list(range(len(starts)))
     steps = rest[1] if len(rest) > 1 else [1] * len(starts)
     before, after = graph.types[node.inputs[0]].shape, graph.types[output].shape

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
 
+from pliant.ir.symbolic import at_least
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, narrow, widen
 from pliant.kernels.emit.expression import CONSTANT, INPUT, Expr, inputs
@@ -73,7 +74,7 @@ class Walk:
 
     @property
     def unit_rows(self) -> int:
-        return max(1, UNIT_ELEMENTS // self.inner)
+        return at_least(UNIT_ELEMENTS // self.inner, 1)
 
     @property
     def chunks(self) -> int:

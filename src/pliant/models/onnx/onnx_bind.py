@@ -38,6 +38,7 @@ from pliant.models.onnx.onnx_values import KnownValues
 from pliant.models.onnx.onnx_vanish import cast_of, constant, drops_nothing, size_of
 
 MAX_TENSOR_BYTES = 1 << 40
+_LOOKUPS = ("Gather", "Slice")
 
 
 def bind(
@@ -48,12 +49,14 @@ def bind(
     supported: Collection[str],
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     max_bytes: int = MAX_TENSOR_BYTES,
+    keeps_lookups: bool = False,
 ) -> Graph:
     """The graph of `model` with symbolic dimensions `dims` and inputs' `values` known.
 
     A dimension without a name is called `input.axis` ("x.0"). `shapes` gives inputs' whole shapes instead.
     `supported` names the operators that have kernels, others' functions are expanded. Inputs given by
-    value are no inputs of the graph. A tensor of more than `max_bytes` is refused.
+    value are no inputs of the graph. A tensor of more than `max_bytes` is refused. With `keeps_lookups` what
+    is looked up in float32 constants stays a node, so that other sizes look up elsewhere.
 
     Raises InputError for dimensions that are missing, unknown or negative; ValueNeeded when a shape
     follows from the value of inputs; ShapeError naming node and tensor when shapes do not fit each other;
@@ -61,7 +64,7 @@ def bind(
     """
     types = {port.name: _bound(port, dims, shapes or {}) for port in model.inputs}
     _no_unknown(model, dims)
-    walk = _Walk(model, supported, max_bytes)
+    walk = _Walk(model, supported, max_bytes, keeps_lookups)
     given = values or {}
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
@@ -101,7 +104,10 @@ def _no_unknown(model: OnnxModel, dims: Mapping[str, int]) -> None:
 class _Walk:
     """One walk: what is known so far, and what had to be refused."""
 
-    def __init__(self, model: OnnxModel, supported: Collection[str], max_bytes: int) -> None:
+    def __init__(
+        self, model: OnnxModel, supported: Collection[str], max_bytes: int, keeps_lookups: bool
+    ) -> None:
+        self._keeps_lookups = keeps_lookups
         self._model = model
         self._supported = supported
         self._known = KnownValues(max_bytes)
@@ -235,6 +241,8 @@ class _Walk:
         taken = sum(values[x].nbytes for x in node.input if x)
         made = sum(t.n_bytes for t in types.values() if t is not None)
         is_float = all(t is None or t.dtype == "float32" for t in types.values())
+        if self._keeps_lookups and key in _LOOKUPS and is_float:
+            return False
         if not may_fold(key, taken, made, key in self._supported, is_float):
             return False
         found = fold(node, values, scope.opsets, types)

@@ -1,7 +1,8 @@
 """A session on an ONNX model: feeds of any shape in, arrays out.
 
-What is compiled has numbers for all dimensions; a model with symbolic ones is compiled anew for each
-combination of shapes it meets, and for each value of the inputs from which shapes follow.
+What runs has numbers for all dimensions. Where a model has open ones, a new shape is bound to a form of the
+executable that takes it (run/graph/symbolic_forms.py), or compiled; so is each value of the inputs from which
+shapes follow.
 """
 
 from collections import OrderedDict
@@ -15,12 +16,13 @@ import numpy as np
 import psutil
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.encode_image import Encoded, encode, kernels
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.rules.rules import RULES
-from pliant.errors import GraphError, InputError, ShapeError, ValueNeeded
+from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
 from pliant.ir.graph import Graph
+from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.onnx_bind import bind
@@ -37,6 +39,7 @@ from pliant.run.graph.parallel_runs import ParallelRuns
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.graph.stacking import Answers, Item, Stacking
+from pliant.run.graph.symbolic_forms import SymbolicForm, SymbolicForms
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -80,6 +83,7 @@ class OnnxSession(ArraySession):
         self._library = library
         self._options = options
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
+        self._forms = SymbolicForms()
         self._by_value: tuple[str, ...] = ()
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
@@ -140,7 +144,7 @@ class OnnxSession(ArraySession):
             self._images.clear()
             self._padding.clear()
             self._parallel.close()
-            self._weights, self._arena = SharedWeights(), Arena()
+            self._weights, self._arena, self._forms = SharedWeights(), Arena(), SymbolicForms()
 
     def _runners(self) -> Sequence[GraphRunner]:
         return tuple(self._images.values())
@@ -204,7 +208,8 @@ class OnnxSession(ArraySession):
         self._images.move_to_end(key)
         if len(self._images) > self._most_images:
             evicted, _ = self._images.popitem(last=False)
-            self._evictions.add(evicted)
+            if self._forms.form(dict(evicted[0])) is None:  # else it takes no time to bind again
+                self._evictions.add(evicted)
             self._trim()
         if known is None:
             self._evictions.warn(key, self._model.source)
@@ -214,21 +219,57 @@ class OnnxSession(ArraySession):
         """Let go of what no image that is kept needs."""
         self._arena.resize(self.arena_bytes)
         self._parallel.keep(self._runners())
-        self._weights.keep([kept.weights for kept in self._images.values()])
+        self._weights.keep(
+            [*(kept.weights for kept in self._images.values()), *(form.weights for form in self._forms.forms)]
+        )
 
     def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
 
     def _compile(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
         self._model.check_same()
+        form = self._forms.form(shapes) or self._new_form(shapes)
+        if form is not None:
+            return self._bind_form(form, shapes)
         lowered = self._lowering.lower(self._bound(shapes, feeds))
         image, self.schedule = lowered.image, lowered.planned.report
-        _check_memory(image, self._model.source)
+        _check_memory(image, _packed_bytes(image), self._model.source)
         self._make_room(lowered)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, lowered.planned.graph.constants)
         stage = ExecutableStage(encode(image), weights, at, self._pool, self._arena)
         return one_stage(stage, self._pool, self.schedule, lowered.sizes)
+
+    def _new_form(self, shapes: Shapes) -> SymbolicForm | None:
+        """A form that takes these shapes and others; None where none can be made."""
+        options = self._options
+        if options.schedule != "static" or options.memory_bytes is not None or options.buckets.sizes:
+            return None  # times and bounds of memory are those of one shape
+        if self._by_value:
+            return None
+        try:
+            graph = self._forms.graph(shapes, self.inputs, partial(self._bind, feeds={}, keeps_lookups=True))
+        except (GraphError, InputError):  # told when numbers are compiled
+            return None
+        if graph is None:
+            return None
+        try:
+            lowered = self._lowering.lower(graph.graph)
+            _check_memory(lowered.image, _packed_bytes(lowered.image), self._model.source)
+            weights = self._weights.of(lowered.image, lowered.planned.graph.constants)
+            at = addresses(kernels(lowered.image), self._library)
+            form = SymbolicForm(graph, lowered, weights, at)
+        except (PliantError, AttributeError, LookupError, TypeError, ValueError):
+            self._forms.give_up()  # a rule cannot do with symbols: numbers are compiled instead
+            return None
+        self._forms.add(form)
+        return form
+
+    def _bind_form(self, form: SymbolicForm, shapes: Shapes) -> GraphRunner:
+        bound = form.bound(shapes)
+        _check_memory(bound.program, 0, self._model.source)
+        stage = ExecutableStage(bound.program, bound.weights, form.addresses, self._pool, self._arena)
+        return one_stage(stage, self._pool, sizes=bound.sizes)
 
     def _make_room(self, lowered: Lowered) -> None:
         """Let the least recently used images go until one more, which fits alone, fits beside the others."""
@@ -266,13 +307,21 @@ class OnnxSession(ArraySession):
             return False
         return True
 
-    def _bind(self, shapes: Shapes, feeds: Feeds) -> Graph:
+    def _bind(self, shapes: Shapes, feeds: Feeds, *, keeps_lookups: bool = False) -> Graph:
         """The model's graph for these shapes; inputs that shapes follow from are found on the way."""
         memory = psutil.virtual_memory().total
         while True:
             values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
             try:
-                return bind(self._model, {}, values, supported=RULES, shapes=shapes, max_bytes=memory)
+                return bind(
+                    self._model,
+                    {},
+                    values,
+                    supported=RULES,
+                    shapes=shapes,
+                    max_bytes=memory,
+                    keeps_lookups=keeps_lookups,
+                )
             except ValueNeeded as needed:
                 if needed.names <= set(self._by_value) or not needed.names <= set(feeds):
                     raise
@@ -297,10 +346,13 @@ def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
 
 
-def _check_memory(image: Image, source: str) -> None:
+def _packed_bytes(image: Image) -> int:
+    return sum(packed.n_bytes for packed in image.packed.values())
+
+
+def _check_memory(sized: Image | Encoded, packed_bytes: int, source: str) -> None:
     """Raises GraphError rather than ask the system for more than the machine has."""
-    outputs = sum(t.n_bytes for t in image.outputs.values())
-    wanted = image.arena_bytes + outputs + sum(p.n_bytes for p in image.packed.values())
+    wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
     there = psutil.virtual_memory().total
     if wanted > there:
         raise GraphError(

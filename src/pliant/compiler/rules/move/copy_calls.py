@@ -9,6 +9,7 @@ from pliant.compiler.executable.call import Call, Field, Kernel, Ref
 from pliant.compiler.rewrite.view import View
 from pliant.errors import GraphError
 from pliant.ir.graph import Node
+from pliant.ir.symbolic import at_least, at_most, plain
 from pliant.kernels.emit.nest import OUTER
 from pliant.kernels.move import move
 
@@ -85,7 +86,7 @@ def two_inner(node: Node, dims: Sequence[Dim], size: int) -> tuple[list[Dim], Di
         raise GraphError(
             f"node {node.name!r} ({node.op}) walks over {len(dims)} dimensions; kernels have {OUTER + 2}."
         )
-    return outer, m, n, min(m.n, max(1, UNIT_BYTES // (n.n * size)))
+    return outer, m, n, at_most(at_least(UNIT_BYTES // (n.n * size), 1), m.n)
 
 
 def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, Field]:
@@ -110,9 +111,9 @@ def nest_fields(outer: Sequence[Dim], m: Dim, n: Dim, block: int) -> dict[str, F
 
 def grain_of(n_units: int, n_bytes: int) -> int:
     """How many units a thread takes at once when all of them move `n_bytes`."""
-    if n_bytes < ALONE_BYTES:
-        return max(n_units, 1)
-    return max(1, n_units * UNIT_BYTES // n_bytes)
+    if plain(n_bytes) < ALONE_BYTES:  # every grain is right
+        return at_least(n_units, 1)
+    return at_least(n_units * UNIT_BYTES // n_bytes, 1)
 
 
 def _parts(dims: list[Dim], at: tuple[int, int], size: int) -> Iterator[tuple[list[Dim], tuple[int, int]]]:
@@ -148,7 +149,7 @@ def _call(dims: list[Dim], size: int, at: tuple[Ref, Ref], label: str) -> Call:
         name = f"move_{kind}_{size}"
         kernel = Kernel(name, partial(_GENERATORS[kind], name=name, size=size))
     row_bytes = n.n * (1 if kind == "rows" else size)
-    block = min(m.n, _TILE_BLOCK if kind == "transpose" else max(1, UNIT_BYTES // row_bytes))
+    block = at_most(_TILE_BLOCK if kind == "transpose" else at_least(UNIT_BYTES // row_bytes, 1), m.n)
     n_units = prod(d.n for d in outer) * -(-m.n // block)
     return Call(
         kernel=kernel,

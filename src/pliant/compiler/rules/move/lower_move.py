@@ -94,9 +94,17 @@ def _slice(node: Node, graph: Graph, target: Target) -> Lowered:
     ):
         require(-len(view.shape) <= axis < len(view.shape), node, graph)
         axis %= len(view.shape)
-        taken = range(*slice(start, end, step).indices(view.shape[axis]))
-        view = view.sliced(axis, taken.start, len(taken), step)
+        view = view.sliced(axis, *_taken(start, end, step, view.shape[axis]), step)
     return moved(node, view, graph)
+
+
+def _taken(start: int, end: int, step: int, n: int) -> tuple[int, int]:
+    """First position and length of a slice of `n` positions."""
+    if step < 0:
+        taken = range(*slice(start, end, step).indices(n))
+        return taken.start, len(taken)
+    first, last = (min(max(i + n if i < 0 else i, 0), n) for i in (start, end))
+    return first, max(-(-(last - first) // step), 0)
 
 
 def _concat(node: Node, graph: Graph, target: Target) -> Lowered:

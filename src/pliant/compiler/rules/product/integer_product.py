@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rewrite.view import View, row_major
+from pliant.compiler.rewrite.view import View, broadcast_shape, row_major
 from pliant.compiler.rules.lower_elementwise import map_calls
 from pliant.compiler.rules.move.copy_calls import copies
 from pliant.ir.graph import Graph, TensorType
@@ -235,7 +235,7 @@ def batched_product(
     calls += less_zero(graph, b, f"{y}.b", "int32", False, label)
     left, right = graph.types[a[0]].shape, graph.types[b[0]].shape
     left, right = left if len(left) > 1 else (1, *left), right if len(right) > 1 else (*right, 1)
-    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    batch = broadcast_shape(left[:-2], right[:-2])
     shape = (*batch, left[-2], right[-1])
     p = View(f"{y}.a", 0, left, row_major(left)).broadcast((*batch, *left[-2:]))
     q = View(f"{y}.b", 0, right, row_major(right)).broadcast((*batch, *right[-2:]))

@@ -6,10 +6,8 @@ innermost) or "ikj" (the row of the result innermost), `a_view` and `b_view` are
 
 from dataclasses import replace
 
-import numpy as np
-
 from pliant.compiler.executable.call import Call, Kernel, Lowered, Target
-from pliant.compiler.rewrite.view import View, read, row_major
+from pliant.compiler.rewrite.view import View, broadcast_shape, read, row_major
 from pliant.compiler.rules.conv.window_extents import integer, numbers, real, text
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.ir.graph import Graph, Node
@@ -19,7 +17,7 @@ from pliant.kernels.product import loop_order as loops
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     a = read(graph, node.inputs[0], node.attributes.get("a_view"))
     b = read(graph, node.inputs[1], node.attributes.get("b_view"))
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = a.broadcast((*batch, *a.shape[-2:])), b.broadcast((*batch, *b.shape[-2:]))
     rows, depth = a.shape[-2:]
     columns = b.shape[-1]

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from pliant.compiler.executable.call import Lowered, Packed, Target
-from pliant.compiler.rewrite.view import View, read, whole
+from pliant.compiler.rewrite.view import View, broadcast_shape, read, whole
 from pliant.compiler.rules.product.product_calls import Product, lower_contraction, lower_product
 from pliant.ir.graph import Graph, Node
 
@@ -57,7 +57,7 @@ def _multiply(
         a = View(a.tensor, a.offset, (1, *a.shape), (0, *a.strides))
     if len(b.shape) == 1:
         b = View(b.tensor, b.offset, (*b.shape, 1), (*b.strides, 0))
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     out = out or _contiguous(node.outputs[0], shape)
     a = a.broadcast((*batch, *a.shape[-2:]))

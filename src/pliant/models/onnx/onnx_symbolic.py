@@ -1,0 +1,354 @@
+"""A model's graph with open sizes as symbols, found by binding it at a few sizes.
+
+What differs between the graphs must follow from the sizes by one polynomial that holds for all of them, and
+the sizes at hand lie between the others. A size of 0 or 1 broadcasts, so that it is never open.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, final
+
+import numpy as np
+
+from pliant.errors import GraphError, InputError
+from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.ir.symbolic import Trace, size_array
+from pliant.models.onnx.onnx_shapes import VALUE_INPUTS
+
+Shapes = dict[str, tuple[int, ...]]
+_LEAST = 2
+_HIGHEST = (1024, 512, 256, 128, 64)
+_MOST_OPEN = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Shapes of inputs whose dimensions are numbers, or open sizes and what each dimension is above its size.
+
+    `dims` has (number of the open size or None, number) for each axis; sizes lie in `low` .. `high`.
+    """
+
+    dims: Mapping[str, tuple[tuple[int | None, int], ...]]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"n{i}" for i in range(len(self.low)))
+
+    def sizes(self, shapes: Shapes) -> tuple[int, ...] | None:
+        """The open sizes of shapes; None where they are none of this family."""
+        found: dict[int, int] = {}
+        for x, dims in self.dims.items():
+            for (i, above), dim in zip(dims, shapes[x], strict=True):
+                if i is None:
+                    if dim != above:
+                        return None
+                elif found.setdefault(i, dim - above) != dim - above:
+                    return None
+        sizes = tuple(found[i] for i in range(len(self.low)))
+        is_within = all(a <= n <= b for a, n, b in zip(self.low, sizes, self.high, strict=True))
+        return sizes if is_within else None
+
+    def shapes(self, sizes: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        return {
+            x: tuple(above if i is None else sizes[i] + above for i, above in dims)
+            for x, dims in self.dims.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class MadeConstant:
+    """A constant that follows from sizes: the first part of `whole`, or a sum of arrays times monomials."""
+
+    type: TensorType  # its dimensions are symbolic
+    whole: np.ndarray | None
+    parts: tuple[np.ndarray, ...] = ()
+
+    def at(self, sizes: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        if self.whole is not None:
+            return np.ascontiguousarray(self.whole[tuple(map(slice, shape))])
+        total = sum(m * part for m, part in zip(_monomials(sizes), self.parts, strict=True))
+        return np.asarray(total).astype(self.type.numpy).reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicGraph:
+    """A graph whose types, and constants that shapes follow from, hold symbolic numbers.
+
+    Constants of `made` are inputs of the graph, so that nothing is decided by their values.
+    """
+
+    graph: Graph
+    family: Family
+    trace: Trace
+    made: Mapping[str, MadeConstant]
+
+    def at(self, sizes: Sequence[int]) -> "SymbolicGraph":
+        """The same with these sizes at hand, and no condition noted."""
+        trace = Trace()
+        symbols = [trace.symbol(name, n) for name, n in zip(self.family.names, sizes, strict=True)]
+
+        def moved(number: Any) -> Any:
+            return self.trace.replaced(number, symbols)
+
+        graph = replace(
+            self.graph,
+            types={x: TensorType(t.dtype, tuple(map(moved, t.shape))) for x, t in self.graph.types.items()},
+            constants={
+                x: a if a.dtype != object else size_array(list(map(moved, a.ravel()))).reshape(a.shape)
+                for x, a in self.graph.constants.items()
+            },
+            nodes=tuple(
+                replace(
+                    node,
+                    attributes={
+                        k: tuple(map(moved, v)) if isinstance(v, tuple) else moved(v)
+                        for k, v in node.attributes.items()
+                    },
+                )
+                for node in self.graph.nodes
+            ),
+        )
+        return SymbolicGraph(graph, self.family, trace, self.made)
+
+
+def symbolic_graph(
+    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], bind: Callable[[Shapes], Graph]
+) -> SymbolicGraph | None:
+    """The graph of the family of `shapes`; None where none is found.
+
+    `open_dims` names the open dimensions of each input. `bind` gives the graph for shapes, and raises
+    GraphError or InputError for those that do not go together; so does this where `shapes` do not.
+    """
+    sizes = open_sizes(shapes, open_dims)
+    binds = _Binds(bind, {tuple(shapes.items()): bind(shapes)})
+    names = [[name] for name in sizes]
+    if len(sizes) > 1:
+        alone = [name for name in sizes if binds(_moved(shapes, open_dims, name)) is not None]
+        joint = [name for name in sizes if name not in alone]
+        names = [[name] for name in alone] + ([joint] if joint else [])
+    for n_open in range(min(len(names), _MOST_OPEN), 0, -1):
+        try:
+            return _Fitted(*_bound_family(shapes, open_dims, names[-n_open:], binds)).graph
+        except _DiffersError:
+            pass
+    return None
+
+
+class _DiffersError(Exception):
+    """Graphs of different sizes do not follow from one."""
+
+
+@final
+class _Binds:
+    """Graphs for shapes, None where they do not go together."""
+
+    def __init__(self, bind: Callable[[Shapes], Graph], known: dict[object, Graph | None]) -> None:
+        self._bind, self._known = bind, known
+
+    def __call__(self, shapes: Shapes) -> Graph | None:
+        key = tuple(shapes.items())
+        if key not in self._known:
+            try:
+                self._known[key] = self._bind(shapes)
+            except (GraphError, InputError):
+                self._known[key] = None
+        return self._known[key]
+
+
+def open_sizes(shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]]) -> dict[str, int]:
+    """The open dimensions whose sizes may change: none that broadcasts."""
+    return {
+        name: n
+        for x, names in open_dims.items()
+        for name, n in zip(names, shapes[x], strict=True)
+        if name is not None and n >= _LEAST
+    }
+
+
+def _bound_family(
+    shapes: Shapes,
+    open_dims: Mapping[str, Sequence[str | None]],
+    groups: Sequence[Sequence[str]],
+    bind: _Binds,
+) -> tuple[Family, dict[tuple[int, ...], Graph]]:
+    """The family where the sizes of each group are open together, with graphs: the first that at hand."""
+    sizes = open_sizes(shapes, open_dims)
+    base = tuple(min(sizes[name] for name in group) for group in groups)
+    place = {name: i for i, group in enumerate(groups) for name in group}
+    dims = {
+        x: tuple(
+            (place[name], n - base[place[name]]) if name in place and n >= _LEAST else (None, n)
+            for name, n in zip(names, shapes[x], strict=True)
+        )
+        for x, names in open_dims.items()
+    }
+    form = Family(dims, (), ())
+    graphs: dict[tuple[int, ...], Graph] = {}
+
+    def is_bound(at: tuple[int, ...]) -> bool:
+        graph = bind(form.shapes(at))
+        if graph is not None:
+            graphs[at] = graph
+        return graph is not None
+
+    _require(is_bound(base))
+    low, high = list(base), list(base)
+    for i, n in enumerate(base):
+        ways = [(*base[:i], other, *base[i + 1 :]) for other in (_LEAST, *_HIGHEST)]
+        low[i] = next((at[i] for at in ways if at[i] < n and is_bound(at)), n)
+        high[i] = next((at[i] for at in ways if at[i] > n and is_bound(at)), n)
+        if n in (low[i], high[i]):
+            between = (low[i] + high[i]) // 2
+            _require(low[i] < between < high[i] and is_bound((*base[:i], between, *base[i + 1 :])))
+    for i, j in combinations(range(len(base)), 2):
+        _require(is_bound(tuple(high[k] if k in (i, j) else n for k, n in enumerate(base))))
+    return Family(dims, tuple(low), tuple(high)), graphs
+
+
+def _moved(
+    shapes: Shapes, open_dims: Mapping[str, Sequence[str | None]], moved: str
+) -> dict[str, tuple[int, ...]]:
+    """The shapes with one size a little larger."""
+    return {
+        x: tuple(n + 3 if name == moved else n for name, n in zip(own, shapes[x], strict=True))
+        for x, own in open_dims.items()
+    }
+
+
+def _monomials(sizes: Sequence[int]) -> list[int]:
+    return [1, *sizes, *(a * b for a, b in combinations(sizes, 2))]
+
+
+@final
+class _Fitted:
+    """One graph made of several of equal form."""
+
+    def __init__(self, family: Family, graphs: Mapping[tuple[int, ...], Graph]) -> None:
+        self._all, self._graphs = list(graphs), list(graphs.values())
+        self._family, self._trace = family, Trace()
+        at = zip(family.names, self._all[0], strict=True)
+        self._symbols = [self._trace.symbol(name, n) for name, n in at]
+        self._matrix = np.array([_monomials(sizes) for sizes in self._all], np.float64)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    @property
+    def graph(self) -> SymbolicGraph:
+        first, *others = self._graphs
+        for other in others:
+            _check_alike(first, other)
+        types = {x: self._type([g.types[x] for g in self._graphs]) for x in first.types}
+        shaping = {
+            node.inputs[i]
+            for node in first.nodes
+            for i in VALUE_INPUTS.get(node.op, ())
+            if i < len(node.inputs) and node.inputs[i]
+        }
+        computing = {
+            x
+            for node in first.nodes
+            for i, x in enumerate(node.inputs)
+            if i not in VALUE_INPUTS.get(node.op, ())
+        } | set(first.outputs)
+        constants: dict[str, np.ndarray] = {}
+        made: dict[str, MadeConstant] = {}
+        for x in first.constants:
+            arrays = [g.constants[x] for g in self._graphs]
+            if _are_equal(arrays):
+                constants[x] = arrays[0]
+            elif x in computing:
+                _require(x not in shaping)
+                made[x] = self._made(types[x], arrays)
+            else:
+                constants[x] = self._shaping(arrays)
+        graph = replace(
+            first,
+            inputs=(*first.inputs, *made),
+            types=types,
+            constants=constants,
+            nodes=tuple(self._node(nodes) for nodes in zip(*(g.nodes for g in self._graphs), strict=True)),
+        )
+        return SymbolicGraph(graph, self._family, self._trace, made)
+
+    def _number(self, values: tuple[int, ...]) -> int:
+        """The polynomial that has these values at the sizes bound."""
+        if len(set(values)) == 1:
+            return values[0]
+        _require(all(type(value) is int for value in values))
+        if values not in self._known:
+            factors = [round(f) for f in np.linalg.lstsq(self._matrix, np.array(values, np.float64))[0]]
+            _require(
+                all(
+                    sum(f * m for f, m in zip(factors, _monomials(sizes), strict=True)) == value
+                    for sizes, value in zip(self._all, values, strict=True)
+                )
+            )
+            terms = zip(factors, _monomials(self._symbols), strict=True)
+            self._known[values] = sum(f * m for f, m in terms)
+        return self._known[values]
+
+    def _type(self, types: Sequence[TensorType]) -> TensorType:
+        first = types[0]
+        _require(all(t.dtype == first.dtype and len(t.shape) == len(first.shape) for t in types))
+        return TensorType(first.dtype, tuple(map(self._number, zip(*(t.shape for t in types), strict=True))))
+
+    def _node(self, nodes: Sequence[Node]) -> Node:
+        attributes = {
+            key: self._attribute([node.attributes[key] for node in nodes]) for key in nodes[0].attributes
+        }
+        is_same = all(value is nodes[0].attributes[key] for key, value in attributes.items())
+        return nodes[0] if is_same else replace(nodes[0], attributes=attributes)
+
+    def _attribute(self, values: Sequence[Any]) -> Attribute:
+        first: Attribute = values[0]
+        if isinstance(first, np.ndarray):
+            _require(_are_equal(values))
+            return first
+        if all(value == first for value in values):
+            return first
+        if isinstance(first, tuple):
+            _require(all(len(value) == len(first) for value in values))
+            return tuple(map(self._number, zip(*values, strict=True)))
+        return self._number(tuple(values))
+
+    def _shaping(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """A constant that shapes follow from, of symbolic numbers."""
+        first = arrays[0]
+        _require(first.dtype.kind in "iu" and all(a.shape == first.shape for a in arrays))
+        values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
+        return size_array(list(map(self._number, values))).reshape(first.shape)
+
+    def _made(self, type_: TensorType, arrays: Sequence[np.ndarray]) -> MadeConstant:
+        largest = max(arrays, key=lambda a: a.size)
+        if largest.shape == tuple(map(max, zip(*(a.shape for a in arrays), strict=True))) and all(
+            a.tobytes() == largest[tuple(map(slice, a.shape))].tobytes() for a in arrays
+        ):
+            return MadeConstant(type_, largest)
+        _require(all(a.shape == arrays[0].shape and a.dtype.kind in "iu" for a in arrays))
+        rows = np.stack([a.ravel() for a in arrays]).astype(np.float64)
+        factors = np.rint(np.linalg.lstsq(self._matrix, rows)[0])
+        _require(np.array_equal(self._matrix @ factors, rows))
+        return MadeConstant(type_, None, tuple(f.astype(np.int64).reshape(arrays[0].shape) for f in factors))
+
+
+def _check_alike(a: Graph, b: Graph) -> None:
+    _require(a.inputs == b.inputs and a.outputs == b.outputs and len(a.nodes) == len(b.nodes))
+    _require(set(a.types) == set(b.types) and set(a.constants) == set(b.constants))
+    for one, other in zip(a.nodes, b.nodes, strict=True):
+        _require(one.op == other.op and one.inputs == other.inputs and one.outputs == other.outputs)
+        _require(set(one.attributes) == set(other.attributes))
+
+
+def _are_equal(arrays: Sequence[np.ndarray]) -> bool:
+    first = arrays[0]
+    return all(
+        a is first or (a.dtype == first.dtype and a.shape == first.shape and a.tobytes() == first.tobytes())
+        for a in arrays
+    )
+
+
+def _require(holds: bool) -> None:
+    if not holds:
+        raise _DiffersError

@@ -1,0 +1,94 @@
+"""Graphs with open sizes, found by binding at a few: what does not follow from the sizes has none."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pliant.errors import ShapeError
+from pliant.ir.graph import Graph
+from pliant.ir.symbolic import plain
+from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_file import open_onnx
+from pliant.models.onnx.onnx_symbolic import SymbolicGraph, symbolic_graph
+from pliant.run.session.ports import symbols
+from tests.compiler.passes.reading import EVERY_OPERATOR
+from tests.models.onnx_models import parse
+
+ROWS = parse("""
+    g (float[N,4] x) => (float[M] y)
+    <int64[1] all = {-1}>
+    { y = Reshape(x, all) }
+""")
+
+
+def _found(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> SymbolicGraph | None:
+    opened = open_onnx(model)
+
+    def graph(given: dict[str, tuple[int, ...]]) -> Graph:
+        return bind(opened, {}, supported=EVERY_OPERATOR, shapes=given, keeps_lookups=True)
+
+    return symbolic_graph(dict(shapes), {p.name: symbols(p) for p in opened.inputs}, graph)
+
+
+def test_types_follow_from_the_open_size() -> None:
+    """At 5 rows the output has 20 elements; at 7 it has 28, without binding again."""
+    found = _found(ROWS, {"x": (5, 4)})
+    assert found is not None
+    assert found.family.sizes({"x": (7, 4)}) == (7,)
+    assert tuple(map(plain, found.at((7,)).graph.types["y"].shape)) == (28,)
+
+
+def test_sizes_that_broadcast_are_never_open() -> None:
+    """A size of 1 is stretched where others are not: a graph for 5 rows is not that for one."""
+    found = _found(ROWS, {"x": (5, 4)})
+    assert found is not None
+    assert found.family.sizes({"x": (1, 4)}) is None
+
+
+def test_a_model_that_takes_another_way_beyond_some_size_has_no_family() -> None:
+    """Sizes at hand lie between those it is bound at, so that a bend on either side shows."""
+    bent = parse("""
+        g (float[N] x) => (float[M] y)
+        <int64[1] most = {20}, int64[1] zero = {0}>
+        { n = Shape(x) m = Min(n, most) y = Slice(x, zero, m) }
+    """)
+    assert _found(bent, {"x": (5,)}) is None
+
+
+def test_sizes_that_go_together_are_open_together() -> None:
+    """A decoder's mask is as long as its past and a row: neither can grow alone."""
+    model = parse("""
+        g (float[P,4] past, float[1,4] x, float[T] mask) => (float[T] y)
+        <int64[1] last = {1}>
+        { all = Concat<axis=0>(past, x) sums = ReduceSum<keepdims=0>(all, last) y = Mul(sums, mask) }
+    """)
+    found = _found(model, {"past": (8, 4), "x": (1, 4), "mask": (9,)})
+    assert found is not None
+    assert found.family.sizes({"past": (30, 4), "x": (1, 4), "mask": (31,)}) == (30,)
+    assert found.family.sizes({"past": (30, 4), "x": (1, 4), "mask": (30,)}) is None
+
+
+def test_constants_that_follow_from_sizes_are_made_for_each() -> None:
+    """Positions and masks are folded when a model is bound; those of other sizes are parts or sums."""
+    model = parse("""
+        g (float[P,4] past, float[N] x) => (float[N] y, int64[1] place)
+        <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}>
+        {
+          n = Shape(x) m = Squeeze(n) places = Range(zero, m, one) real = Cast<to=1>(places) y = Add(x, real)
+          s = Shape(past) t = Gather(s, first) place = Identity(t)
+        }
+    """)
+    found = _found(model, {"past": (8, 4), "x": (6,)})
+    assert found is not None
+    made = {type_.dtype: constant for constant in found.made.values() for type_ in (constant.type,)}
+    assert np.array_equal(made["float32"].at((8, 3), (3,)), np.arange(3, dtype=np.float32))
+    assert np.array_equal(made["int64"].at((11, 6), (1,)), [11])
+
+
+def test_shapes_that_do_not_go_together_are_an_error() -> None:
+    """The caller says what is wrong; a family must not be looked for again and again."""
+    model = parse("g (float[N,4] x, float[M,4] w) => (float[N,4] y) { y = Add(x, w) }")
+    with pytest.raises(ShapeError):
+        _found(model, {"x": (5, 4), "w": (3, 4)})
