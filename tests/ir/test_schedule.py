@@ -90,3 +90,38 @@ def test_what_is_predicted_is_a_schedule(mode: str, seed: int) -> None:
     links = Links({d: Interface(1e6, 2e6) for d in made.devices}, 1e-5)
     predicted = simulate(program, ClusterCost(devices, links, work_flops(spec, made)))
     assert not list(violations(program, predicted))
+
+
+REFINED = Program(
+    (
+        Segment(
+            (
+                Step("io", Load(0, (Run(0, 0, 0, 1),), 8)),
+                Step("io", Load(0, (Run(0, 1, 0, 1),), 8), latest_start_s=2.0),
+                Step("cpu", Compute("layer", 0, 1, 1), (0,), (1,), 3.0),
+            )
+        ),
+    ),
+    (),
+    (),
+)
+
+
+@pytest.mark.parametrize(
+    ("refinement", "layer_s", "message"),
+    [
+        (Span(1, "io", 1.0, 2.0), 2.0, None),
+        (Span(1, "io", 1.0, 4.0), 3.0, None),
+        (Span(1, "io", 3.0, 3.0, SpanState.SKIPPED), 1.0, None),
+        (Span(1, "io", 1.0, 4.0), 2.5, "step 2 .* waits 500.000 ms less for step 1"),
+        (Span(1, "io", 2.5, 2.8), 2.8, "step 1 .* begins 500.000 ms after its latest start"),
+    ],
+    ids=["waited for", "done without", "skipped", "not waited for", "read too late"],
+)
+def test_a_refinement_is_waited_for_until_the_latest_start_alone(
+    refinement: Span, layer_s: float, message: str | None
+) -> None:
+    """An anytime run that waits less loses bits that it paid for; one that waits longer, its target."""
+    ran = (Span(0, "io", 0.0, 1.0), refinement, Span(2, "cpu", layer_s, 5.0))
+    found = list(violations(REFINED, ran))
+    assert (message is None and not found) or re.match(str(message), found[0])

@@ -1,9 +1,10 @@
 """Judge whether spans are a schedule of a program: its steps in its order, each after what it waits for."""
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from pliant.ir.cost import Span, SpanState
-from pliant.ir.program import Program
+from pliant.ir.program import Load, Program, Step
 from pliant.ir.projection import joined
 
 
@@ -11,9 +12,10 @@ def violations(program: Program, spans: Sequence[Span], slack_s: float = 1e-9) -
     """What `spans`, predicted or measured, do that `program` does not allow; nothing for a schedule of it.
 
     A schedule has one span a step, on the step's lane. A lane's steps come one after another, in their order,
-    and none before what it waits for has ended, at barriers too. Steps that did not run to their end, or are
-    not known to have run, are not judged, and nobody had to wait for them. `slack_s` is how far the clocks of
-    two devices may be apart.
+    and none before what it waits for has ended, at barriers too. What it prefers it waits for until its
+    latest start, and no load begins after that. Steps that did not run to their end, or are not known to
+    have run, are not judged, and nobody had to wait for them. `slack_s` is how far the clocks of two devices
+    may be apart.
     """
     steps = joined(program.segments).steps
     said = [(span.step, span.lane) for span in spans]
@@ -34,4 +36,16 @@ def violations(program: Program, spans: Sequence[Span], slack_s: float = 1e-9) -
                     f"step {i} ({step.work}) begins {late_s * 1e3:.3f} ms before step {j} "
                     f"({steps[j].work}) ends."
                 )
+        yield from _latest(i, step, span, spans, slack_s)
         before[step.lane] = i
+
+
+def _latest(number: int, step: Step, span: Span, spans: Sequence[Span], slack_s: float) -> Iterator[str]:
+    latest_s = inf if step.latest_start_s is None else step.latest_start_s
+    late_s = span.start_s - latest_s
+    if isinstance(step.work, Load) and late_s > slack_s:
+        yield f"step {number} ({step.work}) begins {late_s * 1e3:.3f} ms after its latest start."
+    for j in step.prefer:
+        early_s = min(latest_s, spans[j].end_s) - span.start_s
+        if spans[j].state is SpanState.RAN and early_s > slack_s:
+            yield f"step {number} ({step.work}) waits {early_s * 1e3:.3f} ms less for step {j} than it may."

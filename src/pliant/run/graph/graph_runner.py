@@ -7,14 +7,13 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import Row
-from pliant.errors import LaneError
 from pliant.ir.cost import Span
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.execute import Do, execute
+from pliant.run.execute import Do, execute_alone
 from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage
 from pliant.run.lanes import Lanes
 from pliant.run.session.ports import Feeds
@@ -110,13 +109,10 @@ class GraphRunner:
         run = self._run
         run.tensors, run.out = feeds, out
         try:
-            self.spans = execute(self.program, do, self._lanes)
+            self.spans = execute_alone(self.program, do, self._lanes)
             return run.answer
-        except LaneError as error:
-            failure = error.__cause__ or error  # there is one lane: what its step raised says all
         finally:
             run.tensors, run.out, run.answer = {}, None, {}
-        raise failure
 
 
 @final

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 
+from pliant.ir.program import Program
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.graph.operator_calls import OperatorCalls, operators_html, operators_text
@@ -11,7 +12,7 @@ from pliant.run.graph.operator_calls import OperatorCalls, operators_html, opera
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RecurrentPlan:
-    """The kernel calls for a text of `length` words, one native call in all: the time loop is in a kernel.
+    """The program for a text of `length` words: one step, whose kernel calls are one native call.
 
     `forms` are the lengths up to which forms are compiled; a shorter text runs the least that has room for
     it. `expected_s` is what such a text took lately, None before any was answered as a request.
@@ -21,6 +22,7 @@ class RecurrentPlan:
     spec: RecurrentSpec
     n_threads: int
     length: int
+    program: Program
     operators: tuple[OperatorCalls, ...]
     forms: tuple[int, ...]
     weight_bytes: int
@@ -56,4 +58,5 @@ def _summary(plan: RecurrentPlan) -> Iterator[str]:
     yield f"memory: weights {format_bytes(plan.weight_bytes)}, arena {format_bytes(plan.arena_bytes)}"
     yield f"  compiled for up to {', '.join(map(str, plan.forms))} words"
     expected = "" if plan.expected_s is None else f", {format_seconds(plan.expected_s)} expected"
-    yield f"{plan.length} words: {plan.n_calls} kernel calls in one native call{expected}"
+    steps = ", ".join(str(step.work) for step in plan.program.steps)
+    yield f"{plan.length} words: {plan.n_calls} kernel calls, steps: {steps}{expected}"

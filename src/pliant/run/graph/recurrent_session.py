@@ -7,7 +7,6 @@ run cuts it to the steps there are.
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate, repeat
 from operator import mul
 from typing import TYPE_CHECKING, final
@@ -34,7 +33,7 @@ from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
-from pliant.run.execute import Do, execute
+from pliant.run.execute import Do, execute_alone
 from pliant.run.graph.operator_calls import operator_calls
 from pliant.run.graph.recurrent_plan import RecurrentPlan
 from pliant.run.lanes import Lanes
@@ -87,7 +86,8 @@ class RecurrentSession(TextSession[None]):
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._turns, self._closed = Turns(), False
-        self._lanes = Lanes(())
+        self._lanes, self._step = Lanes(()), _WordStep(pool)
+        self._do = Do(self._step.walk)
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
@@ -167,12 +167,10 @@ class RecurrentSession(TextSession[None]):
         n = len(vectors)
         with self._turns.lock:
             self._run_steps(vectors)
-            stage = self._stages[_steps(n)]
-            timed = []
-            for _ in range(runs):
-                ends_s: list[np.ndarray] = []
-                spans = execute(_PROGRAM, Do(partial(_walk_timed, stage, n, self._pool, ends_s)), self._lanes)
-                timed.append(TimedRun(spans, ends_s))
+            do = Do(self._step.walk_timed)
+            timed = [
+                TimedRun(execute_alone(_PROGRAM, do, self._lanes), (self._step.ends_s,)) for _ in range(runs)
+            ]
         return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], timed, self._pool.n_threads)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -205,7 +203,7 @@ class RecurrentSession(TextSession[None]):
     def close(self) -> None:
         """Let go of all memory; answering afterwards is an error."""
         with self._turns.lock:
-            self._closed = True
+            self._closed, self._step.stage = True, None
             self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
             self._vectors = self._states = np.zeros((0, 0), np.float32)
             self.source = replace(self.source, weights={}, table=self._vectors)
@@ -243,7 +241,8 @@ class RecurrentSession(TextSession[None]):
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[: len(vectors), 0] = vectors
-        self._stages[steps].walk((len(vectors),), self._pool)
+        self._step.stage, self._step.lengths = self._stages[steps], (len(vectors),)
+        execute_alone(_PROGRAM, self._do, self._lanes)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -256,6 +255,7 @@ class RecurrentSession(TextSession[None]):
             self.spec,
             self._pool.n_threads,
             length,
+            bind(_PROGRAM, {_WORDS: length}),
             operator_calls(self._calls(length)),
             tuple(sorted(self._forms)),
             self.weight_bytes,
@@ -329,5 +329,20 @@ def _steps(n_words: int) -> int:
     return max(_LEAST_STEPS, 1 << (n_words - 1).bit_length())
 
 
-def _walk_timed(stage: Stage, n: int, pool: Pool, ends_s: list[np.ndarray], step: int, work: Compute) -> None:
-    ends_s.append(stage.walk_timed((n,), pool))
+@final
+class _WordStep:
+    """The one step of a run: a stage over the words of a text. It knows no session, which goes at once."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.stage: Stage | None = None
+        self.lengths = (0,)
+        self.ends_s: np.ndarray = np.zeros(0)
+
+    def walk(self, step: int, work: Compute) -> None:
+        assert self.stage is not None, work
+        self.stage.walk(self.lengths, self._pool)
+
+    def walk_timed(self, step: int, work: Compute) -> None:
+        assert self.stage is not None, work
+        self.ends_s = self.stage.walk_timed(self.lengths, self._pool)
