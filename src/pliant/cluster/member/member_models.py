@@ -8,6 +8,7 @@ from pliant.cluster.member.perform import Holder
 from pliant.cluster.member.shard import Shard, Shards
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability
+from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -47,9 +48,11 @@ class Holding:
         return self._of(source).replace(partition)
 
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
-        return measure_member(
+        found = measure_member(
             source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
         )
+        trim_heap()  # a layer in several shares was read and packed, and is gone again
+        return found
 
     def keep(self, holders: Collection[Holder]) -> None:
         used = [holder for holder in holders if isinstance(holder, Shard)]

@@ -17,6 +17,7 @@ from pliant.errors import InputError
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange
+from pliant.kernels.runtime.aligned_memory import trim_heap
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -164,6 +165,8 @@ class Shard:
                 self._stages[stage.kernel, layer] = bound, stage.rows, self._buffers.fills(stage)
             forms.source.release()  # a device short of memory holds one layer's source at a time
         self.loaded = LoadedWeights(forms.weight_bytes - before, forms.load_s - before_s)
+        if self.loaded.n_bytes:
+            trim_heap()  # what it took to read and pack weights is several times what is kept
         self._n_layers = spec.n_layers
 
     @property
