@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve, line, minimum
+from pliant.ir.link import Link
 from pliant.ir.times.pieces import Quadratic, piecewise
 from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import CurveAdvert

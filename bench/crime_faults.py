@@ -128,7 +128,7 @@ class _Rig:
         link = series.at(at_s, 0.0)
         self._is_lost = link is None
         if link is not None:
-            self._bed.network.set_delay("cloud", link.rtt_s / 2.0)
+            self._bed.network.set_delay("cloud", link.latency_s / 2.0)
         self._plug("cloud")
 
     def strike(self, kind: str) -> None:

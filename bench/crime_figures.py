@@ -180,7 +180,7 @@ def over_time(devices: Devices, count: int, slot_s: float = 60.0) -> dict[str, A
     moments = np.arange(len(shares["ours"])) * slot_s
     links = {f"{e.below} to {e.above}": e.series for e in world.edges}
     trips = {
-        name: [None if (at := series.at(float(t), 0.0)) is None else 1e3 * at.rtt_s for t in moments]
+        name: [None if (at := series.at(float(t), 0.0)) is None else 1e3 * at.latency_s for t in moments]
         for name, series in links.items()
     }
     return {

@@ -22,8 +22,8 @@ import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
 from crime_nodes import DATA, Asker, check_bed, traces
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve, line
+from pliant.ir.link import Link
 from pliant.ir.times.fit import robust
 from pliant.route.node_messages import RouteMessage, encode_route
 from pliant.route.router_settings import RouterSettings
@@ -101,13 +101,13 @@ class _Rig:
             for i, n in enumerate(inputs):
                 link = series.at(0.0, i / len(inputs))
                 assert link is not None
-                self._follow(link.rtt_s)
+                self._follow(link.latency_s)
                 seconds.append(_ask(asker, f"{RUN}{i}", n))
             asker.close()
         executed = {name: self._bed.executed(name) for name in NAMES}
         where = {e.id: (k, e.seconds) for k, name in enumerate(NAMES) for e in executed[name]}
         targets = [where[f"{RUN}{i}"][0] for i in range(len(inputs))]
-        return Measured(seconds, targets, executed, _http(took, where, first.rtt_s))
+        return Measured(seconds, targets, executed, _http(took, where, first.latency_s))
 
     def _time_alone(self) -> None:
         """Some inputs on each device, so that all of its line is known."""
@@ -161,14 +161,14 @@ def run(inputs: Sequence[int], series: LinkSeries) -> Measured:
         bed = ends.enter_context(open_nodes(specs, upstreams, SOURCE, folder))
         first = series.links[0]
         assert first is not None
-        return _Rig(bed, first.rtt_s).measure(inputs, series)
+        return _Rig(bed, first.latency_s).measure(inputs, series)
 
 
 def world(measured: Measured, series: LinkSeries) -> World:
     """What the simulator is told: fitted lines, and the series with what HTTP takes on each hop."""
     _, near_s, far_s = measured.http_s
     far = tuple(
-        None if link is None else Link(link.rtt_s + far_s, link.bandwidth_Bps) for link in series.links
+        None if link is None else Link(link.latency_s + far_s, link.bandwidth_Bps) for link in series.links
     )
     edges = (
         Edge("end", "gateway", constant(Link(NEAR_RTT_S + near_s, rate(LINK)))),
@@ -190,7 +190,7 @@ def ways(here: World, inputs: Sequence[int]) -> np.ndarray:
     rows = []
     for i, n in enumerate(inputs):
         links = [edge.series.at(0.0, i / len(inputs)) for edge in here.edges]
-        rtts = np.cumsum([0.0, *(link.rtt_s for link in links if link is not None)])
+        rtts = np.cumsum([0.0, *(link.latency_s for link in links if link is not None)])
         rows.append([rtt + device.curve.at(n) for rtt, device in zip(rtts, here.devices, strict=True)])
     return np.array(rows)
 

@@ -148,7 +148,7 @@ def _figure(
         }
     share = {"chosen": [chosen.mode, mine.heads, mine.rows], "used": [heads, rows]}
     ways = {f"{a} to {b}": links.link(a, b) for a, b in ((PRIMARY, SECONDARY), (SECONDARY, PRIMARY))}
-    said = {way: [link.rtt_s, link.bandwidth_Bps] for way, link in ways.items()}
+    said = {way: [link.latency_s, link.bandwidth_Bps] for way, link in ways.items()}
     return {"mbit": mbit, "links": said, "modes": modes, "offloaded": 1 - rows / TOKENS, "share": share}
 
 

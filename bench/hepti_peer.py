@@ -31,7 +31,7 @@ def main() -> None:
         if said["task"] == "links":
             start_s = time.process_time()
             found = dict(measure_links(comm, list(said["addresses"]), 1))
-            rows = [[*pair, link.rtt_s, link.bandwidth_Bps] for pair, link in found.items()]
+            rows = [[*pair, link.latency_s, link.bandwidth_Bps] for pair, link in found.items()]
             if rows:
                 print(json.dumps({"links": rows, "cpu_s": time.process_time() - start_s}), flush=True)
             else:

@@ -15,7 +15,8 @@ import numpy as np
 from pliant.api.open_elastic import read_accuracy
 from pliant.api.resolve import resolve
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable, Disk, LayerCost, latency, simulate
+from pliant.ir.cost import CostTable, LayerCost, latency, simulate
+from pliant.ir.link import Link
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, expected_grid
@@ -59,7 +60,7 @@ def _cases(rng: np.random.Generator) -> list[Case]:
         ("jetson-like", 8.3, True, (0.3, 0.59, 0.8, 1.2)),
     ):
         layer_s = 0.030
-        disk = Disk(4e-4, MINILM.full_bytes * 12 / (io_ratio * layer_s))
+        disk = Link(4e-4, MINILM.full_bytes * 12 / (io_ratio * layer_s))
         per_layer = [(m, layer_s * (1 if is_flat else m / 12)) for m in MINILM.widths]
         costs = CostTable(tuple(LayerCost(m, s, 1.05 * s) for m, s in per_layer), disk, 2e-4, 3e-4, 1e-4)
         for share in targets:
@@ -170,7 +171,7 @@ def _reserve(report: Report, cases: Sequence[Case]) -> None:
 
 def _orders(report: Report) -> None:
     """Reads and cold seconds of one layer of MiniLM-L6 at uniform bits, by the order of its file."""
-    disk = Disk(6.1e-4, 11.9e6)  # as bench/sti.py emulates it
+    disk = Link(6.1e-4, 11.9e6)  # as bench/sti.py emulates it
     orders = {"by plane (version 1)": _by_plane(), "by tier": _by_tier(), "ours (version 2)": MINILM.places}
     rows = []
     for m in MINILM.widths:
@@ -204,7 +205,7 @@ def _time(report: Report, repeats: int) -> None:
     """Planning 12 x 12 x 6: BERT-base geometry at several targets."""
     rng = np.random.default_rng(0)
     costs = CostTable(
-        tuple(LayerCost(m, 1e-3 * m, 1.1e-3 * m) for m in BERT.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+        tuple(LayerCost(m, 1e-3 * m, 1.1e-3 * m) for m in BERT.widths), Link(8e-5, 8e8), 2e-4, 2e-4, 1e-4
     )
     importance = rng.random((12, 12))
     # Depth pays most, as on the shipped model; every submodel at five bitwidths.

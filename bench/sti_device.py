@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.ir.cost import Disk
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, dilate
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
 from pliant.plan.result import Budget, Plan
@@ -121,11 +121,11 @@ def _off_lanes(reply: Reply[ElasticDetails]) -> float:
     return max(0.0, reply.seconds - max(ends_s))
 
 
-def _line(loads: list[tuple[int, int, float]]) -> tuple[Disk, float]:
+def _line(loads: list[tuple[int, int, float]]) -> tuple[Link, float]:
     """The line through the median load, and how many times longer the 95th percentile takes."""
     reads, n_bytes, took = (np.array(column, np.float64) for column in zip(*loads, strict=True))
     rows = np.stack([reads, n_bytes], axis=1) / took[:, None]
     latency_s, per_byte_s = np.maximum(np.linalg.lstsq(rows, np.ones(len(took)), rcond=None)[0], 1e-12)
     ratio = took / (latency_s * reads + per_byte_s * n_bytes)
-    disk = Disk(float(latency_s), 1 / float(per_byte_s)).times(float(np.median(ratio)))
+    disk = Link(float(latency_s), 1 / float(per_byte_s)).times(float(np.median(ratio)))
     return disk, max(1.0, float(np.quantile(ratio, 0.95) / np.median(ratio)))

@@ -136,8 +136,8 @@ class _Truth:
             link = series.at(there_s, part)
             if link is None or (self._can_die and self._slower[above][i] == inf):
                 return inf
-            there_s += link.rtt_s / 2.0 + sent / link.bandwidth_Bps
-            total_s += link.rtt_s + (sent + sizes.response_bytes) / link.bandwidth_Bps
+            there_s += link.latency_s / 2.0 + sent / link.bandwidth_Bps
+            total_s += link.latency_s + (sent + sizes.response_bytes) / link.bandwidth_Bps
         return total_s
 
 

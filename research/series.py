@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 
 _DATES = (datetime.fromisoformat, lambda text: datetime.strptime(text, "%d/%m/%Y %H:%M"))
 _BLE_INTERVAL_S = 7.5e-3
@@ -40,11 +40,6 @@ class LinkSeries:
                 f"{len(self.links)} links from {len(self.starts)} moments are no series: give as many of "
                 "both, one at least, moments rising."
             )
-        for link in self.links:
-            if link is not None and not (
-                link.rtt_s >= 0.0 and isfinite(link.rtt_s) and link.bandwidth_Bps > 0
-            ):
-                raise RouteError(f"a series holds {link}; give round trips >= 0 s and bandwidths above 0.")
         if self.period_s is not None and not (self.of == "seconds" and self.period_s > self.starts[-1]):
             raise RouteError(
                 f"a series up to {self.starts[-1]} of {self.of} cannot repeat after {self.period_s} s: only "

@@ -16,7 +16,7 @@ import numpy as np
 
 from pliant.arrays import Float64, Int64
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import LOCAL, TIME
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.due import Broadcast, Ping, Probe
@@ -146,12 +146,12 @@ class _Simulation:
         """Equation 2, and what the device above makes of it."""
         sizes, is_source = self._world.sizes, node is self._nodes[0]
         sent = sizes.request_bytes + sizes.per_item_bytes * n
-        there_s = now_s + link.rtt_s / 2.0 + sent / link.bandwidth_Bps
+        there_s = now_s + link.latency_s / 2.0 + sent / link.bandwidth_Bps
         peer.router.heard_of(node.name, node.listener, there_s)
         done_s, who, waited_s = self._answer(up, i, n, there_s)
         told = peer.router.tell(done_s, node.name)
         received = sizes.response_bytes + sizes.point_bytes * len(told.curve.points)
-        back_s = done_s + link.rtt_s / 2.0 + received / link.bandwidth_Bps
+        back_s = done_s + link.latency_s / 2.0 + received / link.bandwidth_Bps
         away_s = back_s - now_s
         times_s = (away_s, done_s - there_s, told, back_s, waited_s)
         node.router.answered_by(peer.name, n, sent, received, *times_s)
@@ -212,10 +212,10 @@ class _Simulation:
             return now_s
         peer.router.heard_of(node.name, node.listener, now_s)
         told = peer.router.tell(now_s, node.name)
-        node.router.pinged(target, link.rtt_s, 0.0, told, now_s + link.rtt_s)
+        node.router.pinged(target, link.latency_s, 0.0, told, now_s + link.latency_s)
         if node is self._nodes[0] and self._world.radio is not None:
-            self._joules += self._world.radio.waiting_W * link.rtt_s
-        return now_s + link.rtt_s
+            self._joules += self._world.radio.waiting_W * link.latency_s
+        return now_s + link.latency_s
 
     def _broadcast(self, node: _Node, names: tuple[str, ...], told: CurveAdvert, now_s: float) -> float:
         """One way down, all predecessors at once; the source receives while it could send."""
@@ -227,7 +227,7 @@ class _Simulation:
                 node.router.forget(name)
                 continue
             size = _LINE_BYTES + self._world.sizes.point_bytes * len(told.curve.points)
-            here_s = now_s + link.rtt_s / 2.0 + size / link.bandwidth_Bps
+            here_s = now_s + link.latency_s / 2.0 + size / link.bandwidth_Bps
             peer.router.gossip(node.name, told, here_s)
             slowest_s = max(slowest_s, here_s)
         return slowest_s

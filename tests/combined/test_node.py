@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from pliant.ir.device import Disk
 from pliant.ir.endpoint import Request
+from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.plan.result import WHOLE_S
 from pliant.run.submodel.details import ElasticDetails
@@ -53,7 +53,7 @@ class Answers:
 
     def __init__(self, store: Store, cache: Path) -> None:
         options = SessionOptions(WHOLE_S, MODEL_BYTES, length=8, n_threads=1, adapts=False)
-        profile = paper_profile(disk=Disk(1e-4, 1e6))  # what is in memory decides how accurate a plan is
+        profile = paper_profile(disk=Link(1e-4, 1e6))  # what is in memory decides how accurate a plan is
         self.session = ElasticSession(store, profile, options, name="model", cache=cache)
         self.replies: dict[bytes, list[Reply[ElasticDetails]]] = defaultdict(list)
         self._answer = self.session.answer

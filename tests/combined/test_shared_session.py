@@ -12,7 +12,7 @@ import pytest
 
 import pliant
 from pliant.errors import BudgetError, InputError
-from pliant.ir.device import Disk
+from pliant.ir.link import Link
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded
 from pliant.run.pressure import PressureFlag
@@ -49,7 +49,7 @@ def session(
         "pliant.run.submodel.elastic_session.PressureFlag",
         lambda: PressureFlag(Pressure),  # type: ignore[arg-type]
     )
-    options = {"latency": 0.02, "length": 8, "threads": 2, "profile": paper_profile(disk=Disk(1e-4, 1e7))}
+    options = {"latency": 0.02, "length": 8, "threads": 2, "profile": paper_profile(disk=Link(1e-4, 1e7))}
     with pliant.open(graded_store, memory=MEMORY, cache=kernel_cache, **options) as opened:
         assert isinstance(opened, ElasticSession)
         yield opened

@@ -19,7 +19,8 @@ from dataclasses import replace
 import pytest
 
 from pliant.cluster.lead.choose_partition import chooser
-from pliant.ir.cost import Link, Span, simulate
+from pliant.ir.cost import Span, simulate
+from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
 from pliant.ir.program_text import program_text

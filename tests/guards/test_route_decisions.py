@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import line
+from pliant.ir.link import Link
 from pliant.ir.times.trade import Level, Trade
 from pliant.route.choose_endpoint import ENERGY, Choice, Objective
 from pliant.route.energy import A53_COVE, LTE

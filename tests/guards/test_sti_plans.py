@@ -20,7 +20,8 @@ import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, cost_table, simulate
-from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.link import Link
 from pliant.ir.program_text import program_text
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
@@ -50,7 +51,7 @@ ACCURACY = {
 """More slices and bits are better, and depth 4 is best: most slices is not the most accurate choice."""
 
 
-def device(name: str, by_width: Callable[[int], float], disk: Disk) -> DeviceProfile:
+def device(name: str, by_width: Callable[[int], float], disk: Link) -> DeviceProfile:
     """A device whose layer of m slices takes `by_width(m)` seconds for 64 tokens, and a little for any."""
 
     def timing(seconds: float, spread: float) -> Timing:
@@ -74,8 +75,8 @@ def device(name: str, by_width: Callable[[int], float], disk: Disk) -> DevicePro
 
 
 DEVICES = (
-    device("cpu", lambda m: 3.1e-4 * m, Disk(8e-5, 6e8)),
-    device("flat", lambda m: 1.9e-3 + 2e-5 * m, Disk(4e-4, 9e7)),  # like a GPU: hardly quicker with less
+    device("cpu", lambda m: 3.1e-4 * m, Link(8e-5, 6e8)),
+    device("flat", lambda m: 1.9e-3 + 2e-5 * m, Link(4e-4, 9e7)),  # like a GPU: hardly quicker with less
 )
 
 

@@ -9,21 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import ProfileError
-from pliant.ir.cost import (
-    CostTable,
-    Disk,
-    LayerCost,
-    Link,
-    Span,
-    SpanState,
-    cost_table,
-    latency,
-    simulate,
-)
+from pliant.ir.cost import CostTable, LayerCost, Span, SpanState, cost_table, latency, simulate
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, Overhead, Timing, dilate
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
 
-TABLE = CostTable((LayerCost(4, 1.0, 2.0),), Disk(0.0, 100.0), 0.0, 0.5, 0.25)
+TABLE = CostTable((LayerCost(4, 1.0, 2.0),), Link(0.0, 100.0), 0.0, 0.5, 0.25)
 
 
 def load(layer: int, n_bytes: int) -> Load:
@@ -49,7 +40,7 @@ def test_lanes_overlap_and_wait_for_what_they_need() -> None:
 
 def test_io_slows_beside_compute_only_while_compute_runs() -> None:
     """Interference is piecewise: it ends when the other lane does."""
-    slow_io = CostTable((LayerCost(4, 1.0, 1.0),), Disk(0.0, 100.0), io_slowdown=2.0)
+    slow_io = CostTable((LayerCost(4, 1.0, 1.0),), Link(0.0, 100.0), io_slowdown=2.0)
     got = times(Step("cpu", Compute("layer", 0, 4)), Step("io", load(0, 100)), cost=slow_io)
     assert got == [(0, 1), (0, 1.5)]
 
@@ -206,7 +197,7 @@ def profile() -> DeviceProfile:
 
     return DeviceProfile(
         cpu="test", n_threads=2, memory_bytes=1 << 30, frequency_Hz=None, frequency_reason="a test",
-        subject="6x12", io_method="O_DIRECT", reads=(), disk=Disk(1e-4, 1e9), disk_p95=Disk(2e-4, 5e8),
+        subject="6x12", io_method="O_DIRECT", reads=(), disk=Link(1e-4, 1e9), disk_p95=Link(2e-4, 5e8),
         layers=tuple(LayerTime(n, m, t(n * m * 1e-5), t(n * m * 1.2e-5)) for n in (16, 64) for m in (3, 12)),
         overheads=tuple(Overhead(n, t(1e-4), t(n * 1e-6), t(2e-5)) for n in (16, 64)),
         io_slowdown=1.1,
@@ -220,7 +211,7 @@ def test_costs_between_measured_lengths_are_interpolated() -> None:
     assert table.layer(3).busy_s == pytest.approx(40 * 3.6e-5)
     assert table.embed_s == pytest.approx(40e-6)
     assert cost_table(profile(), 5, "p95").layer(12).alone_s == pytest.approx(16 * 12e-5 * 1.5)
-    assert cost_table(profile(), 5, "p95").disk == Disk(2e-4, 5e8)
+    assert cost_table(profile(), 5, "p95").disk == Link(2e-4, 5e8)
     with pytest.raises(ProfileError, match="65 tokens"):
         cost_table(profile(), 65, "median")
 
@@ -242,7 +233,7 @@ def test_impossible_measurements_cannot_be_built() -> None:
     with pytest.raises(ProfileError):
         Timing(2.0, 1.0)
     with pytest.raises(ProfileError):
-        Disk(0.0, 0.0)
+        Link(0.0, 0.0)
     with pytest.raises(ProfileError):
         LayerCost(3, 2.0, 1.0)
 

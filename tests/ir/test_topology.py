@@ -3,7 +3,8 @@
 import pytest
 
 from pliant.errors import ProfileError
-from pliant.ir.cost import Link, latency, simulate
+from pliant.ir.cost import latency, simulate
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.ir.topology import (
     Capability,

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pliant.ir.cost import Link, latency, simulate
+from pliant.ir.cost import latency, simulate
+from pliant.ir.link import Link
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability, ClusterCost, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.plan.result import Budget
 from pliant.plan.submodel.shape import StoreShape
 
@@ -19,7 +20,7 @@ def random_problem(
     slice_s = float(rng.uniform(1e-4, 1e-3))
     slowdown = float(rng.uniform(1, 1.5)) if interference else 1.0
     layers = tuple(LayerCost(w, slice_s * w, slice_s * w * slowdown) for w in widths)
-    disk = Disk(
+    disk = Link(
         float(rng.uniform(0, 2e-4)) if latency else 0.0, plane_bytes / slice_s * float(rng.uniform(0.5, 10))
     )
     overheads = rng.uniform(0, 1e-3, 3) * rng.integers(0, 2)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
@@ -21,7 +22,7 @@ from pliant.plan.submodel.shape import StoreShape, store_shape
 from tests.plan.problems import random_problem
 
 ORDINARY = StoreShape(12, 12, (12,), 18432, 294912, (12,))
-COSTS = CostTable((LayerCost(12, 1e-3, 1.1e-3),), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4)
+COSTS = CostTable((LayerCost(12, 1e-3, 1.1e-3),), Link(8e-5, 8e8), 2e-4, 2e-4, 1e-4)
 ALIKE = np.ones((12, 12))
 PLANNERS: tuple[Callable[..., Plan], ...] = (
     plan,

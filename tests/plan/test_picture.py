@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.plan.picture import draw_plan
 from pliant.plan.result import Budget
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 
 SHAPE = StoreShape(4, 6, (3, 6), 18432, 294912, (1, 2, 3, 4))
-COSTS = CostTable((LayerCost(3, 1e-3, 1e-3), LayerCost(6, 2e-3, 2e-3)), Disk(1e-4, 8e8), 1e-4, 1e-4, 1e-4)
+COSTS = CostTable((LayerCost(3, 1e-3, 1e-3), LayerCost(6, 2e-3, 2e-3)), Link(1e-4, 8e8), 1e-4, 1e-4, 1e-4)
 
 
 def test_a_plan_is_drawn_with_its_bits_budgets_and_timeline(tmp_path: Path) -> None:

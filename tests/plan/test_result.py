@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.ir.program_text import program_text
 from pliant.plan.result import Budget
 from pliant.plan.submodel.preload_set import held_bytes
@@ -19,7 +20,7 @@ from tests.plan.problems import random_problem
 
 SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
 COSTS = CostTable(
-    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Link(8e-5, 8e8), 2e-4, 2e-4, 1e-4
 )
 IMPORTANCE = np.linspace(1, 0, 72).reshape(6, 12)
 

@@ -33,7 +33,7 @@ def test_small_reads_count_as_much_as_large_ones() -> None:
     ],
 )
 def test_no_samples_give_a_disk_that_cannot_be(points: dict[int, float]) -> None:
-    """Noise on a fast disk makes lines that fall, or start below zero: Disk refuses those."""
+    """Noise on a fast disk makes lines that fall, or start below zero: Link refuses those."""
     disk = fit_disk(points)
     assert disk.latency_s >= 0
     assert 0 < disk.bandwidth_Bps < float("inf")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pliant.errors import ProfileError
-from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, ShardRead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, ShardRead, Timing
+from pliant.ir.link import Link
 from pliant.profile.profile_cache import (
     VERSION,
     load_between,
@@ -20,8 +21,8 @@ from pliant.profile.profile_cache import (
 T = Timing(1e-3, 2e-3)
 PROFILE = DeviceProfile(
     cpu="Fast CPU", n_threads=2, memory_bytes=10**9, frequency_Hz=None, frequency_reason="none is told",
-    subject="bert", io_method="O_DIRECT", reads=(ShardRead(1, 4096, T),), disk=Disk(1e-4, 1e9),
-    disk_p95=Disk(2e-4, 1e9), layers=(LayerTime(16, 4, T, T),), overheads=(Overhead(16, T, T, T),),
+    subject="bert", io_method="O_DIRECT", reads=(ShardRead(1, 4096, T),), disk=Link(1e-4, 1e9),
+    disk_p95=Link(2e-4, 1e9), layers=(LayerTime(16, 4, T, T),), overheads=(Overhead(16, T, T, T),),
 )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def test_a_damaged_file_is_no_profile(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_value_that_cannot_be_is_no_profile(tmp_path: Path) -> None:
-    """A negative bandwidth parses as JSON but is no Disk."""
+    """A negative bandwidth parses as JSON but is no Link."""
     path = save_profile(tmp_path / "p.json", PROFILE)
     path.write_bytes(path.read_bytes().replace(b"1000000000.0", b"-1000000000.0"))
     assert load_profile(path) is None
@@ -96,7 +97,7 @@ def test_between_two_rates_layers_follow_the_clock_and_reads_do_not(tmp_path: Pa
     """Times are linear in the period of the clock: at 1.5 GHz, halfway between those of 1 and 3 GHz."""
     about = tmp_path, "A", 2, "s", "d"
     at_1, at_3 = PROFILE.layers[0].alone, Timing(5e-4, 1e-3)
-    fast = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(16, 4, at_3, at_3),), disk=Disk(0.0, 1e9))
+    fast = replace(PROFILE, frequency_Hz=3e9, layers=(LayerTime(16, 4, at_3, at_3),), disk=Link(0.0, 1e9))
     save_profile(profile_path(*about, 1e9), replace(PROFILE, frequency_Hz=1e9))
     assert load_between(profile_path(*about, 1.5e9), 1.5e9) is None
     save_profile(profile_path(*about, 3e9), fast)

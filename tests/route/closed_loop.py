@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

@@ -1,7 +1,7 @@
 """A router with upstreams that are a fixed way off, for tests that tell it of events."""
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve, line
+from pliant.ir.link import Link
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.router import Router
 from pliant.route.router_settings import RouterSettings

@@ -3,8 +3,8 @@
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.ir.curve import line
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import ENERGY, LOCAL, TIME
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import (

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import line
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import LOCAL
 from pliant.route.curve_advert import Trail
 from pliant.route.due import Broadcast, Ping

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.ir.curve import line
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router_settings import RouterSettings
@@ -48,7 +48,7 @@ def test_no_mapping_of_the_inputs_takes_less_than_the_oracle(
         total = 0.0
         for i, k in enumerate(targets):
             ways = (up[i * len(up) // m], top[i * len(top) // m])
-            total += inputs.seconds[k][i] + sum(link.rtt_s for link in ways[:k])
+            total += inputs.seconds[k][i] + sum(link.latency_s for link in ways[:k])
         return total
 
     least = min(seconds(targets) for targets in product(range(3), repeat=m))

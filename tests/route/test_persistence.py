@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.route.persistence import BOUNDS_S, Persistence, next_age_s
 from pliant.route.transfer import TransferSettings, TransferTimes
 

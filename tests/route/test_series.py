@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from research.series import LinkSeries, Trace, bluetooth, constant, read_ripe, steps, windows
 
 FAST, SLOW = Link(0.1, 250e3), Link(0.3, 250e3)
@@ -51,8 +51,6 @@ def test_a_link_that_is_down_is_back_at_its_next_row() -> None:
         ((), (), {}),
         ((0.0,), (FAST, SLOW), {}),
         ((0.0, 0.0), (FAST, SLOW), {}),
-        ((0.0,), (Link(-0.1, 1.0),), {}),
-        ((0.0,), (Link(0.1, 0.0),), {}),
         ((0.0, 5.0), (FAST, SLOW), {"period_s": 5.0}),
         ((0.0, 0.5), (FAST, SLOW), {"period_s": 1.0, "of": "inputs"}),
     ],
@@ -107,7 +105,7 @@ def test_windows_hold_no_lost_probe_and_nothing_outside_the_range() -> None:
 def test_a_bluetooth_like_link_has_the_mean_it_was_given_and_repeats_by_seed() -> None:
     """Its round trips are what is free in the reconstruction; its noise is the same in every run."""
     series = bluetooth(0.06, 600.0, seed=3)
-    rtts = np.array([link.rtt_s for link in series.links if link is not None])
+    rtts = np.array([link.latency_s for link in series.links if link is not None])
     assert rtts.mean() == pytest.approx(0.06)
     assert 0.1 < rtts.std() / rtts.mean() < 0.5
     assert rtts.min() > 0.02

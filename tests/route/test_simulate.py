@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve, line
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import ENERGY
 from pliant.route.energy import A53_COVE, LTE
 from pliant.route.router_settings import RouterSettings, paper

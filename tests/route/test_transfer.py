@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.route.transfer import SizeLine, TransferSettings, TransferTimes
 
 PRIOR = Link(0.5, 250e3)

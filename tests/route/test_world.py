@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.ir.curve import line
+from pliant.ir.link import Link
 from research.series import constant
 from research.world import Device, Edge, Spell, World, draw, learned
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.link import Link
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -46,11 +47,11 @@ def tiny_store(
 def paper_profile(
     widths: tuple[int, ...] = (2, 4),
     layer_s: float = 1e-3,
-    disk: Disk | None = None,
+    disk: Link | None = None,
     lengths: tuple[int, ...] = (8, 24),
 ) -> DeviceProfile:
     """A device on paper: `layer_s` per slice and layer, a disk line, next to no overhead."""
-    line = disk or Disk(1e-4, 1e8)
+    line = disk or Link(1e-4, 1e8)
     small = Timing(1e-5, 2e-5)
     return DeviceProfile(
         cpu="paper", n_threads=1, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",

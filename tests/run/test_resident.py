@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import cost_table
-from pliant.ir.device import Disk
+from pliant.ir.link import Link
 from pliant.plan.result import Plan
 from pliant.plan.submodel.accuracy import ExpectedAccuracy
 from pliant.plan.submodel.preload_set import held_bytes
@@ -36,7 +36,7 @@ def random_planner(seed: int, is_measured: bool) -> tuple[Planner, float]:
     shape, costs, _, importance = random_problem(rng)
     slice_s = costs.layers[0].alone_s / costs.layers[0].width
     slower = costs.layers[0].busy_s / costs.layers[0].alone_s
-    disk = Disk(costs.disk.latency_s, costs.disk.bandwidth_Bps)
+    disk = Link(costs.disk.latency_s, costs.disk.bandwidth_Bps)
     paper = paper_profile(widths=shape.widths, layer_s=slice_s, disk=disk, lengths=LENGTHS)
     layers = tuple(
         replace(t, alone=t.alone.times(t.length / OWN), with_io=t.with_io.times(slower * t.length / OWN))

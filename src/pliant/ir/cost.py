@@ -8,22 +8,11 @@ from typing import Protocol, assert_never, runtime_checkable
 
 from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile as DeviceProfile
-from pliant.ir.device import Disk as Disk
 from pliant.ir.device import Percentile
 from pliant.ir.device import Timing as Timing
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 from pliant.ir.projection import joined, n_devices
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction between two devices."""
-
-    rtt_s: float
-    bandwidth_Bps: float
-
-    def seconds(self, n_bytes: int) -> float:
-        return self.rtt_s + n_bytes / self.bandwidth_Bps
 
 
 class SpanState(Enum):
@@ -81,7 +70,7 @@ class CostTable:
     """
 
     layers: tuple[LayerCost, ...]
-    disk: Disk
+    disk: Link
     tokenise_s: float = 0.0
     embed_s: float = 0.0
     head_s: float = 0.0

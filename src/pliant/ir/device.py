@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
+from pliant.ir.link import Link
 
 Percentile = Literal["median", "p95"]
 
@@ -26,24 +27,6 @@ class Timing:
 
     def times(self, factor: float) -> "Timing":
         return Timing(self.median_s * factor, self.p95_s * factor)
-
-
-@dataclass(frozen=True, slots=True)
-class Disk:
-    """Cold reads as a line: every read pays `latency_s`, every byte 1 / `bandwidth_Bps`."""
-
-    latency_s: float
-    bandwidth_Bps: float
-
-    def __post_init__(self) -> None:
-        if self.latency_s < 0 or self.bandwidth_Bps <= 0:
-            raise ProfileError(f"no disk takes {self.latency_s} s a read at {self.bandwidth_Bps} B/s.")
-
-    def seconds(self, n_bytes: int, n_reads: int = 1) -> float:
-        return self.latency_s * n_reads + n_bytes / self.bandwidth_Bps
-
-    def times(self, factor: float) -> "Disk":
-        return Disk(self.latency_s * factor, self.bandwidth_Bps / factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +100,8 @@ class DeviceProfile:
     subject: str
     io_method: str
     reads: tuple[ShardRead, ...]
-    disk: Disk
-    disk_p95: Disk
+    disk: Link
+    disk_p95: Link
     layers: tuple[LayerTime, ...]
     overheads: tuple[Overhead, ...]
     io_slowdown: float = 1.0

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pliant.ir.device import Disk, Timing
+from pliant.ir.device import Timing
+from pliant.ir.link import Link
 
 # What no disk surpasses: the slope of a line through reads that all took equally long.
 _FASTEST_BPS = 1e11
@@ -16,7 +17,7 @@ def timing(samples_s: Sequence[float]) -> Timing:
     return Timing(float(median_s), max(float(median_s), float(p95_s)))
 
 
-def fit_disks(reads: Mapping[int, Sequence[float]]) -> tuple[Disk, Disk]:
+def fit_disks(reads: Mapping[int, Sequence[float]]) -> tuple[Link, Link]:
     """The lines through the medians and the 95th percentiles of reads, {bytes: seconds of each}.
 
     The second is nowhere below the first.
@@ -24,10 +25,10 @@ def fit_disks(reads: Mapping[int, Sequence[float]]) -> tuple[Disk, Disk]:
     timings = {n: timing(samples) for n, samples in reads.items()}
     median = fit_disk({n: t.median_s for n, t in timings.items()})
     p95 = fit_disk({n: t.p95_s for n, t in timings.items()})
-    return median, Disk(max(median.latency_s, p95.latency_s), min(median.bandwidth_Bps, p95.bandwidth_Bps))
+    return median, Link(max(median.latency_s, p95.latency_s), min(median.bandwidth_Bps, p95.bandwidth_Bps))
 
 
-def fit_disk(points: Mapping[int, float]) -> Disk:
+def fit_disk(points: Mapping[int, float]) -> Link:
     """latency + bytes / bandwidth through {bytes: seconds}, by least squares of the relative error.
 
     Relative, so that a few large reads do not decide what a small one costs. Neither latency nor the
@@ -37,12 +38,12 @@ def fit_disk(points: Mapping[int, float]) -> Disk:
     seconds = np.maximum(np.fromiter(points.values(), np.float64), 1e-9)
     sloped = float(np.sum(n_bytes / seconds) / np.sum((n_bytes / seconds) ** 2))
     if len(points) < 2:
-        return Disk(0.0, min(1 / sloped, _FASTEST_BPS))
+        return Link(0.0, min(1 / sloped, _FASTEST_BPS))
     rows = np.stack([1 / seconds, n_bytes / seconds], axis=1)
     latency_s, per_byte_s = np.linalg.lstsq(rows, np.ones(len(points)), rcond=None)[0].tolist()
     if latency_s < 0:
-        return Disk(0.0, min(1 / sloped, _FASTEST_BPS))
+        return Link(0.0, min(1 / sloped, _FASTEST_BPS))
     if per_byte_s < 1 / _FASTEST_BPS:
         flat_s = float(np.sum(1 / seconds) / np.sum(1 / seconds**2))
-        return Disk(flat_s, _FASTEST_BPS)
-    return Disk(latency_s, 1 / per_byte_s)
+        return Link(flat_s, _FASTEST_BPS)
+    return Link(latency_s, 1 / per_byte_s)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve
+from pliant.ir.link import Link
 from pliant.route.choose_endpoint import Candidate
 from pliant.route.curve_advert import CurveAdvert
 from pliant.route.energy import remote_candidate

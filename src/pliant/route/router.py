@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
 from pliant.ir.curve import Curve
+from pliant.ir.link import Link
 from pliant.ir.times.fit import LocalTimes
 from pliant.route.adverts import Adverts, wait_beyond
 from pliant.route.choose_endpoint import LOCAL, TIME, Candidate, Choice, Objective, choose

@@ -8,7 +8,7 @@ parts per million shifts it by that part of the time spent.
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.route.persistence import Persistence, next_age_s
 
 _STEADY = 5e-3
@@ -63,7 +63,7 @@ class TransferTimes:
         self._trips: list[tuple[float, float, float]] = []
         self.sent = SizeLine()
         self.received = SizeLine()
-        self._level_s = prior.rtt_s
+        self._level_s = prior.latency_s
         self._usual = 0.0
         self._count = 0
         self._run = self._n_run = 0
@@ -77,8 +77,8 @@ class TransferTimes:
         self._persistence = Persistence()
         self._floor: tuple[float, float] = (float("inf"), float("inf"))
         self._floor_from_s = 0.0
-        self.rtt_s = prior.rtt_s
-        self.fixed_s = prior.rtt_s
+        self.latency_s = prior.latency_s
+        self.fixed_s = prior.latency_s
         self.per_item_s = 0.0
         self.changes_at_s = float("inf")
         """From when on `expect` may say another time, if nothing is heard until then."""

@@ -13,7 +13,7 @@ from pliant.cluster.lead.measure_links import links_of, measure_links, rounds
 from pliant.cluster.net.comm import Arrival, Comm, Tag
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import ClusterError, PeerMisbehaved
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.topology import Interface, Links
 
 _TRUE = {("a", "b"): Link(2e-3, 10e6), ("b", "a"): Link(2e-3, 50e6)}
@@ -37,7 +37,7 @@ class _Timed:
         self._comm.send(dst, tag, payload, note)
 
     def receive(self, src: str, tag: Tag, into: np.ndarray, timeout_s: float) -> Arrival:
-        self.now_s += self._out.rtt_s + into.nbytes / self._back.bandwidth_Bps
+        self.now_s += self._out.latency_s + into.nbytes / self._back.bandwidth_Bps
         return self._comm.receive(src, tag, into, timeout_s)
 
 
@@ -52,7 +52,7 @@ def test_what_is_measured_is_what_there_is(out_Bps: float, rtt_s: float) -> None
         answering = threads.submit(lambda: dict(measure_links(peer, ("a", "b"), 5)))
         found = dict(measure_links(timed, ("a", "b"), 5, clock=timed.clock))  # type: ignore[arg-type]
         assert answering.result() == {}
-    assert found["a", "b"].rtt_s == pytest.approx(rtt_s, rel=0.05, abs=2e-3 if out_Bps < 1e6 else 50e-6)
+    assert found["a", "b"].latency_s == pytest.approx(rtt_s, rel=0.05, abs=2e-3 if out_Bps < 1e6 else 50e-6)
     for pair, link in {("a", "b"): out, ("b", "a"): back}.items():
         assert found[pair].bandwidth_Bps == pytest.approx(link.bandwidth_Bps, rel=0.05)
     assert timed.now_s < 1.0 + 60 * rtt_s + 2 * (16 << 10) / out_Bps
@@ -64,9 +64,9 @@ class _Warming(_Timed):
     window_bytes = 14e3
 
     def send(self, dst: str, tag: Tag, payload: np.ndarray, note: bytes = b"") -> None:
-        full_bytes = self._out.rtt_s * self._out.bandwidth_Bps
+        full_bytes = self._out.latency_s * self._out.bandwidth_Bps
         while self.window_bytes < min(payload.nbytes, full_bytes):
-            self.now_s += self._out.rtt_s
+            self.now_s += self._out.latency_s
             self.window_bytes *= 2
         super().send(dst, tag, payload, note)
 

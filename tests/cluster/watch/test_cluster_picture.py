@@ -7,7 +7,7 @@ import pytest
 from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import predict
 from pliant.cluster.watch.cluster_picture import ClusterPicture
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.topology import Capability
 from tests.cluster.fakes import FakeCluster, spread
 

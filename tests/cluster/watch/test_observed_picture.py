@@ -9,7 +9,8 @@ from pliant.cluster.control.messages import Note
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
 from pliant.cluster.watch.adapt import Picture
 from pliant.cluster.watch.observed_picture import Unbelieved, as_measured, saw
-from pliant.ir.cost import Link, simulate
+from pliant.ir.cost import simulate
+from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Interface, Links
 from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds
@@ -147,7 +147,7 @@ def test_more_bandwidth_never_slows_the_plan(n: int, seed: int, factor: float) -
     faster = Links(
         {d: Interface(i.egress_Bps * factor, i.ingress_Bps * factor) for d, i in links.interfaces.items()},
         links.rtt_s,
-        {pair: Link(one.rtt_s, one.bandwidth_Bps * factor) for pair, one in links.pairs.items()},
+        {pair: Link(one.latency_s, one.bandwidth_Bps * factor) for pair, one in links.pairs.items()},
     )
     before = choose_partition(SPEC, 8, devices, links, "d0")
     after = choose_partition(SPEC, 8, devices, faster, "d0")

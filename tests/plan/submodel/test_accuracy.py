@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, curves, expected_grid
 from pliant.plan.submodel.attempt import Problem
@@ -144,7 +145,7 @@ def test_what_varies_by_luck_is_halved_and_what_likelihood_agrees_on_is_kept() -
 
 SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
 COSTS = CostTable(
-    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Link(8e-5, 8e8), 2e-4, 2e-4, 1e-4
 )
 IMPORTANCE = np.random.default_rng(0).random((6, 12))
 DEEP = {

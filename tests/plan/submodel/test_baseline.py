@@ -7,7 +7,8 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import CostTable, Disk, LayerCost, latency, simulate
+from pliant.ir.cost import CostTable, LayerCost, latency, simulate
+from pliant.ir.link import Link
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
 from pliant.plan.submodel.search import OURS, PlanOptions
@@ -16,7 +17,7 @@ from pliant.plan.submodel.shape import StoreShape
 ALL = tuple(range(1, 13))
 # Odroid-like: compute proportional to m; a full-fidelity layer's IO takes 3.6 times its compute (STI 2.2).
 SHAPE = StoreShape(12, 12, ALL, 1, 32, ALL)
-CPU = CostTable(tuple(LayerCost(m, 0.013 * m, 0.013 * m) for m in ALL), Disk(0.0, 32 / (3.6 * 0.013)))
+CPU = CostTable(tuple(LayerCost(m, 0.013 * m, 0.013 * m) for m in ALL), Link(0.0, 32 / (3.6 * 0.013)))
 IMPORTANCE = np.ones((12, 12))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import BITS
-from pliant.ir.cost import Disk
+from pliant.ir.link import Link
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.exact_bits import fill_exact
 from pliant.plan.submodel.io_plan import (
@@ -27,7 +27,7 @@ def ledger_of(rng: np.random.Generator, n: int, m: int, latency_s: float) -> Led
     shape = StoreShape(n, m, (m,), 1, 16, (n,))
     budget_s = np.cumsum(rng.uniform(0.1, 1.5, n) * m) + 0.2 * m + 7 * n * latency_s
     held = rng.choice([0, 2, 3], (n, m))
-    ledger = Ledger(shape, m, Disk(latency_s, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
+    ledger = Ledger(shape, m, Link(latency_s, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
     fill_floor(ledger)
     return ledger
 
@@ -77,7 +77,7 @@ def test_no_heuristic_beats_the_exact_allocation(seed: int, latency_s: float, is
 def test_overspent_budgets_are_refused() -> None:
     """There is no best allocation where even the lowest bits do not fit."""
     shape = StoreShape(1, 2, (2,), 1, 16, (1,))
-    ledger = Ledger(shape, 2, Disk(0.0, 10.0), [0.1], np.zeros((1, 2), int), is_anytime=False, full_chunk=2)
+    ledger = Ledger(shape, 2, Link(0.0, 10.0), [0.1], np.zeros((1, 2), int), is_anytime=False, full_chunk=2)
     assert not fill_floor(ledger)
     with pytest.raises(BudgetError, match="already overspend"):
         fill_exact(ledger, np.ones((1, 2)), LLOYD_ERRORS)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import Disk
+from pliant.ir.link import Link
 from pliant.ir.program import FULL, Run
 from pliant.plan.submodel.bit_rows import fill_rows
 from pliant.plan.submodel.io_plan import (
@@ -26,7 +26,7 @@ from pliant.plan.submodel.shape import StoreShape
 
 # A 2-bit shard loads in 0.2 s: a plane is 1 byte at 10 bytes a second.
 FIGURE_6 = StoreShape(2, 3, (3,), 1, 16, (2,))
-FIGURE_6_DISK = Disk(0.0, 10.0)
+FIGURE_6_DISK = Link(0.0, 10.0)
 
 
 def figure_6() -> Ledger:
@@ -118,7 +118,7 @@ def test_rows_find_the_best_there_is_in_planes(rng: np.random.Generator, n: int,
     budget_s = np.cumsum(rng.uniform(0, 1.2, n)) + 0.2 * m
     weights = weights_of(rng.random((n, m)))
     held = np.full((n, m), 2)
-    ledger = Ledger(shape, m, Disk(0.0, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
+    ledger = Ledger(shape, m, Link(0.0, 10.0), budget_s.tolist(), held, is_anytime=False, full_chunk=m)
     fill_floor(ledger)
     ledger = fill_rows(ledger, weights, LLOYD_ERRORS)
     assert ledger.is_valid
@@ -135,7 +135,7 @@ def test_a_disk_of_long_latency_takes_no_more_memory_to_plan_for() -> None:
     """IO time was counted in parts of a plane's transfer alone: 4 ms a read at 100 GB/s took gigabytes."""
     n = m = 4
     shape = StoreShape(n, m, (m,), 1, 16, (n,))
-    disk, held = Disk(1e-5, 1e9), np.full((n, m), 2)
+    disk, held = Link(1e-5, 1e9), np.full((n, m), 2)
     budget_s = [1.1 * (k + 1) * disk.latency_s for k in range(n)]
     ledger = Ledger(shape, m, disk, budget_s, held, is_anytime=True, full_chunk=1)
     fill_floor(ledger)
@@ -160,7 +160,7 @@ def test_the_ledger_debits_exactly_what_its_loads_read(
     spare = int(rng.integers(0, 2))  # at full width, more parts touch on the disk
     widths = tuple(sorted({int(w) for w in rng.integers(1, m + spare + 1, 2)} | {m}))
     shape = StoreShape(n, m + spare, widths, 64, 1024, (n,))
-    disk = Disk(float(rng.uniform(0, 1e-3)), 1e5)
+    disk = Link(float(rng.uniform(0, 1e-3)), 1e5)
     held = rng.choice([0, 1, 2, 4, 6, FULL_BITS], (n, m))
     budget_s = np.cumsum(rng.uniform(0, 0.05, n)).tolist()
     ledger = Ledger(
@@ -220,7 +220,7 @@ def test_the_ledger_counts_the_reads_of_the_files_order(m: int, reads: int) -> N
     """Six reads would cost six latencies: narrowest and whole width are one at any number of bits."""
     shape = StoreShape(1, 4, (1, 2, 3, 4), 64, 1024, (1,))
     held = np.zeros((1, m), dtype=np.int64)
-    ledger = Ledger(shape, m, Disk(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=m)
+    ledger = Ledger(shape, m, Link(1.0, 1e9), [99.0], held, is_anytime=False, full_chunk=m)
     ledger.raise_to(0, (1 << m) - 1, 6)
     assert ledger.load_s[0] == pytest.approx(reads, abs=1e-5)
     assert count_reads(shape, ledger.load(0, 0).runs) == reads

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.ir.bitwidths import BITS, FULL_BITS
-from pliant.ir.cost import Disk
+from pliant.ir.link import Link
 from pliant.plan.submodel.io_plan import Ledger
 from pliant.plan.submodel.preload_set import FixedRule, held_bytes, hold_in_order, preload
 from pliant.plan.submodel.shape import StoreShape
@@ -110,7 +110,7 @@ def test_no_row_is_dearer_for_more_planes_in_memory(seed: int, planes_per_load: 
     for n_bytes in range(0, 2 * m_all * 160, 10):
         held = hold_in_order(shape, 2, m_all, n_bytes, seek=seek, wider=1.0)[:, :m]
         ledger = Ledger(
-            shape, m, Disk(seek, 10.0), [0.0, 0.0], held, is_anytime=True, full_chunk=1,
+            shape, m, Link(seek, 10.0), [0.0, 0.0], held, is_anytime=True, full_chunk=1,
             planes_per_load=planes_per_load,
         )  # fmt: skip
         ledger.force_bits(wanted)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import CostTable, Disk, LayerCost, SpanState, latency, simulate
+from pliant.ir.cost import CostTable, LayerCost, SpanState, latency, simulate
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
@@ -116,7 +117,7 @@ def test_every_shard_reaches_its_bits_from_what_is_held_and_read(
 
 SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
 COSTS = CostTable(
-    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Disk(8e-5, 8e8), 2e-4, 2e-4, 1e-4
+    tuple(LayerCost(m, 3e-4 * m, 3.3e-4 * m) for m in SHAPE.widths), Link(8e-5, 8e8), 2e-4, 2e-4, 1e-4
 )
 IMPORTANCE = np.random.default_rng(0).random((6, 12))
 

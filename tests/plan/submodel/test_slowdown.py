@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable, Disk, LayerCost, latency, simulate
+from pliant.ir.cost import CostTable, LayerCost, latency, simulate
+from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.plan.result import Budget
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
@@ -20,7 +21,7 @@ SHAPE = StoreShape(6, 4, (2, 4), 4096, 65_536, depths=tuple(range(1, 7)))
 factors = st.floats(0.02, 60.0)
 
 
-def table(disk: Disk) -> CostTable:
+def table(disk: Link) -> CostTable:
     layers = (LayerCost(2, 0.0006, 0.0006), LayerCost(4, 0.001, 0.001))
     return CostTable(layers, disk, 1e-4, 1e-4, 1e-5)
 
@@ -39,9 +40,9 @@ def test_a_coarse_factor_allows_for_the_one_observed_and_little_more(factor: flo
 
 def test_a_slower_device_costs_more_wherever_it_computes_or_reads() -> None:
     """Reads are slower relative to compute: both factors count for them."""
-    costs = slowed(table(Disk(1e-4, 1e8)), Slowdown(2.0, 1.5))
+    costs = slowed(table(Link(1e-4, 1e8)), Slowdown(2.0, 1.5))
     assert costs.layer(4).busy_s == pytest.approx(0.002)
-    assert costs.disk.seconds(10**6) == pytest.approx(3 * Disk(1e-4, 1e8).seconds(10**6))
+    assert costs.disk.seconds(10**6) == pytest.approx(3 * Link(1e-4, 1e8).seconds(10**6))
     assert (costs.tokenise_s, costs.embed_s, costs.head_s) == pytest.approx((2e-4, 2e-4, 2e-5))
 
 
@@ -56,7 +57,7 @@ def test_a_slowdown_covers_those_that_are_no_more_in_compute_and_in_reads() -> N
 
 def test_the_reserve_is_the_spread_of_reads_from_1_to_3() -> None:
     """Nothing is set aside for a disk that never wavers, and no more than 3 for one that was stuck."""
-    even = table(Disk(1e-4, 1e8))
+    even = table(Link(1e-4, 1e8))
     assert io_reserve(even, None, 10**5) == 1.0
     assert io_reserve(even, even, 10**5) == 1.0
     assert io_reserve(slowed(even, Slowdown(1.0, 2.0)), even, 10**5) == pytest.approx(2.0)
@@ -67,7 +68,7 @@ def test_the_reserve_is_the_spread_of_reads_from_1_to_3() -> None:
 def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: float) -> None:
     """Reads as far above their 95th percentile as that is above the median: base planes are in time all the
     same. Without the reserve, what the planner did by default, the same reads break the target."""
-    median = table(Disk(1e-4, 4e7))
+    median = table(Link(1e-4, 4e7))
     p95 = slowed(median, Slowdown(1.0, 2.0))
     late = slowed(p95, Slowdown(1.0, 2.0))
     job = (SHAPE, p95, Budget(target_s, 0), np.ones((6, 4)))
@@ -80,7 +81,7 @@ def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: floa
 
 def test_only_anytime_plans_set_time_aside() -> None:
     """The paper's planner has no reserve, and a plan that waits for every read has no use for one."""
-    median = table(Disk(1e-4, 4e7))
+    median = table(Link(1e-4, 4e7))
     job = (SHAPE, slowed(median, Slowdown(1.0, 2.0)), Budget(0.03, 0), np.ones((6, 4)))
     assert PAPER.reserve == 1.0
     for how in (PAPER, replace(OURS, is_anytime=False)):

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.ir.cost import CostTable, Disk, LayerCost
+from pliant.ir.cost import CostTable, LayerCost
+from pliant.ir.link import Link
 from pliant.plan.submodel.submodel import fitting, rank, submodels
 
 WIDTHS = (3, 6, 9, 12)
-DISK = Disk(0.0, 1e9)
+DISK = Link(0.0, 1e9)
 CPU = CostTable(tuple(LayerCost(m, 0.013 * m, 0.013 * m) for m in WIDTHS), DISK)
 GPU = CostTable(tuple(LayerCost(m, 0.056, 0.056) for m in WIDTHS), DISK)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import LaneError
-from pliant.ir.cost import Disk
+from pliant.ir.link import Link
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
 from pliant.run.submodel.planning import SessionOptions as AnyOptions
@@ -69,7 +69,7 @@ def test_a_batch_reads_its_weights_once(elastic_session: OpenElastic) -> None:
 
 def test_a_batch_waits_for_the_bits_that_were_planned(elastic_session: OpenElastic) -> None:
     """Latest starts are those of one text: layers of many take longer, refinements would seem late."""
-    profile = paper_profile(disk=Disk(1e-6, 1e9))
+    profile = paper_profile(disk=Link(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
     with elastic_session(options, profile=profile) as session:
         session.runner.weights.io_slowdown = 10.0

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.device import DeviceProfile, Disk
+from pliant.ir.device import DeviceProfile
 from pliant.ir.endpoint import Endpoint, Request
+from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.models.tokenizer import Encoded, Tokenizer
 from pliant.plan.result import WHOLE_S
@@ -138,7 +139,7 @@ def test_a_floor_holds_after_the_weights_in_memory_have_changed(
     )
     with (
         open_store(store) as opened_store,
-        ElasticSession(opened_store, slow_profile(disk=Disk(1e-4, 1e6)), options) as endpoint,
+        ElasticSession(opened_store, slow_profile(disk=Link(1e-4, 1e6)), options) as endpoint,
     ):
         deadlines_s = np.geomspace(0.002, 0.2, 6).tolist()
         floors = {endpoint.estimate(Request(7, TEXT, deadline_s=s)).accuracy or 0.0 for s in deadlines_s}
@@ -260,7 +261,7 @@ def test_a_buffer_of_another_size_gives_other_curves(
     store: Path, slow_profile: Callable[..., DeviceProfile]
 ) -> None:
     """Estimates were those of the buffer that the session was opened with."""
-    profile = slow_profile(disk=Disk(1e-3, 1e6))
+    profile = slow_profile(disk=Link(1e-3, 1e6))
     with opened(store, profile, 10**9) as held, opened(store, profile, 0) as read:
         before = held.curve(held.best or 0.0)
         held.retarget(preload=0)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
-from pliant.ir.cost import Disk
 from pliant.ir.device import Dilation, dilate
+from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
 from pliant.models.tokenizer import Encoded, open_tokenizer
@@ -81,7 +81,7 @@ def test_without_anytime_every_run_has_the_planned_bits(elastic_session: OpenEla
 
 def test_late_refinements_are_done_without(elastic_session: OpenElastic) -> None:
     """A disk far slower than its profile leaves the lowest bits, and the reply says so."""
-    profile = paper_profile(disk=Disk(1e-6, 1e9))
+    profile = paper_profile(disk=Link(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
     with elastic_session(options, profile=profile) as session:
         session.runner.weights.io_slowdown = 500.0
@@ -120,7 +120,7 @@ def test_retargeting_changes_the_plan_and_a_refused_target_changes_nothing(
 
 def test_an_engagement_reads_less_and_ends_as_it_began(elastic_session: OpenElastic) -> None:
     """Back-to-back executions keep what they read, and the freed IO raises fidelity (STI 3.3)."""
-    profile = paper_profile(disk=Disk(1e-4, 4e6))
+    profile = paper_profile(disk=Link(1e-4, 4e6))
     with elastic_session(SessionOptions(0.02, 1500, length=8), profile=profile) as session:
         before = session.plan
         with session.engagement(60_000) as engaged:

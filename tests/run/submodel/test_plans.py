@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pliant.ir.cost import Span, SpanState, cost_table, latency, simulate
-from pliant.ir.device import DeviceProfile, Disk, LayerTime, Overhead, Timing
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load, Program, Run, Step
 from pliant.plan.result import Plan
 from pliant.plan.submodel.shape import StoreShape
@@ -52,7 +53,7 @@ def a_profile() -> DeviceProfile:
     small = Timing(1e-4, 1.1e-4)
     return DeviceProfile(
         cpu="paper", n_threads=1, memory_bytes=1, frequency_Hz=None, frequency_reason="on paper",
-        subject="tiny", io_method="none", reads=(), disk=Disk(1e-4, 6e7), disk_p95=Disk(1.2e-4, 5e7),
+        subject="tiny", io_method="none", reads=(), disk=Link(1e-4, 6e7), disk_p95=Link(1.2e-4, 5e7),
         layers=layers, overheads=(Overhead(8, small, small, small),),
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerMisbehaved, PliantError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability
 
@@ -125,7 +125,7 @@ class MeasuredLink(msgspec.Struct, frozen=True, array_like=True):
 
 def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ...]:
     """Links by (source, destination), as they are told."""
-    return tuple(MeasuredLink(*ends, link.rtt_s, link.bandwidth_Bps) for ends, link in links.items())
+    return tuple(MeasuredLink(*ends, link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
 
 
 class Measured(Message, frozen=True):

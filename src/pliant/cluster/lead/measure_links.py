@@ -12,7 +12,7 @@ import numpy as np
 
 from pliant.cluster.net.comm import Comm, Tag
 from pliant.errors import PeerMisbehaved
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.topology import Interface, Links
 
 TIMEOUT_S = 10.0
@@ -77,13 +77,13 @@ def links_of(measured: Mapping[Pair, Link]) -> Links:
         )
         for name in names
     }
-    usual_s = median(link.rtt_s for link in measured.values()) if measured else 0.0
+    usual_s = median(link.latency_s for link in measured.values()) if measured else 0.0
     pairs = {}
     for (src, dst), link in measured.items():
         most_Bps = min(interfaces[src].egress_Bps, interfaces[dst].ingress_Bps)
         is_slow = link.bandwidth_Bps < _SLOWER * most_Bps
-        if is_slow or max(link.rtt_s, usual_s) > _LATER * min(link.rtt_s, usual_s) + _LATER_S:
-            pairs[src, dst] = Link(link.rtt_s, link.bandwidth_Bps if is_slow else float("inf"))
+        if is_slow or max(link.latency_s, usual_s) > _LATER * min(link.latency_s, usual_s) + _LATER_S:
+            pairs[src, dst] = Link(link.latency_s, link.bandwidth_Bps if is_slow else float("inf"))
     return Links(interfaces, usual_s, pairs)
 
 

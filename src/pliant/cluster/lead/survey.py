@@ -6,7 +6,7 @@ from pliant.cluster.control.messages import Measure, Measured
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.lead.primary import Primary
 from pliant.errors import ClusterError, PeerLost, PeerMisbehaved
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
 

@@ -43,7 +43,7 @@ from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import fault_of
 from pliant.errors import ClusterError, LaneError, PeerMisbehaved
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.run.lanes import Lanes
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.arrays import Float32
 from pliant.errors import InputError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.ir.program import Exchange, Segment, Step
 from pliant.ir.topology import Interface, Links
 
@@ -83,7 +83,7 @@ def as_coded_links(links: Links, coding: Coding) -> Links:
         name: Interface(one.egress_Bps * faster, one.ingress_Bps * faster)
         for name, one in links.interfaces.items()
     }
-    pairs = {ends: Link(one.rtt_s, one.bandwidth_Bps * faster) for ends, one in links.pairs.items()}
+    pairs = {ends: Link(one.latency_s, one.bandwidth_Bps * faster) for ends, one in links.pairs.items()}
     return Links(interfaces, links.rtt_s, pairs)
 
 

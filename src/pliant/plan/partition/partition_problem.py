@@ -146,5 +146,5 @@ def _links(
     for (src, dst), pair in links.pairs.items():
         if src in at and dst in at:
             i, j = at[src], at[dst]
-            rtt_s[i, j], rate[i, j] = pair.rtt_s, min(rate[i, j], pair.bandwidth_Bps)
+            rtt_s[i, j], rate[i, j] = pair.latency_s, min(rate[i, j], pair.bandwidth_Bps)
     return rtt_s, rate

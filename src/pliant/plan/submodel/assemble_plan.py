@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.cost import CostTable, Disk, Span, latency, simulate
+from pliant.ir.cost import CostTable, Span, latency, simulate
+from pliant.ir.link import Link
 from pliant.ir.program import Run
 from pliant.plan.result import Budget, Grid, Plan, PlanMemory
 from pliant.plan.submodel.io_plan import Held, LayerLoad, count_reads, fidelity
@@ -211,7 +212,7 @@ def waiting(spans: Sequence[Span]) -> float:
     return max(0.0, sum((b.start_s - a.end_s for a, b in pairwise(cpu)), 0.0))
 
 
-def granule_s(shape: StoreShape, disk: Disk, width: int) -> float:
+def granule_s(shape: StoreShape, disk: Link, width: int) -> float:
     """Seconds of the longest refinement: one plane of a layer, or one shard's full fidelity."""
     return disk.seconds(max(width * shape.plane_bytes, shape.full_bytes))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
-from pliant.ir.cost import Disk
+from pliant.ir.link import Link
 from pliant.ir.program import FULL, Run
 from pliant.plan.submodel.shape import StoreShape
 
@@ -48,7 +48,7 @@ class Ledger:
     """
 
     def __init__(
-        self, shape: StoreShape, m: int, disk: Disk, budget_s: Sequence[float], held: Held,
+        self, shape: StoreShape, m: int, disk: Link, budget_s: Sequence[float], held: Held,
         *, is_anytime: bool, full_chunk: int, planes_per_load: int = 1, limit_bytes: int | None = None,
     ) -> None:  # fmt: skip
         n = len(budget_s)

@@ -13,7 +13,7 @@ from math import inf, isfinite
 from typing import final
 
 from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, RouteError
-from pliant.ir.cost import Link
+from pliant.ir.link import Link
 from pliant.route.curve_advert import NAME, Trail
 from pliant.route.due import Broadcast, Ping, Probe
 from pliant.route.node_identity import NODE_HEADER, Identity, mismatch, read_identity
@@ -38,7 +38,7 @@ _LOG = logging.getLogger("pliant.serve")
 REQUEST_HEADER = "Pliant-Request"
 """A request's id from its first hop on: a node that has it already runs it no second time."""
 CURVE_PATH, TELL_PATH = "/v2/pliant/curve", "/v2/pliant/tell"
-FIRST_GUESS = Link(rtt_s=0.05, bandwidth_Bps=1e7)
+FIRST_GUESS = Link(latency_s=0.05, bandwidth_Bps=1e7)
 """What is believed of a link that was never used; no request goes there before a ping came back."""
 SHORTEST_S = 2.0
 PATIENCE = 10.0
