@@ -57,6 +57,18 @@ def test_a_model_that_takes_another_way_beyond_some_size_has_no_family() -> None
     assert _found(bent, {"x": (5,)}) is None
 
 
+@pytest.mark.parametrize("n", [5, 6, 33, 64])
+@pytest.mark.parametrize("step", [2, 3, 32])
+def test_a_model_that_rounds_its_size_has_no_family(n: int, step: int) -> None:
+    """All of 2, 6 and 1024 are even: an odd size would be cut as if it were even."""
+    rounded = parse(f"""
+        g (float[N] x) => (float[M] y)
+        <int64[1] step = {{{step}}}, int64[1] zero = {{0}}>
+        {{ n = Shape(x) parts = Div(n, step) end = Mul(parts, step) y = Slice(x, zero, end) }}
+    """)
+    assert _found(rounded, {"x": (n,)}) is None
+
+
 def test_sizes_that_go_together_are_open_together() -> None:
     """A decoder's mask is as long as its past and a row: neither can grow alone."""
     model = parse("""

@@ -1,7 +1,8 @@
 """A model's graph with open sizes as symbols, found by binding it at a few sizes.
 
-What differs between the graphs must follow from the sizes by one polynomial that holds for all of them, and
-the sizes at hand lie between the others. A size of 0 or 1 broadcasts, so that it is never open.
+What differs between the graphs must follow from the sizes by one polynomial that holds for all of them. The
+sizes at hand lie between the others, and two of these are neighbours. A size of 0 or 1 broadcasts, so that it
+is never open.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -203,6 +204,8 @@ def _bound_family(
         if n in (low[i], high[i]):
             between = (low[i] + high[i]) // 2
             _require(low[i] < between < high[i] and is_bound((*base[:i], between, *base[i + 1 :])))
+        # Two neighbours: what is rounded to a multiple, or is a remainder, is no polynomial through both.
+        _require(is_bound((*base[:i], high[i] - 1, *base[i + 1 :])))
     for i, j in combinations(range(len(base)), 2):
         _require(is_bound(tuple(high[k] if k in (i, j) else n for k, n in enumerate(base))))
     return Family(dims, tuple(low), tuple(high)), graphs
