@@ -25,6 +25,7 @@ _MEASURES = {
     "compile": _COMPILER,
     "compile_folded": _COMPILER,
     "compile_int8": _COMPILER,
+    "shapes": (*_COMPILER, "ir"),
     "vision": _COMPILER,
     "fluidml": _COMPILER,
     "recurrent": _COMPILER,

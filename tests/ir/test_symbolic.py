@@ -60,7 +60,7 @@ def test_equal_polynomials_are_compared_without_a_condition() -> None:
     assert prod((1, 12, n, 32)) == n * 384
     assert (n * 384) // (n * 12) == 32
     assert n * 2 % 2 == 0
-    assert not trace.conditions
+    assert trace.checker(("n",))(8)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +91,17 @@ def test_numbers_of_another_trace_are_constants() -> None:
     first, second = Trace(), Trace()
     sum_ = first.symbol("n", 3) + second.symbol("n", 4)
     assert first.evaluator(("n",), [sum_])(10) == (14,)
+
+
+def test_sizes_at_which_a_divisor_is_0_do_not_hold() -> None:
+    """Whether a program holds is asked for all sizes, those included for which it would divide by nothing."""
+    trace = Trace()
+    n = trace.symbol("n", 50)
+    number = 96 // (n // 8)
+    holds = trace.checker(("n",))
+    assert plain(number) == 16
+    assert holds(20)
+    assert not holds(5)
 
 
 def test_the_largest_of_several_is_found_anew_for_other_sizes() -> None:

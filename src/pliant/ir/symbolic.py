@@ -58,6 +58,8 @@ class Trace:
 
     def combined(self, operation: str, value: int, a: Polynomial, b: Polynomial) -> int:
         """Quotient, minimum or maximum of two numbers, `value` at hand."""
+        if operation == "//":
+            self.note(True, b, False)
         exact = _exact_quotient(a, b) if operation == "//" else None
         return self.made(value, (((self._number((operation, a, b)),), 1),) if exact is None else exact)
 
@@ -88,7 +90,9 @@ class Trace:
                     lines.append(f" a{i} = values[{symbols.index(atom)}]")
             elif self._symbols(atom) <= known:
                 a, b = map(_source, atom[1:])
-                lines.append(f" a{i} = ({a}) // ({b})" if atom[0] == "//" else f" a{i} = {atom[0]}({a}, {b})")
+                # Of sizes that meet no condition a divisor may be 0.
+                whole = f"({a}) // (({b}) or 1)" if atom[0] == "//" else f"{atom[0]}({a}, {b})"
+                lines.append(f" a{i} = {whole}")
         body = "\n".join([*lines, f" return {form.format(' '.join(parts))}"])
         scope: dict[str, Any] = {}
         exec(f"def evaluate(*values):\n{body}\n", scope)  # numbers and names of our own only

@@ -222,3 +222,16 @@ def test_a_bound_program_is_the_one_that_is_compiled(model: str, request: pytest
             alone = encode(image(found.at((*sizes[:-1], n))))
             assert _comparable(program.at((*sizes[:-1], n))) == _comparable(alone), n
     assert len(held) >= 20
+
+
+def test_images_that_would_be_compiled_again_are_kept_before_others(
+    encoder: Any, lowered: list[Graph]
+) -> None:
+    """A text of one word broadcasts, so that it has an image of its own, which longer ones outnumber."""
+    session = compile(encoder, threads=1, images=2)
+    session.run(_texts(1, 40))
+    session.run(_texts(1, 1))
+    before = len(lowered)
+    for n in (17, 18, 1, 19, 20, 1):
+        session.run(_texts(1, n))
+    assert len(lowered) == before

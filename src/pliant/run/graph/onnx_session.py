@@ -56,10 +56,10 @@ class OnnxSession(ArraySession):
     """Answers feeds with a model's outputs; threads may share it, and take turns.
 
     A model whose shapes are all known is compiled at once unless `ahead` is off, others when a shape is first
-    met; the least recently used image goes when there are more than `options.images`, and the first time
-    that one has to be compiled again, a UserWarning says so. Weights are held once for all of them, and one
-    arena, as large as the largest needs. `schedule` tells how the last graph was scheduled, unless that went
-    by rule. A forked child may use the session, on workers of its own.
+    met. When there are more than `options.images` images, the least recently used one goes, unless one can be
+    bound again at once; the first time that one has to be compiled again, a UserWarning says so. Weights are
+    held once for all of them, and one arena, as large as the largest needs. `schedule` tells how the last
+    graph was scheduled, unless that went by rule. A forked child may use the session, on workers of its own.
 
     With buckets, the first answer of each is compared with that of the exact shape (run/graph/padding.py),
     whose image is not kept.
@@ -207,9 +207,12 @@ class OnnxSession(ArraySession):
         self._images[key] = image
         self._images.move_to_end(key)
         if len(self._images) > self._most_images:
-            evicted, _ = self._images.popitem(last=False)
-            if self._forms.form(dict(evicted[0])) is None:  # else it takes no time to bind again
+            # What is bound again in no time goes before what has to be compiled again.
+            evicted = next((old for old in self._images if old != key and self._is_bound(old)), None)
+            if evicted is None:
+                evicted = next(iter(self._images))
                 self._evictions.add(evicted)
+            del self._images[evicted]
             self._trim()
         if known is None:
             self._evictions.warn(key, self._model.source)
@@ -264,6 +267,9 @@ class OnnxSession(ArraySession):
             return None
         self._forms.add(form)
         return form
+
+    def _is_bound(self, key: _Key) -> bool:
+        return self._forms.form(dict(key[0])) is not None
 
     def _bind_form(self, form: SymbolicForm, shapes: Shapes) -> GraphRunner:
         bound = form.bound(shapes)
