@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -32,12 +33,7 @@ class TensorType:
 
     @property
     def numpy(self) -> np.dtype:
-        if self.dtype not in _EXTENDED:
-            return np.dtype(self.dtype)
-        import ml_dtypes  # 2.5 MB, for models that have such tensors
-
-        found: np.dtype = np.dtype(getattr(ml_dtypes, self.dtype))
-        return found
+        return numpy_type(self.dtype)
 
     @property
     def size(self) -> int:
@@ -54,6 +50,17 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@cache
+def numpy_type(dtype: str) -> np.dtype:
+    """numpy's type of that name, or that of ml_dtypes."""
+    if dtype not in _EXTENDED:
+        return np.dtype(dtype)
+    import ml_dtypes  # 2.5 MB, for models that have such tensors
+
+    found: np.dtype = np.dtype(getattr(ml_dtypes, dtype))
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

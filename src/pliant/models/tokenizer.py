@@ -61,10 +61,10 @@ class Tokenizer:
         self._check_beginning(text)
         encoding = self._encoding(text, pair)
         ids = np.array(encoding.ids, np.int32)
-        types = np.array(encoding.type_ids, np.int32)
         self._check(ids, encoding)
         has_types = self.spec.n_types > 1 and self.spec.family != "roberta"
-        return Encoded(ids, types if has_types else np.zeros_like(types))
+        types = np.array(encoding.type_ids, np.int32) if has_types else np.zeros(len(ids), np.int32)
+        return Encoded(ids, types)
 
     def truncate(
         self, text: str, pair: str | None = None, max_tokens: int | None = None
@@ -121,11 +121,11 @@ class Tokenizer:
                 f"{self.spec.max_tokens}; shorten or split it."
             )
         refuse_padding(ids, self.spec)
-        if int(ids.max()) >= self.spec.vocab:
-            token = encoding.tokens[int(ids.argmax())]
+        largest = int(ids.argmax())
+        if ids.item(largest) >= self.spec.vocab:
             raise ModelError(
-                f"{self.source} gives token {token!r} the id {int(ids.max())}, but the model has "
-                f"{self.spec.vocab} embeddings; take the tokenizer that the model was trained with."
+                f"{self.source} gives token {encoding.tokens[largest]!r} the id {ids[largest]}, but the "
+                f"model has {self.spec.vocab} embeddings; take the tokenizer that the model was trained with."
             )
 
 

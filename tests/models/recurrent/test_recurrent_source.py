@@ -31,9 +31,9 @@ def test_a_directory_gives_float32_weights_and_keeps_the_table_as_it_is_stored(t
 def test_words_are_numbered_by_the_directorys_tokenizer(tmp_path: Path) -> None:
     """Unknown words are one; a text without any is refused."""
     source = open_recurrent_source(write_recurrent(tmp_path, SPEC))
-    assert source.read("A very GOOD zebra.").tolist() == [2, 6, 4, 1, 9]
+    assert source.encode("A very GOOD zebra.").ids.tolist() == [2, 6, 4, 1, 9]
     with pytest.raises(InputError, match="empty"):
-        source.read("   ")
+        source.encode("   ")
 
 
 @pytest.mark.parametrize("ids", [[], [10], [-1, 3], [0] * 16_385])
@@ -75,8 +75,8 @@ def test_random_models_are_the_same_wherever_they_are_made() -> None:
     np.testing.assert_array_equal(
         one.weights["rnn.weight_hh_l1_reverse"], two.weights["rnn.weight_hh_l1_reverse"]
     )
-    assert one.read("a film, a FILM").tolist() == two.read("A film, a film").tolist()
-    assert len(one.read("a film, a film")) == 5
+    assert one.encode("a film, a FILM").ids.tolist() == two.encode("A film, a film").ids.tolist()
+    assert one.encode("a film, a film").n_tokens == 5
 
 
 def test_covers_the_shapes_of_cove() -> None:

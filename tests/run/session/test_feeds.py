@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import InputError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port
 from pliant.run.session.feeds import fed_array, fed_arrays
 
@@ -49,7 +49,7 @@ def test_integers_are_cast_exactly_where_all_fit(given_: str, wanted: str) -> No
 @pytest.mark.parametrize("given_", _FLOATS)
 def test_floats_are_cast_only_to_wider_ones(given_: str, wanted: str) -> None:
     """A float64 array rounded in silence is the bug that nobody finds."""
-    source, target = TensorType(given_, ()).numpy, TensorType(wanted, ()).numpy
+    source, target = numpy_type(given_), numpy_type(wanted)
     infos = ml_dtypes.finfo(source), ml_dtypes.finfo(target)
     fits = infos[0].nmant <= infos[1].nmant and infos[0].maxexp <= infos[1].maxexp
     values = np.array([1.5, -0.25], source)

@@ -61,18 +61,19 @@ class Stage:
 
     def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
         """Run over the first rows: those of texts of `lengths` rows, one behind the other."""
-        self._cut(lengths)
+        if lengths != self._lengths:
+            self._cut(lengths)
         pool.walk(self._bound.table)
         if self._outputs:
             self._bound.copy(self._outputs)
 
     def walk_timed(self, lengths: tuple[int, ...], pool: Pool) -> Float64[np.ndarray, " ends"]:
         """As `walk`, but for outputs that are copies; what `Pool.walk_timed` gives."""
-        self._cut(lengths)
+        if lengths != self._lengths:
+            self._cut(lengths)
         return pool.walk_timed(self._bound.table)
 
     def _cut(self, lengths: tuple[int, ...]) -> None:
-        if lengths != self._lengths:
-            self._lengths = None  # an interrupt on the way leaves it cut to no number of rows
-            self._bound.cut(sum(lengths), self._form.shares(lengths))
-            self._lengths = lengths
+        self._lengths = None  # an interrupt on the way leaves it cut to no number of rows
+        self._bound.cut(sum(lengths), self._form.shares(lengths))
+        self._lengths = lengths

@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.arrays import Float32, Integer
 from pliant.errors import ModelError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import numpy_type
 from pliant.models.encoder.bert import text
 from pliant.models.encoder.encoder_family import Family
 from pliant.models.encoder.encoder_source import Encoder
@@ -98,9 +98,7 @@ class _DirectoryWeights:
         file.check_same()
         count = int(np.prod(tensor.shape, dtype=np.int64))
         try:
-            flat = np.frombuffer(
-                file.memory, TensorType(_DTYPES[tensor.dtype], ()).numpy, count, tensor.offset
-            )
+            flat = np.frombuffer(file.memory, numpy_type(_DTYPES[tensor.dtype]), count, tensor.offset)
         except ValueError as e:
             raise ModelError(f"{tensor} ends past the file's {len(file.memory)} bytes; it was cut.") from e
         # Kernels read whole floats; a header of an odd length would put them anywhere.

@@ -7,7 +7,7 @@ import numpy as np
 from onnx import TensorProto, numpy_helper
 
 from pliant.errors import GraphError, ModelError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import TensorType, numpy_type
 from pliant.models.onnx.onnx_external import ExternalData
 
 DTYPES: dict[int, str] = {
@@ -85,7 +85,7 @@ def array_of(proto: Any, external: ExternalData, raw: memoryview | None = None) 
     if dtype in _BITS:
         plain = TensorProto(data_type=proto.data_type, dims=shape, raw_data=bytes(raw))
         return np.asarray(numpy_helper.to_array(plain))
-    array = np.frombuffer(raw, TensorType(dtype, ()).numpy).reshape(shape)
+    array = np.frombuffer(raw, numpy_type(dtype)).reshape(shape)
     return array.copy() if n_bytes <= _ALIGNED_COPY_BYTES else array
 
 

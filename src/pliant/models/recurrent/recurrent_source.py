@@ -16,14 +16,14 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from pliant.arrays import Float32, Int32, Integer
+from pliant.arrays import Float, Float32, Integer
 from pliant.errors import InputError, ModelError
 from pliant.models.encoder.encoder_random import uniform
 from pliant.models.hf.safetensors_file import StoredTensor, index_weights, read_float
 from pliant.models.ids import check_ids
 from pliant.models.recurrent.recurrent_names import match_tensors
 from pliant.models.recurrent.recurrent_spec import EMBEDDING, MAX_TOKENS, RecurrentSpec, read_recurrent
-from pliant.models.tokenizer import open_tokenizer, require_content
+from pliant.models.tokenizer import Encoded, open_tokenizer, require_content
 
 _VERSION = 1
 """Of the random numbers: another way of making them is another model."""
@@ -46,13 +46,12 @@ class RecurrentSource:
     table: np.ndarray = field(repr=False)
     identity: str
     is_random: bool
-    _read: Callable[[str], np.ndarray] = field(repr=False)
+    _encode: Callable[[str], Encoded] = field(repr=False)
     _truncate: Callable[[str], str] = field(repr=False)
 
-    def read(self, text: str) -> Int32[np.ndarray, " tokens"]:
-        """Numbers of a text's words. Raises InputError where it has none, or too many."""
-        require_content(text, "the text")
-        return self._read(text)
+    def encode(self, text: str) -> Encoded:
+        """The words of a text, which have no types. Raises InputError where it has none, or too many."""
+        return self._encode(text)
 
     def truncate(self, text: str) -> str:
         """The beginning of a text that the model reads: all of it, where it is not too long."""
@@ -66,8 +65,13 @@ class RecurrentSource:
         if not 1 <= len(ids) <= MAX_TOKENS:
             raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
         check_ids(ids, self.spec.vocab, "word")
-        vectors: np.ndarray = self.table[ids].astype(np.float32)
+        vectors: np.ndarray = self.vectors(ids).astype(np.float32)
         return vectors
+
+    def vectors(self, ids: Integer[np.ndarray, " tokens"]) -> Float[np.ndarray, "tokens inputs"]:
+        """As `look_up`, as they are stored, and of words that were checked."""
+        found: np.ndarray = self.table.take(ids, 0)
+        return found
 
 
 def known_recurrent() -> tuple[str, ...]:
@@ -94,7 +98,7 @@ def open_recurrent_source(directory: Path) -> RecurrentSource:
         table=_table(stored[EMBEDDING]),
         identity=digest.hexdigest(),
         is_random=False,
-        _read=lambda text: tokenizer.encode(text).ids,
+        _encode=tokenizer.encode,
         _truncate=lambda text: tokenizer.truncate(text)[0],
     )
 
@@ -128,13 +132,15 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         shape = spec.tensors()[name]
         return uniform(f"{seed}/{name}", 0, int(np.prod(shape)), 0.0, reach).reshape(shape)
 
-    def read(text: str) -> np.ndarray:
+    def encode(text: str) -> Encoded:
+        require_content(text, "the text")
         words = _WORDS.findall(text.lower())
         if not words:
             raise InputError("the text holds no word; give at least one.")
         if len(words) > MAX_TOKENS:
             raise InputError(f"the text has {len(words)} words, but the model reads at most {MAX_TOKENS}.")
-        return np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
+        ids = np.array([crc32(word.encode()) % spec.vocab for word in words], np.int32)
+        return Encoded(ids, np.zeros_like(ids))
 
     def truncate(text: str) -> str:
         last = next(islice(_WORDS.finditer(text), MAX_TOKENS - 1, None), None)
@@ -147,6 +153,6 @@ def random_recurrent(config: str | Path, seed: int = 0) -> RecurrentSource:
         table=made(EMBEDDING, 3**0.5),
         identity=sha256(b"recurrent %d %d " % (_VERSION, seed) + said).hexdigest(),
         is_random=True,
-        _read=read,
+        _encode=encode,
         _truncate=truncate,
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
@@ -143,7 +143,7 @@ class ArraySession(Session[None]):
         return {
             port.name: np.ones(
                 [d if isinstance(d, int) else sizes.get(s or "", 1) for s, d in _dims(port)],
-                TensorType(port.dtype, ()).numpy,
+                numpy_type(port.dtype),
             )
             for port in self.inputs
         }

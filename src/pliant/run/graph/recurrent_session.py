@@ -5,15 +5,15 @@ run cuts it to the steps there are.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, repeat
 from operator import mul
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, TypeVar, final
 
 import numpy as np
 
-from pliant.arrays import Float32
+from pliant.arrays import Float, Float32
 from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import Row, kernels
@@ -45,6 +45,7 @@ from pliant.run.session.text_session import TextInput, TextSession
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
 
+T = TypeVar("T")
 _WORDS = "words"
 _PROGRAM = Program((Segment((Step("cpu", Compute("recurrent", rows=Linear(_WORDS))),)),), extents=(_WORDS,))
 _LEAST_STEPS = 64
@@ -93,7 +94,6 @@ class RecurrentSession(TextSession[None]):
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
         self._stages: dict[int, Stage] = {}
         self._numbers = np.zeros(0, np.float32)
-        self._types = np.zeros(spec.max_tokens, np.int32)  # words have no types: nobody writes to them
         with self._turns.lock:
             self._reserve(_LEAST_STEPS)
         trim_heap()  # words are read as float32, which takes several times what is kept
@@ -163,10 +163,10 @@ class RecurrentSession(TextSession[None]):
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         given = {"text": feeds} if isinstance(feeds, str) else feeds
-        vectors = self._look_up(self._encoded(given).ids)
-        n = len(vectors)
+        ids = self._encoded(given).ids
+        n = len(ids)
         with self._turns.lock:
-            self._run_steps(vectors)
+            self._run_words(ids)
             do = Do(self._step.walk_timed)
             timed = [
                 TimedRun(execute_alone(_PROGRAM, do, self._lanes), (self._step.ends_s,)) for _ in range(runs)
@@ -177,8 +177,7 @@ class RecurrentSession(TextSession[None]):
         """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
         if pair is not None:
             raise InputError(f"{self.name} is a recurrent model, which reads one text and no pair.")
-        ids = self.source.read(text)
-        return Encoded(ids, self._types[: len(ids)])
+        return self.source.encode(text)
 
     def truncate(self, text: str, pair: str | None = None) -> tuple[str, str | None]:
         """The beginning of a text that the model reads."""
@@ -212,36 +211,43 @@ class RecurrentSession(TextSession[None]):
         return [self._answer(one, target_s) for one in asked]
 
     def _answer(self, asked: TextInput, target_s: float | None) -> Reply[None]:
-        start_s = self._clock()
-        vectors = self._look_up(asked.encoded.ids)
-        wait_s = self._clock()
-        with self._turns.lock:
-            waited_s = self._clock() - wait_s
-            self._run_steps(vectors)
-            fields = self.outputs_of(self._numbers.copy())
-            self._slow_down(start_s + waited_s)  # a slower device is slower at words and labels too
+        ids = asked.encoded.ids
+        fields, waited_s = self._read_in_turn(ids, self.outputs_of)
         return Reply(
             endpoint=self.name,
             seconds=time.perf_counter() - asked.start_s,
             details=None,
-            length=len(vectors),
+            length=len(ids),
             waited_s=waited_s,
             target_s=target_s,
             **fields,
         )
 
-    def _look_up(self, ids: np.ndarray) -> Float32[np.ndarray, "tokens inputs"]:
-        source = self.source  # closing on another thread takes the words from the next one that looks
-        self._check_open()
-        return source.look_up(ids)
+    def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
+        return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]
 
-    def _run_steps(self, vectors: Float32[np.ndarray, "tokens inputs"]) -> None:
+    def _read_in_turn(self, ids: np.ndarray, read: Callable[[np.ndarray], T]) -> tuple[T, float]:
+        """What `read` makes of the numbers for words, and the seconds that other threads had the session."""
+        start_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - start_s
+            self._run_words(ids)
+            found = read(self._numbers.copy())
+            self._slow_down(start_s + waited_s)  # a slower device is slower at words and labels too
+            return found, waited_s
+
+    def _run_words(self, ids: np.ndarray) -> None:
         self._check_open()
-        steps = _steps(len(vectors))
+        self._run_steps(self.source.vectors(ids))
+
+    def _run_steps(self, vectors: Float[np.ndarray, "tokens inputs"]) -> None:
+        self._check_open()
+        n = len(vectors)
+        steps = _steps(n)
         if steps not in self._stages:
             self._reserve(steps)
-        self._vectors[: len(vectors), 0] = vectors
-        self._step.stage, self._step.lengths = self._stages[steps], (len(vectors),)
+        self._vectors[:n, 0] = vectors
+        self._step.stage, self._step.lengths = self._stages[steps], (n,)
         execute_alone(_PROGRAM, self._do, self._lanes)
 
     def _check_open(self) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import TensorType, numpy_type
 from pliant.ir.port import Port
 
 GivenFeeds = Mapping[str, Any]
 """By input name: what `fed_array` takes."""
 
+_NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 
@@ -44,10 +45,10 @@ def fed_array(port: Port, value: Any) -> np.ndarray:
 
     Raises InputError for anything else.
     """
-    wanted = TensorType(port.dtype, ()).numpy
-    if isinstance(value, list | tuple | bool | int | float) and not isinstance(value, np.generic):
+    wanted = numpy_type(port.dtype)
+    if isinstance(value, _NUMBERS) and not isinstance(value, np.generic):
         return _from_numbers(port, value, wanted)
-    array = np.asarray(value) if isinstance(value, np.ndarray | np.generic) else _foreign(port, value)
+    array = np.asarray(value) if isinstance(value, _ARRAYS) else _foreign(port, value)
     if array.dtype == wanted:
         return array
     if not _widens(array.dtype, wanted):

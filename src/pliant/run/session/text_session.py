@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -125,22 +125,31 @@ class TextSession(Session[D]):
     def outputs_of(self, numbers: np.ndarray) -> dict[str, Any]:
         """The fields of a Reply that follow from a model's numbers, float32 [labels] or [features]."""
         if self.labels is None:
-            return {"outputs": {"vector": numbers[None]}}
+            return {"outputs": self._named(numbers)}
         scores = softmax(numbers)
         best = int(numbers.argmax())
-        label = self.labels[best]
         return {
-            "outputs": {"logits": numbers[None], "label": as_bytes(label)},
-            "label": label,
+            "outputs": self._named(numbers),
+            "label": self.labels[best],
             "score": scores[best],
             "scores": scores,
         }
 
+    def _named(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs by name."""
+        if self.labels is None:
+            return {"vector": numbers[None]}
+        return {"logits": numbers[None], "label": as_bytes(self.labels[numbers.argmax()])}
+
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
-        reply = self._answers((self._asked_fed(feeds),), None)[0]
+        outputs = self._outputs(feeds)
         for name, array in (out or {}).items():
-            array[...] = reply.outputs[name]
-        return dict(reply.outputs) | dict(out or {})
+            array[...] = outputs[name]
+        return {**outputs, **(out or {})}
+
+    def _outputs(self, feeds: GivenFeeds) -> Mapping[str, np.ndarray]:
+        """Outputs by name, for feeds that nobody has checked yet."""
+        return self._answers((self._asked_fed(feeds),), None)[0].outputs
 
     def _reply(self, request: Request) -> Reply[D]:
         return self._answers((self._asked_by(request),), None)[0]
@@ -181,6 +190,8 @@ class TextSession(Session[D]):
         ids = fed_array(IDS, feeds["ids"])
         if ids.ndim != 2 or len(ids) != 1 or not 1 <= ids.shape[1] <= self.max_length:
             raise InputError(f"`ids` is {list(ids.shape)}; give [1, n] with n from 1 to {self.max_length}.")
-        if ids.min() < 0 or ids.max() >= self.vocab:
+        row = ids[0]
+        largest = row.item(row.view(np.uint64).argmax())  # negative ids are larger still, unsigned
+        if not 0 <= largest < self.vocab:
             raise InputError(f"`ids` holds {ids.min()} to {ids.max()}; they are 0 to {self.vocab - 1}.")
-        return Encoded(ids[0].astype(np.int32), np.zeros(ids.shape[1], np.int32))
+        return Encoded(row.astype(np.int32), np.zeros(len(row), np.int32))

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from pliant.errors import InputError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import numpy_type
 
 DATATYPES = {
     "bool": "BOOL",
@@ -29,7 +29,7 @@ _LISTS: dict[str, Any] = {"b": list[bool], "u": list[int], "i": list[int], "f": 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
     """The dtype of arrays whose type the table above calls `dtype`."""
-    return np.dtype(object) if dtype == "bytes" else TensorType(dtype, ()).numpy
+    return np.dtype(object) if dtype == "bytes" else numpy_type(dtype)
 
 
 def read_json(dtype: str, shape: tuple[int, ...], data: msgspec.Raw) -> np.ndarray:

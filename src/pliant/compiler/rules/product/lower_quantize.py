@@ -30,7 +30,7 @@ from pliant.compiler.rules.product.integer_product import (
 )
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, choose, leaf
 from pliant.kernels.product import quantize_rows
@@ -88,7 +88,7 @@ def _saturated(value: Expr, dtype: str) -> Expr:
         return value.cast(dtype)
     low, high = DTYPES[dtype].lowest, DTYPES[dtype].highest
     if DTYPES[dtype].kind == "float":
-        limits = ml_dtypes.finfo(TensorType(dtype, ()).numpy)  # type: ignore[no-untyped-call]
+        limits = ml_dtypes.finfo(numpy_type(dtype))  # type: ignore[no-untyped-call]
         low, high = float(limits.min), float(limits.max)
     return value.with_("max", low).with_("min", high).cast(dtype)
 
