@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 import numpy as np
@@ -43,10 +43,11 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BoundPlan:
-    """A plan and what runs it."""
+    """A plan, what runs it, and what it is predicted to take by number of rows, as far as that was asked."""
 
     plan: Plan
     pipeline: Pipeline
+    forecasts: dict[int, tuple[float, tuple[Span, ...]]] = field(default_factory=dict)
 
 
 @final

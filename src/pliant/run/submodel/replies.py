@@ -51,8 +51,8 @@ def replies_of(
 def _details(
     runner: SubmodelRunner, answered: TextAnswer, target_s: float, accuracy: float | None
 ) -> ElasticDetails:
-    plan, outcome, program = answered.bound.plan, answered.outcome, answered.bound.pipeline.program
-    predicted_s, predicted = runner.planner.forecast(program, answered.n_rows)
+    plan, outcome = answered.bound.plan, answered.outcome
+    predicted_s, predicted = runner.forecast(answered)
     return ElasticDetails(
         submodel=(plan.n, plan.width),
         accuracy_interval=runner.planner.interval(accuracy),
@@ -65,6 +65,6 @@ def _details(
         read_bytes=outcome.read_bytes,
         spans=outcome.spans,
         predicted_spans=predicted,
-        program=program,
+        program=answered.bound.pipeline.program,
         within_reach=runner.is_within_reach(answered, target_s),
     )

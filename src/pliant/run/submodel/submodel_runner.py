@@ -10,7 +10,7 @@ from typing import final
 import numpy as np
 
 from pliant.errors import BudgetError, InputError, StoreError
-from pliant.ir.cost import DeviceProfile
+from pliant.ir.cost import DeviceProfile, Span
 from pliant.ir.program import Run
 from pliant.models.tokenizer import Encoded
 from pliant.models.word_table import QuantizedTable
@@ -173,6 +173,13 @@ class SubmodelRunner:
         """The accuracy of the submodel at the bits that ran; None where it was never measured."""
         errors = self.options.plan.errors
         return self.planner.expected(answered.bound.plan, answered.outcome.bits, errors)
+
+    def forecast(self, answered: TextAnswer) -> tuple[float, tuple[Span, ...]]:
+        """What its run was predicted to take, as `Planner.forecast` says."""
+        known, n = answered.bound.forecasts, answered.n_rows
+        if n not in known:
+            known[n] = self.planner.forecast(answered.bound.pipeline.program, n)
+        return known[n]
 
     def is_within_reach(self, answered: TextAnswer, target_s: float) -> bool:
         """Whether its plan is to keep the target for 95 of 100 answers, by what was observed lately."""
