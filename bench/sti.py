@@ -201,8 +201,8 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
             {
                 "device": preset.name,
                 "m": m,
-                "layer, ms": 1e3 * device.costs(is_median=True).layer(m).alone_s,
-                "p95 while IO runs": 1e3 * device.costs().layer(m).busy_s,
+                "layer, ms": 1e3 * device.costs(is_median=True).layer_s(m, with_io=False),
+                "p95 while IO runs": 1e3 * device.costs().layer_s(m, with_io=True),
                 "compute slowed by": device.profile.dilation.factor(m),
                 "full layer's IO, ms": 1e3 * device.costs(is_median=True).disk.seconds(layer_bytes),
                 "reads slowed by": device.profile.dilation.io,

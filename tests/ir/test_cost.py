@@ -207,10 +207,10 @@ def profile() -> DeviceProfile:
 def test_costs_between_measured_lengths_are_interpolated() -> None:
     """Lengths are bucketed for profiling: between two of them time is bounded by the line through both."""
     table = cost_table(profile(), 40, "median")
-    assert table.layer(3).alone_s == pytest.approx(40 * 3e-5)
-    assert table.layer(3).busy_s == pytest.approx(40 * 3.6e-5)
+    assert table.layer_s(3, with_io=False) == pytest.approx(40 * 3e-5)
+    assert table.layer_s(3, with_io=True) == pytest.approx(40 * 3.6e-5)
     assert table.embed_s == pytest.approx(40e-6)
-    assert cost_table(profile(), 5, "p95").layer(12).alone_s == pytest.approx(16 * 12e-5 * 1.5)
+    assert cost_table(profile(), 5, "p95").layer_s(12, with_io=False) == pytest.approx(16 * 12e-5 * 1.5)
     assert cost_table(profile(), 5, "p95").disk == Link(2e-4, 5e8)
     with pytest.raises(ProfileError, match="65 tokens"):
         cost_table(profile(), 65, "median")

@@ -88,7 +88,7 @@ def test_a_profile_makes_a_cost_table(device: Clockwork) -> None:
     """The planner's door: a real profile must be accepted there at both percentiles."""
     profile = measure_device(device, n_threads=2, seconds=0.01)
     for percentile in ("median", "p95"):
-        assert cost_table(profile, 20, percentile).layer(4).alone_s > 0  # type: ignore[arg-type]
+        assert cost_table(profile, 20, percentile).layer_s(4, with_io=False) > 0  # type: ignore[arg-type]
 
 
 def test_progress_ends_at_its_total(device: Clockwork) -> None:

@@ -80,7 +80,17 @@ class CostTable:
         if not self.layers or self.io_slowdown < 1:
             raise ProfileError(f"a cost table needs a layer and an IO slowdown of at least 1: {self}.")
 
-    def layer(self, width: int) -> LayerCost:
+    @property
+    def disk_beside(self) -> Link:
+        """The disk while compute runs."""
+        return self.disk.times(self.io_slowdown)
+
+    def layer_s(self, width: int, *, with_io: bool) -> float:
+        """One layer at `width` slices, alone or while IO runs."""
+        row = self._layer(width)
+        return row.busy_s if with_io else row.alone_s
+
+    def _layer(self, width: int) -> LayerCost:
         for row in self.layers:
             if row.width == width:
                 return row
@@ -93,7 +103,7 @@ class CostTable:
             case Compute(kernel="head"):
                 return self.head_s
             case Compute(kernel="layer", width=int(width)):
-                return self.layer(width).alone_s
+                return self.layer_s(width, with_io=False)
             case Load(n_bytes=n_bytes, n_reads=n_reads):
                 return self.disk.seconds(n_bytes, n_reads)
             case Compute() | Exchange():
@@ -104,7 +114,7 @@ class CostTable:
     def slowdown(self, work: Work, busy: Collection[str]) -> float:
         match work:
             case Compute(kernel="layer", width=int(width)) if "io" in busy:
-                return self.layer(width).busy_s / self.layer(width).alone_s
+                return self.layer_s(width, with_io=True) / self.layer_s(width, with_io=False)
             case Load() if "cpu" in busy:
                 return self.io_slowdown
             case _:

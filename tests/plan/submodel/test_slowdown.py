@@ -41,7 +41,7 @@ def test_a_coarse_factor_allows_for_the_one_observed_and_little_more(factor: flo
 def test_a_slower_device_costs_more_wherever_it_computes_or_reads() -> None:
     """Reads are slower relative to compute: both factors count for them."""
     costs = slowed(table(Link(1e-4, 1e8)), Slowdown(2.0, 1.5))
-    assert costs.layer(4).busy_s == pytest.approx(0.002)
+    assert costs.layer_s(4, with_io=True) == pytest.approx(0.002)
     assert costs.disk.seconds(10**6) == pytest.approx(3 * Link(1e-4, 1e8).seconds(10**6))
     assert (costs.tokenise_s, costs.embed_s, costs.head_s) == pytest.approx((2e-4, 2e-4, 2e-5))
 

@@ -66,8 +66,7 @@ def assemble(
     planned, would then be late.
     """
     load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
-    layer = costs.layer(draft.width)
-    layer_s = layer.busy_s if any(load_s) else layer.alone_s
+    layer_s = costs.layer_s(draft.width, with_io=any(load_s))
     start_by_s = _start_by(costs, budget, draft.loads, draft.width, margin)
     read_by_s = _read_by(shape, costs, draft.loads, draft.width, start_by_s, io_reserve)
     window = len(draft.layers)
@@ -177,8 +176,7 @@ def needed_window(
     """How many layers' loads must be in memory at once, so that none has to wait for room."""
     load_s = [_load_seconds(shape, costs, load) for load in loads]
     base_s = [io_reserve * _seconds(shape, costs, load.base) for load in loads]
-    layer = costs.layer(width)
-    layer_s = layer.busy_s if any(load_s) else layer.alone_s
+    layer_s = costs.layer_s(width, with_io=any(load_s))
     start_by_s = _start_by(costs, budget, loads, width, margin)
     read_by_s = _read_by(shape, costs, loads, width, start_by_s, io_reserve)
     return _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
@@ -221,8 +219,7 @@ def _start_by(
     costs: CostTable, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
 ) -> list[float]:
     """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
-    layer = costs.layer(width)
-    layer_s = layer.busy_s if any(load.runs for load in loads) else layer.alone_s
+    layer_s = costs.layer_s(width, with_io=any(load.runs for load in loads))
     deadline_s = budget.target_s * (1 - margin) - costs.tokenise_s - costs.head_s
     return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
 
@@ -237,7 +234,7 @@ def _read_by(
 ) -> list[float]:
     """When refinements of each layer must have ended, so that all later base planes are in time."""
     base_s = [_seconds(shape, costs, load.base) for load in loads]
-    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk.times(costs.io_slowdown), width)
+    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk_beside, width)
     by_s = [float("inf")] * len(base_s)
     for k in range(len(base_s) - 2, -1, -1):
         by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
@@ -288,4 +285,4 @@ def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float
 
 def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
     n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
-    return costs.disk.seconds(n_bytes, count_reads(shape, runs)) * costs.io_slowdown if runs else 0.0
+    return costs.disk_beside.seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0

@@ -96,7 +96,7 @@ class Problem:
 
     def may_read(self, c: Submodel) -> bool:
         """False when `c` fits only as long as no IO slows its compute."""
-        return c.n * self.costs.layer(c.m).busy_s <= self.usable_s + TOLERANCE_S
+        return c.n * self.costs.layer_s(c.m, with_io=True) <= self.usable_s + TOLERANCE_S
 
     def attempt(self, c: Submodel) -> Attempt | None:
         """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
@@ -206,12 +206,12 @@ class Problem:
 
     def _first_sets(self, c: Submodel) -> Iterator[Held]:
         """The lowest planes of all layers first; and the first layer ahead by what a layer's time reads."""
-        plane_s = self.shape.plane_bytes / self.costs.disk.bandwidth_Bps
-        seek = self.costs.disk.latency_s / plane_s
-        row_s = (c.m * plane_s + self.costs.disk.latency_s) * self.costs.io_slowdown
+        disk = self.costs.disk_beside
+        seek = disk.latency_s / disk.seconds(self.shape.plane_bytes, 0)
+        row_s = disk.seconds(c.m * self.shape.plane_bytes)
         together, ahead = (
             hold_in_order(self.shape, c.n, c.m, self.budget.preload_bytes, seek=seek, later=later)
-            for later in (0.0, self.costs.layer(c.m).busy_s / row_s)
+            for later in (0.0, self.costs.layer_s(c.m, with_io=True) / row_s)
         )
         yield together
         if not np.array_equal(together, ahead):
@@ -219,9 +219,9 @@ class Problem:
 
     def _ledger(self, c: Submodel, held: Held) -> Ledger:
         """AIBs of `c` without slack, nothing debited."""
-        layer_s = self.costs.layer(c.m).busy_s
+        layer_s = self.costs.layer_s(c.m, with_io=True)
         lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
-        disk = self.costs.disk.times(self.costs.io_slowdown)
+        disk = self.costs.disk_beside
         # A read that nobody waits for any more delays the next: keep each under a quarter layer.
         quarter_s = 0.0 if self.is_reserved else layer_s / 4
         chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
@@ -241,7 +241,7 @@ class Problem:
         if self.is_reserved:
             slower_s = np.cumsum(ledger.load_s) * (self.options.reserve - 1)
             stall_s = max(stall_s, float((slower_s - ledger.spare_s).max()))
-        busy_s = c.n * self.costs.layer(c.m).busy_s
+        busy_s = c.n * self.costs.layer_s(c.m, with_io=True)
         self._grant(ledger, stall_s if self.options.slack == "none" else max(stall_s, self.usable_s - busy_s))
         needs_s = busy_s + stall_s if any(ledger.load_s) else c.compute_s
         return Attempt(c, layers, weights, held, rule, ledger, needs_s)
@@ -249,7 +249,7 @@ class Problem:
     def _grant(self, ledger: Ledger, slack_s: float) -> None:
         ledger.grant(slack_s)
         if self.is_reserved:
-            disk = self.costs.disk.times(self.costs.io_slowdown)
+            disk = self.costs.disk_beside
             ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
 
     def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:

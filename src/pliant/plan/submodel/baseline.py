@@ -149,7 +149,7 @@ class _Job:
         return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
-        disk = self.costs.disk.times(self.costs.io_slowdown)
+        disk = self.costs.disk_beside
         ledger = Ledger(
             self.shape, c.m, disk, [0.0] * c.n, held, is_anytime=False, full_chunk=self.shape.n_slices
         )
@@ -159,8 +159,7 @@ class _Job:
     def end_s(self, c: Submodel, bits: int, *, is_pipelined: bool = True) -> float:
         """When the last layer ends, from the end of tokenising."""
         load_s = self.ledger(c, bits, np.zeros((c.n, c.m), dtype=np.int64)).load_s
-        layer = self.costs.layer(c.m)
-        layer_s = layer.busy_s if is_pipelined else layer.alone_s
+        layer_s = self.costs.layer_s(c.m, with_io=is_pipelined)
         return pipeline(load_s, layer_s, self.costs.embed_s, c.n, is_pipelined=is_pipelined)[1]
 
     def best(self, fits: Sequence[Submodel], bits: int) -> Submodel:
@@ -194,7 +193,7 @@ class _Job:
         layers = picked_layers(self.shape.n_layers, c.n)
         held = np.full((c.n, c.m), bits if is_held else 0, dtype=np.int64)
         ledger = self.ledger(c, bits, held)
-        layer_s = self.costs.layer(c.m).busy_s
+        layer_s = self.costs.layer_s(c.m, with_io=True)
         aib_start_s = tuple(k * layer_s for k in range(c.n))
         cut = cut_of(self.shape, c.n, c.m, self.known.places)
         draft = Draft(

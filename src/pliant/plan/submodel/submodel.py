@@ -41,7 +41,8 @@ class Submodel:
 
 def submodels(n_layers: int, widths: Iterable[int], costs: CostTable) -> tuple[Submodel, ...]:
     """Every submodel of a model: depths 1..n_layers, trained widths only."""
-    return tuple(Submodel(n, m, n * costs.layer(m).alone_s) for m in widths for n in range(1, n_layers + 1))
+    layer_s = {m: costs.layer_s(m, with_io=False) for m in widths}
+    return tuple(Submodel(n, m, n * s) for m, s in layer_s.items() for n in range(1, n_layers + 1))
 
 
 def allowed(

@@ -132,4 +132,5 @@ def _predicted(steps: Sequence[Step], done: Sequence[int], costs: CostTable) -> 
         if isinstance(work, Compute):
             busy = ("io",) if loads else ()
             compute_s += costs.seconds(work) * costs.slowdown(work, busy)
-    return LaneTimes(compute_s, sum((costs.seconds(load) * costs.io_slowdown for load in loads), 0.0))
+    reads_s = sum((costs.seconds(load) * costs.slowdown(load, ("cpu",)) for load in loads), 0.0)
+    return LaneTimes(compute_s, reads_s)
