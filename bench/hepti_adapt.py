@@ -26,7 +26,8 @@ from hepti_beds import Bed, DeviceSpec, open_bed, rate
 from hepti_rig import PAPER_SLOWER, PRIMARY, SECONDARY, alone, open_rig, random_model
 from pliant.api.open_cluster import PORT, Cluster
 from pliant.api.open_encoder import open_encoder
-from pliant.cluster.lead.record import Record, record, segment_ends
+from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.ir.partition import Partition
@@ -101,7 +102,7 @@ def measure_plans(found: Mapping[str, Any], quick: bool) -> list[dict[str, Any]]
                     for who in list(plans) if round_ % 2 else list(plans)[::-1]:
                         plan = plans[who]
                         if plan not in done:
-                            done[plan] = 1e3 * median(layer_seconds(record(rig.run(plan))))
+                            done[plan] = 1e3 * median(layer_seconds(rig.run(plan)))
                         row[who] += [done[plan]] if round_ else []
                 rows.append(row)
                 rig.release()
@@ -261,7 +262,7 @@ def _segment(
     }  # fmt: skip
 
 
-def layer_seconds(run: ClusterDetails | Record) -> list[float]:
+def layer_seconds(run: ClusterDetails | RunRecord) -> list[float]:
     """From the end of each segment to the end of the next, without input and head."""
     return [b - a for a, b in pairwise(segment_ends(run.program, run.spans))][:-1]
 

@@ -27,7 +27,6 @@ from hepti_rig import (
     random_model,
 )
 from pliant.cluster.lead.predict import predict
-from pliant.cluster.lead.record import record
 from pliant.cluster.watch.adapt import Picture
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
@@ -126,9 +125,8 @@ def _figure(
     parts: dict[str, list[Anatomy]] = {name: [] for name in plans}
     for number in range(rounds):
         for name in list(plans)[:: 1 if number % 2 == 0 else -1]:
-            led = rig.run(plans[name])
-            run = record(led)
-            seconds[name].append(led.seconds)
+            run = rig.run(plans[name])
+            seconds[name].append(run.seconds)
             parts[name].append(anatomy(run.program, run.spans))
     slower = {name: device.dilation for name, device in devices.items()}
     modes = {}
@@ -169,7 +167,7 @@ def _sweep(
             again = anatomy(later.program, later.spans)
             found = []
             for _ in range(runs):
-                run = record(rig.run(partition))
+                run = rig.run(partition)
                 found.append(anatomy(run.program, run.spans))
             took_s = median(one.layers + one.opening for one in found)
             rows.append(

@@ -29,7 +29,7 @@ from pliant.cluster.lead.choose_partition import chooser
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.measure_links import links_of
 from pliant.cluster.lead.predict import Solved, layer_seconds, predict
-from pliant.cluster.lead.record import record, segment_ends
+from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.lead.survey import survey_links
 from pliant.cluster.watch.adapt import Picture, is_kept, reason_to_solve
 from pliant.ir.partition import Partition, Share
@@ -175,7 +175,7 @@ class _Bench:
         """The plan that is left once some runs have shown what it takes, by the rules of `steer`."""
         margins = Margins()
         for _ in range(_LOOKS):
-            run = record(self.rig.run(solved.partition))
+            run = self.rig.run(solved.partition)
             ends, planned = (segment_ends(one.program, one.spans) for one in (run, solved))
             margins.observe(solved.partition, planned[-2] - planned[0], ends[-2] - ends[0])
             after = self.rig.seen(solved)

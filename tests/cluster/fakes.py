@@ -325,7 +325,11 @@ class FakeCluster:
         self.steer = Spreader(self.primary)
         self.lead = Lead(self.primary, self.performer, self.steer)
         self.control = control
-        control.start(self.primary.hear, self.primary.lose)
+        control.start(self._hear, self.primary.lose)
+
+    def _hear(self, peer: str, data: bytes) -> None:
+        if not data.startswith(b"Pong", 3):  # all members read one clock: none is guessed
+            self.primary.hear(peer, data)
 
     def _note(self, peer: str, note: Note) -> None:
         self.lead.note(peer, note)

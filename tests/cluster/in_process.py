@@ -12,7 +12,7 @@ from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import LaneError, PeerLost
 from pliant.ir.cost import Span
 from pliant.ir.partition import Partition
-from pliant.ir.program import Exchange, Load, Program
+from pliant.ir.program import Exchange, Program
 from pliant.ir.projection import project
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -78,7 +78,7 @@ def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[S
     parts = [project(segment, shard.device) for segment in program.segments]
     tags = [Tag(0, number, i) for number, part in enumerate(parts) for i in part.numbers]
     mine = replace(program, segments=tuple(part.segment for part in parts))
-    do = Do(shard.compute, _no_load, _exchange(tags, shard, comm))
+    do = Do(shard.compute, exchange=_exchange(tags, shard, comm))
     try:
         with Lanes((), own=own, dilation={own: dilation}, is_single=True) as lanes:
             return execute(mine, do, lanes)
@@ -105,7 +105,3 @@ def _exchange(tags: Sequence[Tag], shard: Shard, comm: Comm) -> Callable[[int, E
 
 def _is_echo(error: BaseException) -> bool:
     return isinstance(error.__cause__, PeerLost)
-
-
-def _no_load(step: int, work: Load) -> None:
-    raise AssertionError(f"a cluster's program loads nothing, but step {step} is {work}")

@@ -14,6 +14,7 @@ import pytest
 from pliant.api.member_options import data_ports, memory_source, pace_source
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
+from pliant.cluster.member.ready_plan import lowered
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.key import Key, new_key
 from pliant.cluster.session.cluster_details import ClusterDetails
@@ -21,6 +22,7 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.errors import ClusterError, InputError
 from pliant.ir.partition import Partition
 from pliant.ir.reply import Reply
+from pliant.ir.schedule import violations
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.cluster.ports import unused_ports
 from tests.cluster.processes import PATIENT, WAIT_S, WorkerProcess, small_model, workers
@@ -83,7 +85,11 @@ def test_two_workers_give_the_answer_of_one_device(
         assert set(details.partitions[0].participants) == {cluster.name, "a", "b"}
         np.testing.assert_allclose(reply.outputs["vector"], alone.outputs["vector"], atol=TOLERANCE)
         assert not details.faults
-    assert len(details.spans) == len(details.program.steps) == len(details.predicted_spans)
+    priced = lowered(session.encoder.spec, details.partitions[0], "fp32")
+    assert details.program == priced, "what ran is what is priced"
+    assert not list(violations(priced, details.predicted_spans))
+    guessed_s = max(abs(member.offset_s) for member in cluster.leader.primary.monitor.members)
+    assert not list(violations(priced, details.spans, 1e-3 + 2 * guessed_s)), "all read one clock"
     assert details.sent_bytes > 0
     assert (reply.endpoint, reply.length) == (session.name, TOKENS)
     assert 0 < details.run_s <= reply.seconds

@@ -23,6 +23,7 @@ import pytest
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.ir.program import Compute
+from pliant.ir.schedule import violations
 from tests.cluster.fakes import FakeCluster, lost
 from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert
@@ -134,10 +135,11 @@ class Stage:
                 self.network.order = fault.kind
 
     def answer(self, seed: int) -> RunRecord:
-        """A run, whose answer must be that of one device."""
+        """A run, whose answer must be that of one device, and which must be a schedule of its program."""
         answer, wanted, led = self.cluster.run(seed=seed)
         np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
         assert isinstance(led, RunRecord)
+        assert not list(violations(led.program, led.spans))
         return led
 
 

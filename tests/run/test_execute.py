@@ -340,21 +340,66 @@ def test_a_single_thread_runs_all_lanes_in_the_order_of_steps() -> None:
     assert [s.lane for s in spans] == [s.lane for s in steps]
 
 
-def test_a_segment_may_be_replaced_at_its_boundary() -> None:
-    """Re-partitioning, retargeting and repeating a failed segment all hook in between two segments."""
-    ran: list[int] = []
-    program = Program((Segment((Step("cpu", layer(0)),)), Segment((Step("cpu", layer(1)),))), (), ())
+def layers(*numbers: int) -> Segment:
+    return Segment(tuple(Step("cpu", layer(n)) for n in numbers))
 
-    def advance(number: int, observed: tuple[Span, ...]) -> Segment:
-        assert number == 1
-        assert [s.step for s in observed] == [0]
-        return Segment((Step("cpu", layer(7)), Step("cpu", layer(8))))
+
+def test_a_segment_may_be_replaced_at_its_boundary() -> None:
+    """Re-partitioning and retargeting hook in between two segments; whoever does decides on the end too."""
+    ran: list[int] = []
+    coming = {1: layers(7, 8), 2: layers(9)}
+
+    def advance(number: int, observed: tuple[Span, ...]) -> Segment | None:
+        assert [s.step for s in observed] == {1: [0], 2: [1, 2], 3: [3]}[number]
+        return coming.get(number)
 
     with Lanes() as lanes:
         do = Do(lambda i, w: ran.append(w.layer or 0), lambda i, w: None)
-        spans = execute(program, do, lanes, advance=advance)
-    assert ran == [0, 7, 8]
-    assert [s.step for s in spans] == [0, 1, 2]
+        spans = execute(Program((layers(0), layers(1)), (), ()), do, lanes, advance=advance)
+    assert ran == [0, 7, 8, 9]
+    assert [s.step for s in spans] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_a_segment_that_fails_may_be_repeated_as_another(is_single: bool) -> None:
+    """A failure costs its segment alone: what ended before stands, what runs instead counts."""
+    ran: list[int] = []
+    heard: list[int] = []
+    failures: list[tuple[int, str]] = []
+
+    def compute(step: int, work: Compute) -> None:
+        ran.append(work.layer or 0)
+        if work.layer == 2:
+            raise ValueError("a member is gone")
+
+    def repeat(number: int, error: LaneError) -> Segment:
+        failures.append((number, str(error.__cause__)))
+        return layers(5)
+
+    do = Do(compute, lambda i, w: None, ended=lambda span: heard.append(span.step))
+    program = Program((layers(0), layers(1, 2), layers(3)), (), ())
+    with Lanes(is_single=is_single) as lanes:
+        spans = execute(program, do, lanes, repeat=repeat)
+        assert failures == [(1, "a member is gone")]
+        assert ran == [0, 1, 2, 5, 3]
+        assert [s.step for s in spans] == [0, 1, 2]
+        assert heard == [0, 1, 1, 2], "what ran in vain is heard of too"
+        with pytest.raises(LaneError, match=r"step 2 .* a member is gone"):
+            execute(program, do, lanes)
+
+
+def test_what_was_here_before_it_was_taken_ended_then() -> None:
+    """A message that lies in the mailbox while its receiver computes was no slow link's."""
+    times_s = iter([0.0, 3.0, 4.0, 5.0])
+    steps = (
+        Step("net:b->a", Exchange("x", 4, "b", "a")),
+        Step("net:b->a", Exchange("y", 4, "b", "a")),
+    )
+    arrived_s = {"x": 2.0, "y": None}
+    with Lanes((), own="a/cpu", clock=lambda: next(times_s), is_single=True) as lanes:
+        do = Do(lambda i, w: None, lambda i, w: None, lambda i, w: arrived_s[w.tensor])
+        spans = execute(one_segment(*steps), do, lanes, origin_s=0.0)
+    assert [(s.start_s, s.end_s) for s in spans] == [(0.0, 2.0), (3.0, 4.0)]
 
 
 def test_times_count_from_the_origin_the_caller_names() -> None:

@@ -30,16 +30,22 @@ class Do:
     """One function for each kind of work, called as `f(step number, work)` on the lane's thread.
 
     `still_wants` is asked about a load before it begins when every step it was for has already
-    started: True reads it all the same (to keep it for the next run), False skips it.
+    started: True reads it all the same (to keep it for the next run), False skips it. `exchange` may
+    return when, by the lanes' clock, what it received had arrived. `ended` hears of each step at its end,
+    also in a segment that fails later.
     """
 
     compute: Callable[[int, Compute], None]
     load: Callable[[int, Load], None] = _no_load
-    exchange: Callable[[int, Exchange], None] = _no_exchange
+    exchange: Callable[[int, Exchange], float | None] = _no_exchange
     still_wants: Callable[[int, Load], bool] = _never
+    ended: Callable[[Span], None] | None = None
 
 
-Advance = Callable[[int, tuple[Span, ...]], Segment]
+Advance = Callable[[int, tuple[Span, ...]], Segment | None]
+"""Asked after each segment which is the next, by its number and the spans of the last; None ends the run."""
+Repeat = Callable[[int, LaneError], Segment]
+"""Asked after a failure what runs in place of the segment of this number; or raises."""
 
 
 def execute(
@@ -49,6 +55,7 @@ def execute(
     *,
     extents: Extents | None = None,
     advance: Advance | None = None,
+    repeat: Repeat | None = None,
     origin_s: float | None = None,
 ) -> tuple[Span, ...]:
     """Run `program` and return one measured span a step, in the program's order.
@@ -58,21 +65,30 @@ def execute(
     when nothing waits for it any more does not hold up the return: its span is CUT, and its thread
     ends it in the background, before any later step of that lane; `do` must therefore belong to this
     run alone, and `Lanes.drain` comes before its buffers are freed.
-    `advance(segment number, its spans)` may replace the coming segment at a barrier.
+    `advance` may replace the coming segment at a barrier, or append one after the last; `repeat` may replace
+    one that failed, whose spans do not count.
 
     Raises LaneError, chained to the first failure on any lane, once all lanes have stopped.
     """
     origin = lanes.clock() if origin_s is None else origin_s
     lanes.check()
     bound = bind(program, extents) if extents is not None and program.extents else program
+    planned = dict(enumerate(bound.segments))
     spans: list[Span] = []
-    last: tuple[Span, ...] = ()
-    for number, planned in enumerate(bound.segments):
-        segment = advance(number, last) if advance is not None and number else planned
+    number, segment = 0, planned.get(0)
+    while segment is not None:
         order = lanes.order_of(segment)
         run = _run_alone if order.lone == lanes.own else _run_together
-        last = run(lanes, order, do, len(spans), origin)
+        try:
+            last = run(lanes, order, do, len(spans), origin)
+        except LaneError as error:
+            if repeat is None:
+                raise
+            segment = repeat(number, error)
+            continue
         spans += last
+        number += 1
+        segment = planned.get(number) if advance is None else advance(number, last)
     return tuple(spans)
 
 
@@ -87,18 +103,20 @@ def execute_alone(program: Program, do: Do, lanes: Lanes) -> tuple[Span, ...]:
 
 def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
     """A segment that only the caller's thread runs: no step waits, so that nothing is shared."""
-    clock, spans = lanes.clock, []
+    spans: list[Span] = []
     for i, step in enumerate(order.steps, first):
         work, state = step.work, SpanState.RAN
-        start_s = clock() - origin_s
+        start_s = lanes.clock() - origin_s
         if step.latest_start_s is not None and type(work) is Load and start_s > step.latest_start_s:
-            state = SpanState.SKIPPED
+            state, end_s = SpanState.SKIPPED, lanes.clock() - origin_s
         else:
             try:
-                _act(lanes, step.lane, do, i, work)
+                end_s = _act(lanes, step.lane, do, i, work) - origin_s
             except Exception as error:
                 raise _failed(i, step, error) from error
-        spans.append(Span(i, step.lane, start_s, clock() - origin_s, state))
+        spans.append(Span(i, step.lane, min(start_s, end_s), end_s, state))
+        if do.ended is not None:
+            do.ended(spans[-1])
     return tuple(spans)
 
 
@@ -106,17 +124,18 @@ def _failed(number: int, step: Step, error: BaseException) -> LaneError:
     return LaneError(f"step {number} ({step.work}) failed on lane {step.lane}: {error}")
 
 
-def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> None:
-    """Do a step's work on `lane`, as much slower as that lane is."""
-    kind = type(work)
-    action: Callable[[int, Any], None] = (
-        do.compute if kind is Compute else do.load if kind is Load else do.exchange
-    )
-    slower = 1.0 if kind is Exchange else lanes.dilation.get(lane, 1.0)
+def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
+    """Do a step's work on `lane`, as much slower as that lane is; when it ended."""
+    if type(work) is Exchange:
+        arrived_s = do.exchange(number, work)
+        return lanes.clock() if arrived_s is None else arrived_s
+    action: Callable[[int, Any], None] = do.compute if type(work) is Compute else do.load
+    slower = lanes.dilation.get(lane, 1.0)
     if slower > 1.0:
         _act_dilated(lanes, lane, action, number, work, slower)
     else:
         action(number, work)
+    return lanes.clock()
 
 
 class _Run:
@@ -265,13 +284,15 @@ def _run_step(run: _Run, i: int) -> None:
     start = clock()
     state = SpanState.RAN
     if type(work) is Load and _is_skipped(run, i, work, start):
-        state = SpanState.SKIPPED
+        state, end = SpanState.SKIPPED, clock()
     else:
         run.starts_s[i] = start - run.origin_s
         run.started[i] = 1
-        _act(run.lanes, lane, run.do, run.first + i, work)
-    end = clock()
-    run.spans[i] = Span(run.first + i, lane, start - run.origin_s, end - run.origin_s, state)
+        end = _act(run.lanes, lane, run.do, run.first + i, work)
+    span = Span(run.first + i, lane, min(start, end) - run.origin_s, end - run.origin_s, state)
+    run.spans[i] = span
+    if run.do.ended is not None:
+        run.do.ended(span)
     run.done[i] = 1
     for other in run.order.rings[i]:
         run.bells[other].put(None)

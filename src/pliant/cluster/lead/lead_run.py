@@ -11,13 +11,16 @@ from typing import Protocol, final
 
 import numpy as np
 
-from pliant.cluster.control.messages import Go, Note, Ran, Stop
+from pliant.cluster.control.messages import Go, Note, Stop
 from pliant.cluster.lead.primary import Primary
+from pliant.cluster.lead.record import joined_spans, program_of
 from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.member.perform import Performer, Turn
 from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.cluster.watch.blame import Accusation, Verdict, fault_of
 from pliant.errors import ClusterError, InputError, LaneError
+from pliant.ir.cost import Span
+from pliant.ir.program import Program
 from pliant.models.encoder.encoder_source import EncoderSource
 
 
@@ -54,14 +57,19 @@ class Steer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run did. `turns` are the segments that were committed, `spans` each member's steps in them."""
+    """What a run did: the program of the segments that were committed, and when each of its steps ran.
+
+    `turns` and `plans` are those of the segments, `spans` count from the start of the run. An exchange lasts
+    from when it was handed over, or the one before it arrived, until it arrived; a step whose member did not
+    say when it ran, because it failed or its report came too late, counts as skipped.
+    """
 
     answer: np.ndarray
-    start_s: float
     seconds: float
     plans: tuple[ReadyPlan, ...]
     turns: tuple[Turn, ...]
-    spans: Mapping[str, tuple[Ran, ...]]
+    program: Program
+    spans: tuple[Span, ...]
     faults: tuple[Fault, ...]
 
 
@@ -73,9 +81,14 @@ class _Announced:
 
 @dataclass(slots=True)
 class _Run:
-    """What is committed: all before segment `number`, whose input is `x`; and what was announced."""
+    """What is committed: all before segment `number`, whose input is `x`; and what was announced.
+
+    `begin` gives a plan for what is left.
+    """
 
     held: ReadyPlan
+    feeds: Mapping[str, np.ndarray]
+    begin: Callable[[int], ReadyPlan]
     number: int = 0
     x: np.ndarray | None = None
     epoch: int = -1
@@ -83,10 +96,6 @@ class _Run:
     members: set[str] = field(default_factory=set)
     faults: list[Fault] = field(default_factory=list)
     began_s: float = 0.0
-
-
-class _Paused(Exception):  # noqa: N818 - no error: the coming segment has no plan yet
-    """Leaves a run's epoch at a boundary."""
 
 
 @final
@@ -121,11 +130,17 @@ class Lead:
         """
         with self._turns, self._primary.log.run():
             others = [member.name for member in self._primary.monitor.members] if is_alone else []
-            run = _Run(self._steer.begin(source, tokens, others))
+
+            def begin(number: int) -> ReadyPlan:
+                return self._steer.begin(source, tokens, others, number)
+
+            run = _Run(begin(0), feeds, begin)
             self._primary.log.follow(run.held)
             start_s = self._primary.clock()
             try:
-                self._finish(run, lambda: self._steer.begin(source, tokens, others, run.number), feeds)
+                self._performer.run(
+                    self._attempt(run), lambda: self._following(run), lambda error: self._repeat(run, error)
+                )
             except BaseException:
                 self._stop(run)
                 raise
@@ -133,32 +148,8 @@ class Lead:
             seconds = self._primary.clock() - start_s
             return self._led(run, answer, start_s, seconds)
 
-    def _finish(self, run: _Run, begin: Callable[[], ReadyPlan], feeds: Mapping[str, np.ndarray]) -> None:
-        """Attempts, each by a plan for what is left, until one comes to the end."""
-        while True:
-            try:
-                self._attempt(run, feeds)
-                return
-            except _Paused:
-                self._stop(run)
-                self._resume(run, begin)
-                continue
-            except (LaneError, ClusterError) as error:
-                if len(run.faults) >= self._n_repeats:
-                    raise
-                without = self._judge(run, error)
-            noticed_s = self._primary.clock()
-            self._resume(run, begin)
-            planned_s = self._primary.clock() - noticed_s
-            run.faults.append(Fault(run.number, without, noticed_s - run.began_s, planned_s))
-            self._primary.log.add(run.faults[-1])
-
-    def _resume(self, run: _Run, begin: Callable[[], ReadyPlan]) -> None:
-        run.held = begin()
-        self._primary.log.follow(run.held)
-
-    def _attempt(self, run: _Run, feeds: Mapping[str, np.ndarray]) -> None:
-        """Run from the last commit to the end; raises what stopped it."""
+    def _attempt(self, run: _Run) -> Turn:
+        """Announce what is left, from the last commit on, in an epoch of its own; the turn that comes."""
         run.epoch, held, number = self._primary.next_epoch(), run.held, run.number
         run.began_s = self._primary.clock()
         run.announced = {n: a for n, a in run.announced.items() if n < number}
@@ -167,27 +158,28 @@ class Lead:
         run.members.update(others)
         self._primary.watch(run.epoch, others)
         if run.x is None:
-            held.holder.begin(feeds)
+            held.holder.begin(run.feeds)
         else:
             held.holder.state(number - 1)[...] = run.x
         self._announce(run, number, held, others if number else ())
         self._announce(run, number + 1, held, ())
-        first = run.announced[number].turn
-        self._performer.run(first, lambda: self._following(run), held.n_segments - number)
+        return run.announced[number].turn
 
-    def _following(self, run: _Run) -> Turn:
+    def _following(self, run: _Run) -> Turn | None:
         """At a boundary: commit what is whole here, and announce the segment after the coming one."""
         before = run.announced[run.number]
+        if run.number == before.held.n_segments - 1:
+            return None
         run.number += 1
         run.began_s = self._primary.clock()
         run.x = before.held.holder.state(run.number - 1).copy()
         if run.number == 1 and not np.isfinite(run.x).all():  # or those who hear of it are taken for liars
             raise InputError("the input's numbers are too large: their embedding is not finite.")
         if run.number not in run.announced:
-            raise _Paused
+            return self._resume(run)
         coming = run.announced[run.number]
         if run.number < before.held.n_segments - 1 and self._primary.is_disturbed:
-            raise ClusterError("a member failed, though not here.")
+            return self._repeat(run, ClusterError("a member failed, though not here."))
         if coming.held is not before.held:
             coming.held.holder.state(run.number - 1)[...] = run.x
             run.held = coming.held
@@ -196,7 +188,7 @@ class Lead:
             notes = {**self._notes, self._primary.name: self._performer.note()}
             held = self._steer.following(run.number + 1, coming.held, before.held, notes)
             if held is Pause.NOW:
-                raise _Paused
+                return self._resume(run)
             if held is Pause.NEXT:
                 return coming.turn
             lacking = held.lacking(coming.held.partition)
@@ -205,6 +197,29 @@ class Lead:
                 self._primary.watch(run.epoch, {*self._others(coming.held), *lacking})
             self._announce(run, run.number + 1, held, lacking)
         return coming.turn
+
+    def _resume(self, run: _Run) -> Turn:
+        """The coming segment by another plan, before which nothing of this one runs any more."""
+        self._stop(run)
+        return self._anew(run)
+
+    def _repeat(self, run: _Run, error: LaneError | ClusterError) -> Turn:
+        """The segment that failed without those who are at fault; raises `error` where that is nobody."""
+        if len(run.faults) >= self._n_repeats:
+            raise error
+        without = self._judge(run, error)
+        noticed_s = self._primary.clock()
+        began_s = run.began_s
+        turn = self._anew(run)
+        fault = Fault(run.number, without, noticed_s - began_s, run.began_s - noticed_s)
+        run.faults.append(fault)
+        self._primary.log.add(fault)
+        return turn
+
+    def _anew(self, run: _Run) -> Turn:
+        run.held = run.begin(run.number)
+        self._primary.log.follow(run.held)
+        return self._attempt(run)
 
     def _announce(self, run: _Run, number: int, held: ReadyPlan, lacking: Collection[str]) -> None:
         if number >= held.n_segments or number in run.announced:
@@ -245,12 +260,13 @@ class Lead:
             self._primary.monitor.forgive(name)
         for name in run.members - ended:
             self._primary.send(name, Stop(run.epoch))
-        turns = tuple(run.announced[n].turn for n in sorted(run.announced))
-        epochs = {turn.epoch for turn in turns}
-        spans = {self._primary.name: self._performer.take_spans()}
-        for epoch in epochs:
+        committed = [run.announced[n] for n in sorted(run.announced)]
+        turns = tuple(one.turn for one in committed)
+        plans = tuple(one.held for one in committed)
+        said = {self._primary.name: self._performer.take_spans()}
+        for epoch in {turn.epoch for turn in turns}:
             wanted = ended if epoch == run.epoch else ()
             for name, ran in self._primary.reports(epoch, wanted).items():
-                spans[name] = (*spans.get(name, ()), *ran)
-        plans = tuple(run.announced[n].held for n in sorted(run.announced))
-        return RunRecord(answer, start_s, seconds, plans, turns, spans, tuple(run.faults))
+                said[name] = (*said.get(name, ()), *ran)
+        spans = joined_spans(turns, said, start_s)
+        return RunRecord(answer, seconds, plans, turns, program_of(turns, plans), spans, tuple(run.faults))

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pliant.cluster.control.messages import Note
-from pliant.cluster.net.activation_coding import Coding, as_coded
+from pliant.cluster.member.ready_plan import lowered
+from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.watch.adapt import Picture
 from pliant.ir.cost import Span, latency, simulate
 from pliant.ir.partition import Partition
-from pliant.ir.program import Exchange, Program, Segment, value
+from pliant.ir.program import Exchange, Program, value
 from pliant.ir.topology import ClusterCost, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
-from pliant.plan.split.split import layer_segment, split
 from pliant.plan.split.stage_graphs import work_flops
 
 MOST_AT_ONCE = 4.0
@@ -39,10 +39,9 @@ class Solved:
 def predict(spec: EncoderSpec, partition: Partition, picture: Picture, coding: Coding = "fp32") -> Solved:
     """What a partition should take, by the one cost model, with activations that travel as `coding`."""
     cost = ClusterCost(picture.capabilities, picture.links, work_flops(spec, partition))
-    program = split(spec, partition)
-    program = replace(program, segments=tuple(as_coded(s, coding) for s in program.segments))
+    program = lowered(spec, partition, coding)
     spans = simulate(program, cost)
-    layer = _layer(spec, partition, coding)
+    layer = replace(program, segments=program.segments[1:2])
     layer_spans = simulate(layer, cost)
     byte_s = _byte_s(layer, layer_spans)
     layer_s = _layer_s(layer, cost)
@@ -76,13 +75,9 @@ def link_ratios(
     return found
 
 
-def _layer(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
-    return Program((Segment(as_coded(layer_segment(spec, partition, 0), coding).steps),), (), ())
-
-
 def _layer_s(layer: Program, cost: ClusterCost) -> float:
     """What one layer more takes: it begins where a device has ended the one before."""
-    two = Program(layer.segments * 2, (), ())
+    two = replace(layer, segments=layer.segments * 2)
     return latency(simulate(two, cost)) - latency(simulate(layer, cost))
 
 

@@ -1,44 +1,40 @@
-"""Join the spans of all members into one measured program, to compare with the prediction."""
+"""Join what all members say that they ran to the spans of one program, to compare with the prediction."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from pliant.cluster.control.messages import Ran
-from pliant.cluster.lead.lead_run import RunRecord
+from pliant.cluster.member.perform import Turn
+from pliant.cluster.member.ready_plan import ReadyPlan
 from pliant.ir.cost import Span, SpanState
-from pliant.ir.program import Exchange, Program, Segment
+from pliant.ir.program import Exchange, Program, Step
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The segments that were committed, and when each step ran, in seconds from the start of the run.
-
-    An exchange lasts from when it was handed over until it was received; a step whose member did not say
-    when it ran, because it failed or its report came too late, counts as skipped.
-    """
-
-    program: Program
-    spans: tuple[Span, ...]
+def program_of(turns: Sequence[Turn], plans: Sequence[ReadyPlan]) -> Program:
+    """What ran: the segments of all turns, each as its plan has it."""
+    tensors = {tensor.name: tensor for plan in plans for tensor in plan.program.tensors}
+    return Program(tuple(turn.segment for turn in turns), tuple(tensors.values()), ())
 
 
-def record(led: RunRecord) -> Record:
-    """One program of all turns of a run, and its measured spans."""
-    program = Program(tuple(Segment(turn.segment.steps) for turn in led.turns), (), ())
-    said: dict[tuple[int, int, int, str], Ran] = {}
-    for device, spans in led.spans.items():
-        for ran in spans:
-            said[ran.epoch, ran.segment, ran.step, device] = ran
+def joined_spans(
+    turns: Sequence[Turn], said: Mapping[str, Sequence[Ran]], start_s: float
+) -> tuple[Span, ...]:
+    """The spans of all steps of `turns`, from `start_s` on, by what each member `said` on one clock."""
+    known = {(ran.epoch, ran.segment, ran.step, name): ran for name, spans in said.items() for ran in spans}
+    arrived_s: dict[str, float] = {}
     found: list[Span] = []
-    for turn in led.turns:
+    for turn in turns:
         for i, step in enumerate(turn.segment.steps):
-            at = turn.epoch, turn.number, i
-            if isinstance(step.work, Exchange):
-                first, last = said.get((*at, step.work.src)), said.get((*at, step.work.dst))
-            else:
-                first = last = _whose(said, at, step.lane)
-            found.append(_span(len(found), step.lane, first, last, led.start_s))
-    return Record(program, tuple(found))
+            first, last = (known.get((turn.epoch, turn.number, i, name)) for name in _ends(step))
+            if first is None or last is None:
+                found.append(Span(len(found), step.lane, 0.0, 0.0, SpanState.SKIPPED))
+                continue
+            began_s = max(first.start_s - start_s, arrived_s.get(step.lane, 0.0))
+            ended_s = max(began_s, last.end_s - start_s)
+            if isinstance(step.work, Exchange):  # one message of a pair travels behind the other
+                arrived_s[step.lane] = ended_s
+            found.append(Span(len(found), step.lane, began_s, ended_s))
+    return tuple(found)
 
 
 def segment_ends(program: Program, spans: Sequence[Span]) -> list[float]:
@@ -48,12 +44,9 @@ def segment_ends(program: Program, spans: Sequence[Span]) -> list[float]:
     return list(accumulate(ends, max))
 
 
-def _whose(said: Mapping[tuple[int, int, int, str], Ran], at: tuple[int, int, int], lane: str) -> Ran | None:
-    return said.get((*at, lane.partition("/")[0]))
-
-
-def _span(number: int, lane: str, first: Ran | None, last: Ran | None, origin_s: float) -> Span:
-    if first is None or last is None:
-        return Span(number, lane, 0.0, 0.0, SpanState.SKIPPED)
-    start_s = first.start_s - origin_s
-    return Span(number, lane, start_s, max(start_s, last.end_s - origin_s))
+def _ends(step: Step) -> tuple[str, str]:
+    """Who tells when a step began, and who when it ended."""
+    if isinstance(step.work, Exchange):
+        return step.work.src, step.work.dst
+    device = step.lane.partition("/")[0]
+    return device, device

@@ -3,11 +3,9 @@
 The primary and the workers run this same code; only who says which segment comes next differs.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import inf, isfinite
-from threading import Lock
 from typing import Protocol, final
 
 import numpy as np
@@ -15,8 +13,9 @@ import numpy as np
 from pliant.cluster.control.messages import Note, Ran, decode_note, encode_note
 from pliant.cluster.net.activation_coding import Coding, coded_bytes, decode, encode
 from pliant.cluster.net.comm import Comm, Tag
-from pliant.errors import PeerMisbehaved
-from pliant.ir.program import Compute, Exchange, Load, Program, Segment
+from pliant.errors import LaneError, PeerMisbehaved
+from pliant.ir.cost import Span
+from pliant.ir.program import Compute, Exchange, Program, Segment
 from pliant.ir.projection import Projection
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
@@ -72,11 +71,9 @@ class Turn:
 
 Following = Callable[[], Turn | None]
 """Waits for the next turn; None where the run ends here for this member."""
+Repeated = Callable[[LaneError], Turn]
+"""Gives the turn that is run in place of one that failed; or raises."""
 OnNote = Callable[[str, Note], None]
-
-
-class _Ended(Exception):  # noqa: N818 - no error: a run that goes on without this member
-    """Leaves `execute` at a boundary."""
 
 
 @final
@@ -93,36 +90,39 @@ class Performer:
     lanes: Lanes
     free_bytes: Callable[[], int]
     on_note: OnNote = lambda peer, note: None
-    clock: Callable[[], float] = time.perf_counter
     _turn: Turn | None = None
     _first: int = 0
-    _n_steps: int = 0
     _compute_s: dict[str, float] = field(default_factory=dict)
     _arrived: dict[str, tuple[int, float]] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
     _free_bytes: int = 0
     _free_until_s: float = -inf
     _ran: list[Ran] = field(default_factory=list)
 
-    def run(self, first: Turn, following: Following, n_turns: int) -> None:
-        """Run `first` and up to `n_turns` - 1 more, asked of `following` at each boundary.
+    def run(self, first: Turn, following: Following, repeated: Repeated | None = None) -> None:
+        """Run `first`, and what `following` gives at each boundary.
 
-        Raises LaneError when a step fails, once every lane has stopped; its cause is the first failure.
+        Raises LaneError when a step fails, and `repeated` gives no turn in place of its own; its cause is the
+        first failure.
         """
-        self._first = self._n_steps = 0
-        program = Program((self._begin(first), *[Segment(())] * (n_turns - 1)), (), ())
 
-        def advance(number: int, spans: object) -> Segment:
+        def advance(number: int, spans: tuple[Span, ...]) -> Segment | None:
+            self._first += len(spans)
             turn = following()
-            if turn is None:
-                raise _Ended
-            return self._begin(turn)
+            return None if turn is None else self._begin(turn)
 
-        do = Do(compute=self._compute, load=_no_load, exchange=self._exchange)
+        def repeat(number: int, error: LaneError) -> Segment:
+            if repeated is None:
+                raise error
+            return self._begin(repeated(error))
+
+        self._first = 0
+        do = Do(self._compute, exchange=self._exchange, ended=self._ended)
+        program = Program((self._begin(first),), (), ())
         try:
-            execute(program, do, self.lanes, advance=advance, origin_s=0.0)
-        except _Ended:
-            return
+            execute(program, do, self.lanes, advance=advance, repeat=repeat, origin_s=0.0)
+        except BaseException:
+            self.comm.drop(self._current.epoch)  # what others send for it is of no use
+            raise
 
     @property
     def turn(self) -> Turn | None:
@@ -141,65 +141,53 @@ class Performer:
 
     def note(self) -> Note:
         """What this member says of the segment that runs, or ran last."""
-        now_s = self.clock()
+        clock = self.lanes.clock
+        now_s = clock()
         if now_s >= self._free_until_s:
             self._free_bytes = self.free_bytes()
-            self._free_until_s, now_s = now_s + FREE_S, self.clock()
+            self._free_until_s, now_s = now_s + FREE_S, clock()
         return Note(now_s, self._free_bytes, dict(self._compute_s), dict(self._arrived))
 
     def take_spans(self) -> tuple[Ran, ...]:
         """Every step that ran since the last call, on this member's clock."""
-        with self._lock:
-            taken, self._ran = tuple(self._ran), []
+        taken, self._ran = tuple(self._ran), []
         return taken
 
     def _begin(self, turn: Turn) -> Segment:
-        self._first += self._n_steps
-        self._n_steps = len(turn.own.numbers)
-        self._compute_s, self._arrived = {}, {}
         self._turn = turn
+        self._compute_s, self._arrived = {}, {}
         return turn.own.segment
 
     def _compute(self, step: int, work: Compute) -> None:
-        turn = self._current
-        start_s, before = self.clock(), self.lanes.effort()
-        try:
-            turn.holder.compute(step - self._first, work)
-        except BaseException:
-            self.comm.drop(turn.epoch)  # what others send for it is of no use
-            raise
-        rest = self.lanes.dilation.get(self.lanes.own, 1.0) - 1.0
-        took_s = self.clock() - start_s + rest * (self.lanes.effort() - before)
-        self._compute_s[work.kernel] = self._compute_s.get(work.kernel, 0.0) + took_s
-        self._keep(step, start_s, start_s + took_s)
+        self._current.holder.compute(step - self._first, work)
 
-    def _exchange(self, step: int, work: Exchange) -> None:
+    def _exchange(self, step: int, work: Exchange) -> float | None:
         turn = self._current
         tag = Tag(turn.epoch, turn.number, turn.own.numbers[step - self._first])
-        start_s = self.clock()
-        try:
-            if work.src == self.name:
-                data = encode(turn.holder.view(work), turn.coding)
-                self.comm.send(work.dst, tag, data, encode_note(self.note()))
-            else:
-                arrived_s = self._receive(turn, tag, work)
-        except BaseException:
-            self.comm.drop(turn.epoch)
-            raise
-        end_s = self.clock() if work.src == self.name else arrived_s
-        self._keep(step, min(start_s, end_s), end_s)
+        if work.dst == self.name:
+            return self._receive(turn, tag, work)
+        data = encode(turn.holder.view(work), turn.coding)
+        self.comm.send(work.dst, tag, data, encode_note(self.note()))
+        return None
+
+    def _ended(self, span: Span) -> None:
+        turn, at = self._current, span.step - self._first
+        work = turn.own.segment.steps[at].work
+        if isinstance(work, Compute):
+            self._compute_s[work.kernel] = self._compute_s.get(work.kernel, 0.0) + span.seconds
+        self._ran.append(Ran(turn.epoch, turn.number, turn.own.numbers[at], span.start_s, span.end_s))
 
     def _receive(self, turn: Turn, tag: Tag, work: Exchange) -> float:
         """When it was here, which may be before this member had time for it."""
         into = turn.holder.view(work)
         if turn.coding == "fp32" and into.flags.c_contiguous:
             arrival, n_bytes = self.comm.receive(work.src, tag, into, turn.patience_s), into.nbytes
-            end_s = self.clock() - arrival.waited_s
+            end_s = self.lanes.clock() - arrival.waited_s
         else:
             n_bytes = coded_bytes((into.shape[0], into.shape[1]), turn.coding)
             data = np.empty(n_bytes, np.uint8)
             arrival = self.comm.receive(work.src, tag, data, turn.patience_s)
-            end_s = self.clock() - arrival.waited_s
+            end_s = self.lanes.clock() - arrival.waited_s
             decode(data, turn.coding, into)
         if not isfinite(into.sum()):
             raise PeerMisbehaved(f"{work.src} sent numbers that are not finite as {work}.", work.src)
@@ -213,13 +201,3 @@ class Performer:
     def _current(self) -> Turn:
         assert self._turn is not None
         return self._turn
-
-    def _keep(self, step: int, start_s: float, end_s: float) -> None:
-        turn = self._current
-        ran = Ran(turn.epoch, turn.number, turn.own.numbers[step - self._first], start_s, end_s)
-        with self._lock:
-            self._ran.append(ran)
-
-
-def _no_load(step: int, work: Load) -> None:
-    raise AssertionError(f"a cluster's program loads nothing, but step {step} is {work}")

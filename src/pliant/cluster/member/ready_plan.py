@@ -1,17 +1,18 @@
 """A plan that a member holds ready to run: its model, its partition, its own stages."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 from pliant.cluster.member.perform import Holder, Turn
 from pliant.cluster.net.activation_coding import Coding, as_coded
 from pliant.ir.partition import Partition
-from pliant.ir.program import Segment
+from pliant.ir.program import Program, Segment
 from pliant.ir.projection import Projection, project
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_source import EncoderSource
-from pliant.plan.split.split import closing_segment, layer_segment, opening_segment
+from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.split.split import layer_segment, split
 from pliant.plan.split.stages import entering
 
 
@@ -37,18 +38,25 @@ class Hold(Protocol):
 @final
 @dataclass(slots=True, eq=False)
 class ReadyPlan:
-    """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer."""
+    """Plan `number`. Segment 0 makes the input, segment k + 1 runs layer k, the last one makes the answer.
+
+    What members perform is their part of `program`, which is the one that is priced.
+    """
 
     number: int
     source: EncoderSource
     partition: Partition
     coding: Coding
     holder: Holder
+    program: Program = field(init=False)
     _segments: dict[tuple[int, frozenset[str]], tuple[Segment, Projection]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.program = lowered(self.source.spec, self.partition, self.coding)
 
     @property
     def n_segments(self) -> int:
-        return self.source.spec.n_layers + 2
+        return len(self.program.segments)
 
     def lacking(self, before: Partition) -> tuple[str, ...]:
         """Who does not hold all that this plan needs of a layer's input, after a layer by `before`.
@@ -68,14 +76,15 @@ class ReadyPlan:
         """Segment `number` as member `name` runs it; devices in `lacking` first receive its input."""
         key = number, frozenset(lacking)
         if key not in self._segments:
-            whole = as_coded(self._make(number, key[1]), self.coding)
+            whole = self.program.segments[number]
+            if lacking and 0 < number < self.n_segments - 1:
+                entered = layer_segment(self.source.spec, self.partition, number - 1, lacking)
+                whole = as_coded(entered, self.coding)
             self._segments[key] = whole, project(whole, name)
         return Turn(epoch, number, *self._segments[key], self.holder, self.coding, patience_s)
 
-    def _make(self, number: int, lacking: frozenset[str]) -> Segment:
-        spec, partition = self.source.spec, self.partition
-        if number == 0:
-            return opening_segment(spec, partition)
-        if number == self.n_segments - 1:
-            return closing_segment(spec, partition)
-        return layer_segment(spec, partition, number - 1, lacking)
+
+def lowered(spec: EncoderSpec, partition: Partition, coding: Coding) -> Program:
+    """The program of a partition, with activations that travel as `coding`: priced, and run."""
+    program = split(spec, partition)
+    return replace(program, segments=tuple(as_coded(segment, coding) for segment in program.segments))

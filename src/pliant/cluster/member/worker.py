@@ -88,7 +88,7 @@ class Worker:
         self.name = name
         self._control, self._comm, self._offer, self._hold = control, comm, offer, hold
         self._meet, self._on_event, self._clock = meet, on_event, clock
-        self._performer = Performer(name, comm, lanes, offer.free_bytes, clock=clock)
+        self._performer = Performer(name, comm, lanes, offer.free_bytes)
         self._welcome: set[str] = set()
         self._refusals: dict[str, str] = {}
         self._serving: str | None = None
@@ -312,7 +312,7 @@ class Worker:
         segment = first.segment
         try:
             with self._running:
-                self._performer.run(self._turn(first), following, last + 1 - first.segment)
+                self._performer.run(self._turn(first), following)
         except LaneError as error:
             segment = self._performer.number
             self._complain(first.epoch, segment, error)

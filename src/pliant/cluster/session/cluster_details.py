@@ -7,7 +7,7 @@ from itertools import groupby
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.margin import Margins
 from pliant.cluster.lead.predict import Solved
-from pliant.cluster.lead.record import record, segment_ends
+from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.lead.run_log import Fault
 from pliant.cluster.lead.steer import Steering, Switch
 from pliant.ir.cost import Span, SpanState, latency, simulate
@@ -40,13 +40,12 @@ class ClusterDetails:
 
 def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterDetails:
     """The details of a run that has just ended; `margins` learn from one without faults, by one plan."""
-    recorded = record(led)
-    predicted = _predicted(recorded.program, [steering.solved(held) for held in led.plans])
-    is_whole = all(span.state is SpanState.RAN for span in recorded.spans)
+    predicted = _predicted(led.program, [steering.solved(held) for held in led.plans])
+    is_whole = all(span.state is SpanState.RAN for span in led.spans)
     if is_whole and not led.faults and len({held.number for held in led.plans}) == 1:
-        predicted_s, layers_s = (_layers_s(recorded.program, one) for one in (predicted, recorded.spans))
+        predicted_s, layers_s = (_layers_s(led.program, one) for one in (predicted, led.spans))
         margins.observe(led.plans[0].partition, predicted_s, layers_s)
-    exchanges = [step.work for step in recorded.program.steps if isinstance(step.work, Exchange)]
+    exchanges = [step.work for step in led.program.steps if isinstance(step.work, Exchange)]
     return ClusterDetails(
         run_s=led.seconds,
         predicted_s=latency(predicted),
@@ -55,8 +54,8 @@ def details_of(led: RunRecord, steering: Steering, margins: Margins) -> ClusterD
         faults=led.faults,
         switches=tuple(steering.switches),
         sent_bytes=sum(value(work.n_bytes, {}) for work in exchanges),
-        program=recorded.program,
-        spans=recorded.spans,
+        program=led.program,
+        spans=led.spans,
         predicted_spans=predicted,
     )
 
@@ -68,7 +67,7 @@ def _predicted(program: Program, planned: Sequence[Solved]) -> tuple[Span, ...]:
     ran = zip(program.segments, planned, strict=True)
     for _, some in groupby(ran, key=lambda one: id(one[1])):
         segments, (solved, *_) = zip(*some, strict=True)
-        for span in simulate(Program(segments, (), ()), solved.cost):
+        for span in simulate(replace(program, segments=segments), solved.cost):
             moved = replace(span, step=len(spans), start_s=start_s + span.start_s, end_s=start_s + span.end_s)
             spans.append(moved)
         start_s = max((span.end_s for span in spans), default=0.0)
