@@ -23,7 +23,6 @@ from pliant.ir.cost import Span, simulate
 from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
-from pliant.ir.program_text import program_text
 from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.decision import Decision
@@ -33,7 +32,7 @@ from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.split.split import layer_segment, program_of, split
 from pliant.plan.split.stage_graphs import work_flops
-from tests.guards.texts import digests, spans_text
+from tests.guards.texts import checked_text, digests, spans_text
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert, mobilebert
 
@@ -112,7 +111,7 @@ def line(name: str, spec: EncoderSpec, partition: Partition) -> str:
 
 def in_clear(name: str, spec: EncoderSpec, partition: Partition) -> str:
     program, spans = simulated(spec, partition)
-    return f"== {name}: {partition_text(partition)}\n{program_text(program)}{spans_text(spans)}"
+    return f"== {name}: {partition_text(partition)}\n{checked_text(program)}{spans_text(spans)}"
 
 
 def quickest(spec: EncoderSpec, n: int, mode: Mode, primary: str = "d0") -> Partition:

@@ -22,7 +22,6 @@ from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import CostTable, cost_table, simulate
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
 from pliant.ir.link import Link
-from pliant.ir.program_text import program_text
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
 from pliant.plan.submodel.baseline import load_and_execute, preload_model, standard_pipeline
@@ -31,7 +30,7 @@ from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
-from tests.guards.texts import digests, plan_text, spans_text
+from tests.guards.texts import checked_text, digests, plan_text, spans_text
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -158,7 +157,7 @@ def in_clear(case: Case, planner: Planner) -> str:
     p = planner(case)
     program = p.program
     spans = simulate(program, case.expected, {"tokens": case.tokens})
-    return plan_text(p) + program_text(program) + spans_text(spans)
+    return plan_text(p) + checked_text(program) + spans_text(spans)
 
 
 def line(case: Case, planner: Planner) -> str:

@@ -1,11 +1,13 @@
 """Compact text forms that several guards share: digests, spans with rounded times, programs by digest."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 
 from pliant.ir.cost import Span
-from pliant.ir.program import Program
-from pliant.ir.program_text import program_text
+from pliant.ir.program import Program, Step
+from pliant.ir.program_check import faults
+from pliant.ir.program_text import parse_program, program_text
 from pliant.plan.result import Plan
 
 
@@ -26,9 +28,25 @@ def spans_text(spans: Iterable[Span]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def checked_text(program: Program) -> str:
+    """The text of a program that parses back and has no faults, with latest starts to the microsecond.
+
+    Rounding leaves out what the order of a floating-point sum changes.
+    """
+    assert parse_program(program_text(program)).program == program
+    assert not list(faults(program))
+    segments = (replace(s, steps=tuple(map(_rounded, s.steps))) for s in program.segments)
+    return program_text(replace(program, segments=tuple(segments)))
+
+
+def _rounded(step: Step) -> Step:
+    latest_s = step.latest_start_s
+    return step if latest_s is None else replace(step, latest_start_s=round(latest_s, 6))
+
+
 def digests(program: Program, spans: Iterable[Span]) -> str:
     """The digests of a program's text and of its spans' text, for cases that are not printed in clear."""
-    return f"program {digest(program_text(program))} spans {digest(spans_text(spans))}"
+    return f"program {digest(checked_text(program))} spans {digest(spans_text(spans))}"
 
 
 def plan_text(plan: Plan) -> str:

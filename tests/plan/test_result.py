@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from pliant.errors import BudgetError
 from pliant.ir.cost import CostTable, LayerCost
 from pliant.ir.link import Link
-from pliant.ir.program_text import program_text
 from pliant.plan.result import Budget
 from pliant.plan.submodel.preload_set import held_bytes
 from pliant.plan.submodel.search import PAPER, plan
 from pliant.plan.submodel.shape import StoreShape
-from tests.guards.texts import plan_text
+from tests.guards.texts import checked_text, plan_text
 from tests.plan.problems import random_problem
 
 SHAPE = StoreShape(6, 12, (3, 6, 9, 12), 18432, 294912, tuple(range(1, 7)))
@@ -28,13 +27,13 @@ IMPORTANCE = np.linspace(1, 0, 72).reshape(6, 12)
 def test_our_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     """A change of any planning rule shows here, to be looked at before it is taken."""
     p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE)
-    golden("plan_ours.txt", plan_text(p) + "\n" + program_text(p.program))
+    golden("plan_ours.txt", plan_text(p) + "\n" + checked_text(p.program))
 
 
 def test_the_papers_plan_prints_as_the_golden_text(golden: Callable[[str, str], None]) -> None:
     """The published planner stays what it was while ours improves."""
     p = plan(SHAPE, COSTS, Budget(0.012, 200_000), IMPORTANCE, PAPER)
-    golden("plan_paper.txt", plan_text(p) + "\n" + program_text(p.program))
+    golden("plan_paper.txt", plan_text(p) + "\n" + checked_text(p.program))
 
 
 @settings(max_examples=40, deadline=None)

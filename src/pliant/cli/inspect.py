@@ -1,4 +1,4 @@
-"""`pliant inspect`: what a model is, whatever form it has, and whether a store is as it was written."""
+"""`pliant inspect`: what a model is, whatever form it has, and whether a store or a program is right."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +25,9 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, shipped
 from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.errors import InputError
+from pliant.ir.program_check import faults
+from pliant.ir.program_text import parse_program, program_text
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
 from pliant.settings import cache_folder
@@ -43,19 +46,29 @@ class InspectArguments:
         str,
         typer.Argument(
             help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
-            "what pliant compile wrote, or random:CONFIG[:SEED].",
+            "what pliant compile wrote, or random:CONFIG[:SEED]; or a file *.txt with a program, as "
+            "pliant plan --explain prints it.",
             autocompletion=shipped,
         ),
     ]
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the SHA-256 of every file; fails naming what is damaged.")
     ] = False
+    check: Annotated[
+        bool, typer.Option("--check", help="Judge a program; fails naming each line that is wrong.")
+    ] = False
     json: Json = False
 
 
 def inspect(args: InspectArguments) -> None:
-    """Print what a model is; of a store (packed first, where it is none) sizes, error and importance."""
+    """Print what a model is, or a program; of a store (packed first, where it is none) sizes, error and
+    importance."""
+    path = Path(args.source)
+    if path.suffix == ".txt" and path.is_file():
+        _inspect_program(path, args)
+        return
     named = resolve(args.source)
+    refuse_options(named, args, ("check",), "it judges a program in a file *.txt")
     if not isinstance(named, ElasticModel):
         refuse_options(named, args, ("verify",), "it checks the files of a store; see pliant pack")
     match named:
@@ -77,6 +90,24 @@ def inspect(args: InspectArguments) -> None:
         return
     for name, value in values.items():
         typer.echo(f"{name.removesuffix('_bytes')}: {_said(name, value)}")
+
+
+def _inspect_program(path: Path, args: InspectArguments) -> None:
+    if args.verify:
+        raise InputError(f"{path} is a program, which has no option --verify: give --check.")
+    try:
+        found = parse_program(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError) as error:
+        raise InputError(f"{path} cannot be read as text: {error}.") from error
+    except InputError as error:
+        raise InputError(f"{path}, {error}") from error
+    wrong = [f"line {found.lines[fault.step]}: {fault.reason}" for fault in faults(found.program)]
+    if args.json:
+        print_json({"program": found.program, "faults": wrong})
+    else:
+        typer.echo(program_text(found.program), nl=False)
+    if args.check and wrong:
+        raise InputError(f"{path} is no program that can run:\n" + "\n".join(wrong))
 
 
 def _recurrent_values(source: str, network: RecurrentNetwork) -> dict[str, Any]:

@@ -207,7 +207,7 @@ class Segment:
 
     def __post_init__(self) -> None:
         for i, step in enumerate(self.steps):
-            _check_step(i, step)
+            check_step(i, step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ def bind(program: Program, extents: Extents) -> Program:
     return Program(segments, tensors, ())
 
 
-def _check_step(i: int, step: Step) -> None:
+def check_step(i: int, step: Step) -> None:
     if not step.lane or step.lane.split() != [step.lane]:
         raise ValueError(f"step {i} needs a lane name without blanks, not {step.lane!r}.")
     for j in (*step.after, *step.prefer):
