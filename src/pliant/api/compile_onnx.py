@@ -11,13 +11,14 @@ from pliant.api.resolve import Source, resolve
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.errors import InputError, ModelError
+from pliant.ir.bitwidths import Weights
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import parse_bytes
 from pliant.run.graph.buckets import Buckets
-from pliant.run.graph.model_options import ModelOptions, Weights
+from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport
 

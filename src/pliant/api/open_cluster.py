@@ -25,8 +25,8 @@ from pliant.cluster.net.key import Key
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import ClusterError
+from pliant.ir.bitwidths import Weights
 from pliant.quantities import parse_seconds
-from pliant.run.graph.model_options import Weights
 from pliant.settings import cache_folder, thread_count
 
 

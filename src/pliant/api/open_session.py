@@ -33,7 +33,7 @@ from pliant.settings import thread_count
 from pliant.store.coding.quantize import Quantizer
 
 if TYPE_CHECKING:
-    from pliant.run.graph.model_options import Weights
+    from pliant.ir.bitwidths import Weights
 
 
 _CHOICES = {"compute": Compute, "depths": Depths, "baseline": Baseline, "quantizer": Quantizer}

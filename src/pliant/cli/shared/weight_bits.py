@@ -7,7 +7,7 @@ import typer
 from pliant.errors import InputError
 
 if TYPE_CHECKING:  # it comes with the compiler, which few verbs need
-    from pliant.run.graph.model_options import Weights
+    from pliant.ir.bitwidths import Weights
 
 WeightBits = Annotated[
     str | None,

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pliant.errors import BudgetError, InputError
+from pliant.ir.bitwidths import Weights
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.stage_graphs import weight_bytes
-from pliant.run.graph.model_options import Weights
 
 Bits = tuple[int, ...]
 """Of each layer; none where matrices are float32."""

@@ -10,6 +10,7 @@ import numpy as np
 from pliant.cluster.lead.choose_bits import Bits, at_bits
 from pliant.cluster.lead.margin import Margins
 from pliant.errors import BudgetError, InputError
+from pliant.ir.bitwidths import Weights, check_weights
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
@@ -18,7 +19,6 @@ from pliant.plan.partition.partition_baseline import coedge
 from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
 from pliant.quantities import format_bytes
-from pliant.run.graph.model_options import Weights, check_weights
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]
 """The partition of so many tokens over these devices, led by the named primary."""

@@ -10,11 +10,11 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.passes.code_weights import code_weights
 from pliant.compiler.rewrite.coder import Coder
 from pliant.errors import BudgetError, GraphError
-from pliant.ir.bitwidths import PLANES
+from pliant.ir.bitwidths import PLANES, Weights
 from pliant.ir.graph import Graph
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.run.graph.model_options import ModelOptions, Weights
+from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.schedule_graph import Planned, Planner
 from pliant.run.packed_weights import weight_sizes
 from pliant.run.weight_sizes import WeightSizes

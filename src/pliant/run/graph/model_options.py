@@ -2,17 +2,14 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import PLANES
+from pliant.ir.bitwidths import Weights, check_weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.quantities import check_whole
 from pliant.run.graph.buckets import Buckets, check_mapping
 from pliant.run.graph.schedule_graph import ScheduleKind
-
-Weights = Literal["fp32", "auto"] | int
-"""`"fp32"`, bits of the store's code, 1 to 6, or `"auto"`: what fits into the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +50,3 @@ class ModelOptions:
                 f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
                 f"({PLANES} is the most faithful)."
             )
-
-
-def check_weights(weights: Weights) -> None:
-    """Raise InputError for what are no weights."""
-    if type(weights) not in (int, str) or weights not in ("fp32", "auto", *range(1, PLANES + 1)):
-        raise InputError(f"weights of {weights!r} bits do not exist; give 'fp32', 'auto' or 1 to {PLANES}.")

@@ -21,6 +21,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
+from pliant.ir.bitwidths import Weights
 from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
@@ -33,7 +34,7 @@ from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
-from pliant.run.graph.model_options import ModelOptions, Weights
+from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.padding import Padding
 from pliant.run.graph.parallel_runs import ParallelRuns
 from pliant.run.graph.schedule_graph import ScheduleReport

@@ -10,7 +10,7 @@ from pliant.plan.submodel.plan_options import Depths
 from pliant.run.session.session import Session
 
 if TYPE_CHECKING:
-    from pliant.run.graph.model_options import Weights
+    from pliant.ir.bitwidths import Weights
 
 _PRELOAD = "100MB"
 
