@@ -94,9 +94,26 @@ def test_constants_that_follow_from_sizes_are_made_for_each() -> None:
     """)
     found = _found(model, {"past": (8, 4), "x": (6,)})
     assert found is not None
-    made = {type_.dtype: constant for constant in found.made.values() for type_ in (constant.type,)}
+    made = {str(constant.dtype): constant for constant in found.made.values()}
     assert np.array_equal(made["float32"].at((8, 3), (3,)), np.arange(3, dtype=np.float32))
     assert np.array_equal(made["int64"].at((11, 6), (1,)), [11])
+
+
+def test_grids_are_made_for_sizes_that_are_open_together() -> None:
+    """Masks of a batch are looked up in one row of numbers: text times length, and place."""
+    model = parse("""
+        g (float[B,N] x) => (int64[B,N] y)
+        <int64 zero = {0}, int64 one = {1}, int64[1] right = {1}>
+        {
+          s = Shape(x) b = Gather(s, zero) n = Gather(s, one) rows = Range(zero, b, one)
+          columns = Range(zero, n, one) starts = Mul(rows, n) down = Unsqueeze(starts, right)
+          y = Add(down, columns)
+        }
+    """)
+    found = _found(model, {"x": (3, 5)})
+    assert found is not None
+    (made,) = found.made.values()
+    assert np.array_equal(made.at((4, 7), (4, 7)), np.arange(28).reshape(4, 7))
 
 
 def test_shapes_that_do_not_go_together_are_an_error() -> None:

@@ -29,6 +29,7 @@ from pliant.compiler.rules.lower_reduce import axes_of
 from pliant.compiler.rules.move.lower_move import axis_of
 from pliant.compiler.rules.onnx_elementwise import FORMULAS
 from pliant.ir.graph import Attribute, Graph, Node
+from pliant.ir.symbolic import size_array
 
 
 def _rank(graph: Graph, tensor: str) -> int:
@@ -231,7 +232,7 @@ def _groups(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[tuple[int, ...
 def _reshape(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     x, y = node.inputs[0], node.outputs[0]
     name = f"{y}.shape@{layouts[y]}"
-    shape = np.array(physical(graph.types[y], layouts[y]).shape, np.int64)
+    shape = size_array(physical(graph.types[y], layouts[y]).shape)
     return Realised(
         (replace(node, op="Reshape", inputs=(x, name), attributes={"allowzero": 1}),), {name: shape}
     )

@@ -16,6 +16,7 @@ from pliant.compiler.rewrite.pattern import GraphContext
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.compiler.rewrite.views import STEPS
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.ir.symbolic import size_array
 
 
 def push_pads(graph: Graph) -> Graph:
@@ -62,7 +63,7 @@ def _exchanged(
             rest = iter(n for n in shape if n != 1)
             shape = tuple(1 if n == 1 else next(rest) for n in graph.types[part.outputs[0]].shape)
             wanted = fresh(graph, f"{made}.shape")
-            constants[wanted] = np.array(shape, np.int64)
+            constants[wanted] = size_array(shape)
             attributes: dict[str, Attribute] = {"allowzero": 1}
             yield replace(part, op="Reshape", inputs=(before, wanted), outputs=(made,), attributes=attributes)
         types[made] = replace(type_, shape=shape)

@@ -14,6 +14,7 @@ from pliant.compiler.passes.transposes import permutation
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.compiler.rules.onnx_elementwise import FORMULAS
 from pliant.ir.graph import Graph, Node, TensorType
+from pliant.ir.symbolic import size_array
 
 ELEMENTWISE = frozenset(FORMULAS) - {"CastLike"}
 """Operators that work on elements at equal places of operands broadcast as numpy does."""
@@ -40,7 +41,7 @@ def push_transposes(graph: Graph) -> Graph:
         if node.op == "Transpose":
             if _moves_nothing(node, graph):
                 shape = fresh(graph, f"{node.outputs[0]}.shape")
-                constants[shape] = np.array(graph.types[node.outputs[0]].shape, np.int64)
+                constants[shape] = size_array(graph.types[node.outputs[0]].shape)
                 reshape = replace(node, op="Reshape", inputs=(node.inputs[0], shape))
                 nodes.append(replace(reshape, attributes={"allowzero": 1}))
                 continue

@@ -8,6 +8,7 @@ is never open.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from operator import mul
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +21,8 @@ from pliant.models.onnx.onnx_shapes import VALUE_INPUTS
 Shapes = dict[str, tuple[int, ...]]
 _LEAST = 2
 _HIGHEST = (1024, 512, 256, 128, 64)
-_MOST_OPEN = 2
+_MOST = ((64, 128), (1024,))
+"""Of sizes that are open together. What is made of larger ones is not folded any more, and graphs differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,22 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class MadeConstant:
-    """A constant that follows from sizes: the first part of `whole`, or a sum of arrays times monomials."""
+    """A constant that follows from sizes: the first part of `whole`, or a grid.
 
-    type: TensorType  # its dimensions are symbolic
+    Element (i, j, ...) of a grid is a + b * i + c * j + ...: `grid` has for each of (a, b, ...) the factors
+    of 1, the sizes, and the products of two.
+    """
+
+    dtype: np.dtype
     whole: np.ndarray | None
-    parts: tuple[np.ndarray, ...] = ()
+    grid: tuple[tuple[int, ...], ...] = ()
 
     def at(self, sizes: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+        """The constant of `shape` for these sizes."""
         if self.whole is not None:
             return np.ascontiguousarray(self.whole[tuple(map(slice, shape))])
-        total = sum(m * part for m, part in zip(_monomials(sizes), self.parts, strict=True))
-        return np.asarray(total).astype(self.type.numpy).reshape(shape)
+        first, *steps = (sum(map(mul, _monomials(sizes), factors)) for factors in self.grid)
+        return _grid(first, steps, shape).astype(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +137,9 @@ def symbolic_graph(
         alone = [name for name in sizes if binds(_moved(shapes, open_dims, name)) is not None]
         joint = [name for name in sizes if name not in alone]
         names = [[name] for name in alone] + ([joint] if joint else [])
-    for n_open in range(min(len(names), _MOST_OPEN), 0, -1):
+    for most in _MOST[-len(names) :]:
         try:
-            return _Fitted(*_bound_family(shapes, open_dims, names[-n_open:], binds)).graph
+            return _Fitted(*_bound_family(shapes, open_dims, names[-len(most) :], most, binds)).graph
         except _DiffersError:
             pass
     return None
@@ -173,6 +180,7 @@ def _bound_family(
     shapes: Shapes,
     open_dims: Mapping[str, Sequence[str | None]],
     groups: Sequence[Sequence[str]],
+    most: Sequence[int],
     bind: _Binds,
 ) -> tuple[Family, dict[tuple[int, ...], Graph]]:
     """The family where the sizes of each group are open together, with graphs: the first that at hand."""
@@ -200,7 +208,7 @@ def _bound_family(
     for i, n in enumerate(base):
         ways = [(*base[:i], other, *base[i + 1 :]) for other in (_LEAST, *_HIGHEST)]
         low[i] = next((at[i] for at in ways if at[i] < n and is_bound(at)), n)
-        high[i] = next((at[i] for at in ways if at[i] > n and is_bound(at)), n)
+        high[i] = next((at[i] for at in ways if n < at[i] <= most[i] and is_bound(at)), n)
         if n in (low[i], high[i]):
             between = (low[i] + high[i]) // 2
             _require(low[i] < between < high[i] and is_bound((*base[:i], between, *base[i + 1 :])))
@@ -263,7 +271,7 @@ class _Fitted:
                 constants[x] = arrays[0]
             elif x in computing:
                 _require(x not in shaping)
-                made[x] = self._made(types[x], arrays)
+                made[x] = self._made(arrays)
             else:
                 constants[x] = self._shaping(arrays)
         graph = replace(
@@ -281,16 +289,15 @@ class _Fitted:
             return values[0]
         _require(all(type(value) is int for value in values))
         if values not in self._known:
-            factors = [round(f) for f in np.linalg.lstsq(self._matrix, np.array(values, np.float64))[0]]
-            _require(
-                all(
-                    sum(f * m for f, m in zip(factors, _monomials(sizes), strict=True)) == value
-                    for sizes, value in zip(self._all, values, strict=True)
-                )
-            )
-            terms = zip(factors, _monomials(self._symbols), strict=True)
-            self._known[values] = sum(f * m for f, m in terms)
+            self._known[values] = sum(map(mul, self._factors(values), _monomials(self._symbols)))
         return self._known[values]
+
+    def _factors(self, values: Sequence[int]) -> tuple[int, ...]:
+        """Of the monomials whose sum has these values at the sizes bound."""
+        factors = tuple(round(f) for f in np.linalg.lstsq(self._matrix, np.array(values, np.float64))[0])
+        found = [sum(map(mul, factors, _monomials(sizes))) for sizes in self._all]
+        _require(found == list(values))
+        return factors
 
     def _type(self, types: Sequence[TensorType]) -> TensorType:
         first = types[0]
@@ -323,17 +330,33 @@ class _Fitted:
         values = zip(*(a.ravel().tolist() for a in arrays), strict=True)
         return size_array(list(map(self._number, values))).reshape(first.shape)
 
-    def _made(self, type_: TensorType, arrays: Sequence[np.ndarray]) -> MadeConstant:
+    def _made(self, arrays: Sequence[np.ndarray]) -> MadeConstant:
         largest = max(arrays, key=lambda a: a.size)
         if largest.shape == tuple(map(max, zip(*(a.shape for a in arrays), strict=True))) and all(
             a.tobytes() == largest[tuple(map(slice, a.shape))].tobytes() for a in arrays
         ):
-            return MadeConstant(type_, largest)
-        _require(all(a.shape == arrays[0].shape and a.dtype.kind in "iu" for a in arrays))
-        rows = np.stack([a.ravel() for a in arrays]).astype(np.float64)
-        factors = np.rint(np.linalg.lstsq(self._matrix, rows)[0])
-        _require(np.array_equal(self._matrix @ factors, rows))
-        return MadeConstant(type_, None, tuple(f.astype(np.int64).reshape(arrays[0].shape) for f in factors))
+            return MadeConstant(largest.dtype, largest)
+        _require(largest.dtype.kind in "iu" and all(a.size for a in arrays))
+        corners = [[int(a.flat[0]), *_steps(a)] for a in arrays]
+        _require(
+            all(np.array_equal(a, _grid(c[0], c[1:], a.shape)) for a, c in zip(arrays, corners, strict=True))
+        )
+        return MadeConstant(largest.dtype, None, tuple(map(self._factors, zip(*corners, strict=True))))
+
+
+def _grid(first: int, steps: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    axes = np.ix_(*(step * np.arange(n) for step, n in zip(steps, shape, strict=True)))
+    return np.asarray(first + sum(axes, np.zeros(shape, np.int64)))
+
+
+def _steps(array: np.ndarray) -> list[int]:
+    """From the first element to the next along each axis; 0 where there is none."""
+    first = array[(slice(0, 2),) * array.ndim]
+    corner = (0,) * array.ndim
+    return [
+        int(first[(*corner[:i], 1, *corner[i + 1 :])] - first[corner]) if n > 1 else 0
+        for i, n in enumerate(array.shape)
+    ]
 
 
 def _check_alike(a: Graph, b: Graph) -> None:

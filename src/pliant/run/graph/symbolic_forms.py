@@ -16,7 +16,8 @@ from pliant.run.session.ports import Shapes, symbols
 from pliant.run.weight_sizes import WeightSizes
 
 _MOST_FORMS = 16
-_MOST_FAMILIES = 4
+_MOST_FAMILIES, _FAILURE = 16, 8
+"""A failure takes as much time as several families that are found."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +74,7 @@ class SymbolicForms:
     def __init__(self) -> None:
         self.forms: list[SymbolicForm] = []
         self._graphs: list[SymbolicGraph] = []
-        self._is_over = False
+        self._failures = 0
 
     def form(self, shapes: Shapes) -> SymbolicForm | None:
         """The form that takes these shapes, if there is one."""
@@ -90,21 +91,23 @@ class SymbolicForms:
             sizes = graph.family.sizes(shapes)
             if sizes is not None:
                 return graph.at(sizes)
-        if self._is_over or len(self._graphs) == _MOST_FAMILIES or any(port.dims is None for port in ports):
+        if len(self._graphs) + self._failures * _FAILURE >= _MOST_FAMILIES or any(
+            port.dims is None for port in ports
+        ):
             return None
         open_dims = {port.name: symbols(port) for port in ports}
         if not open_sizes(shapes, open_dims):
             return None
         found = symbolic_graph(shapes, open_dims, bind)
         if found is None:
-            self.give_up()
+            self._failures += 1
         else:
             self._graphs.append(found)
         return found
 
     def give_up(self) -> None:
         """Look for no more families: here sizes cannot be open."""
-        self._graphs, self._is_over = [], True
+        self._graphs, self._failures = [], _MOST_FAMILIES
 
     def add(self, form: SymbolicForm) -> None:
         """Keep a form; the oldest goes where there are many."""
