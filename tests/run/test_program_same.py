@@ -14,7 +14,8 @@ from pliant.ir.cost import Disk, Span, SpanState
 from pliant.ir.program import Program, bind
 from pliant.ir.schedule import violations
 from pliant.models.recurrent.recurrent_spec import RecurrentSpec
-from pliant.run.execute import execute, execute_alone
+from pliant.run.execute import execute
+from pliant.run.execute_alone import execute_alone, spans_alone
 from pliant.run.graph import graph_runner, recurrent_session
 from pliant.run.submodel import pipeline
 from pliant.run.submodel.planning import SessionOptions
@@ -37,9 +38,14 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
         seen.append((program, spans))
         return spans
 
+    def recorded_alone(program: Program, compute: Any) -> Sequence[float]:
+        readings_s = execute_alone(program, compute)
+        seen.append((program, spans_alone(program, readings_s)))
+        return readings_s
+
     monkeypatch.setattr(pipeline, "execute", partial(recorded, execute))
     for module in (graph_runner, recurrent_session):
-        monkeypatch.setattr(module, "execute_alone", partial(recorded, execute_alone))
+        monkeypatch.setattr(module, "execute_alone", recorded_alone)
     return seen
 
 

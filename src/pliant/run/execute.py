@@ -92,15 +92,6 @@ def execute(
     return tuple(spans)
 
 
-def execute_alone(program: Program, do: Do, lanes: Lanes) -> tuple[Span, ...]:
-    """As `execute`, of a program whose lane is the caller's: what a step raises is raised as it is."""
-    try:
-        return execute(program, do, lanes)
-    except LaneError as error:
-        failure = error.__cause__ or error
-    raise failure
-
-
 def _run_alone(lanes: Lanes, order: LaneOrder, do: Do, first: int, origin_s: float) -> tuple[Span, ...]:
     """A segment that only the caller's thread runs: no step waits, so that nothing is shared."""
     spans: list[Span] = []

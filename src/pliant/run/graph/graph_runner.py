@@ -1,6 +1,6 @@
 """The program of a session on arrays, for feeds of one size: its steps, and the stages that they name."""
 
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -13,9 +13,8 @@ from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
-from pliant.run.execute import Do, execute_alone
+from pliant.run.execute_alone import execute_alone, spans_alone
 from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage
-from pliant.run.lanes import Lanes
 from pliant.run.session.ports import Feeds
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
@@ -38,9 +37,8 @@ class GraphRunner:
 
     An output whose shape follows from data is a `Port` with open dimensions.
 
-    `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `spans` are those
-    of the latest run, `measured_s` is the median time of a run when it was last profiled. `sizes` are the
-    bytes of its weights as predicted.
+    `schedule` tells how layouts were chosen, None where that went by rule or is unknown; `measured_s` is the
+    median time of a run when it was last profiled. `sizes` are the bytes of its weights as predicted.
     """
 
     def __init__(
@@ -56,12 +54,15 @@ class GraphRunner:
         self.program, self.stages = program, dict(stages)
         self.inputs, self.outputs = inputs, outputs
         self.schedule, self.sizes = schedule, sizes
-        self.spans: tuple[Span, ...] = ()
         self.measured_s: float | None = None
-        self._pool, self._lanes = pool, Lanes((), own=LANE)
+        self._pool = pool
+        self._readings_s: Sequence[float] = ()
         self._run = _Run([self.stages[name] for name in _named(program)], outputs.keys())
-        self._do = Do(self._run.compute)
-        self._timed = Do(self._run.compute_timed)
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """Of the latest run, which there has been."""
+        return spans_alone(self.program, self._readings_s)
 
     @property
     def weights(self) -> Arrays:
@@ -83,7 +84,7 @@ class GraphRunner:
 
         Those of `out` are written into the arrays given there. Raises InputError.
         """
-        return self._execute(self._do, feeds, out)
+        return self._execute(self._run.compute, feeds, out)
 
     def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
         """The same program in another arena, for a pool that walks it at the same time."""
@@ -98,18 +99,18 @@ class GraphRunner:
         timed = []
         for _ in range(runs):
             self._run.ends_s = []
-            self._execute(self._timed, feeds, None)
+            self._execute(self._run.compute_timed, feeds, None)
             timed.append(TimedRun(self.spans, self._run.ends_s))
         rows = [stage.rows for stage in self._run.stages]
         found = profile_of(self.program, rows, timed, self._pool.n_threads)
         self.measured_s = found.median_s
         return found
 
-    def _execute(self, do: Do, feeds: Feeds, out: Feeds | None) -> Arrays:
+    def _execute(self, compute: Callable[[int, Compute], None], feeds: Feeds, out: Feeds | None) -> Arrays:
         run = self._run
         run.tensors, run.out = feeds, out
         try:
-            self.spans = execute_alone(self.program, do, self._lanes)
+            self._readings_s = execute_alone(self.program, compute)
             return run.answer
         finally:
             run.tensors, run.out, run.answer = {}, None, {}

@@ -33,10 +33,9 @@ from pliant.models.recurrent.recurrent_spec import MAX_TOKENS, RecurrentSpec
 from pliant.models.tokenizer import Encoded
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
-from pliant.run.execute import Do, execute_alone
+from pliant.run.execute_alone import execute_alone, spans_alone
 from pliant.run.graph.operator_calls import operator_calls
 from pliant.run.graph.recurrent_plan import RecurrentPlan
-from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import shown
@@ -87,8 +86,7 @@ class RecurrentSession(TextSession[None]):
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._turns, self._closed = Turns(), False
-        self._lanes, self._step = Lanes(()), _WordStep(pool)
-        self._do = Do(self._step.walk)
+        self._step = _WordStep(pool)
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
@@ -167,10 +165,10 @@ class RecurrentSession(TextSession[None]):
         n = len(ids)
         with self._turns.lock:
             self._run_words(ids)
-            do = Do(self._step.walk_timed)
-            timed = [
-                TimedRun(execute_alone(_PROGRAM, do, self._lanes), (self._step.ends_s,)) for _ in range(runs)
-            ]
+            timed = []
+            for _ in range(runs):
+                readings_s = execute_alone(_PROGRAM, self._step.walk_timed)
+                timed.append(TimedRun(spans_alone(_PROGRAM, readings_s), (self._step.ends_s,)))
         return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], timed, self._pool.n_threads)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -247,8 +245,9 @@ class RecurrentSession(TextSession[None]):
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[:n, 0] = vectors
-        self._step.stage, self._step.lengths = self._stages[steps], (n,)
-        execute_alone(_PROGRAM, self._do, self._lanes)
+        step = self._step
+        step.stage, step.lengths = self._stages[steps], (n,)
+        execute_alone(_PROGRAM, step.walk)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -332,7 +331,7 @@ class RecurrentSession(TextSession[None]):
 
 def _steps(n_words: int) -> int:
     """Of the form that so many words run."""
-    return max(_LEAST_STEPS, 1 << (n_words - 1).bit_length())
+    return _LEAST_STEPS if n_words <= _LEAST_STEPS else 1 << (n_words - 1).bit_length()
 
 
 @final
