@@ -144,4 +144,4 @@ def test_onnx_files_and_compiled_ones_are_inspected(
     cli("compile", tmp_path / "m.onnx", "--dim", "n=4", "-o", tmp_path / "made")
     made = as_json("inspect", tmp_path / "made")
     assert list(made["outputs"]) == ["y"]
-    assert "kind: compiled" in cli("inspect", tmp_path / "made").stdout
+    assert "kind: compiled" in cli("inspect", tmp_path / "made", "--check").stdout

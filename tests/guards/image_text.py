@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from pliant.compiler.executable.assemble_image import ARENA, Image, Place
 from pliant.compiler.executable.call import Call, Field, Ref
+from pliant.compiler.executable.encode_image import arena_faults, arena_tensors
 
 
 def image_text(image: Image) -> str:
@@ -11,8 +12,9 @@ def image_text(image: Image) -> str:
 
     Numbers of a call are those of its argument structure that are given; arrays end with their last number
     that is not zero. The values of constants are left out. What is placed in the arena stands with its bytes
-    and the first and last call that it lives for.
+    and the first and last call that it lives for, and no two share a byte while both live.
     """
+    assert not list(arena_faults(arena_tensors(image), image.arena_bytes))
     target = image.target
     lines = [f"target {target.isa.name}{target.isa.features}, {target.n_threads} threads"]
     lines += [f"input {x} {type_}" for x, type_ in image.inputs.items()]

@@ -25,6 +25,7 @@ from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
 from pliant.cli.shared.verb_options import Json, shipped
 from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.compiler.executable.encode_image import arena_faults
 from pliant.errors import InputError
 from pliant.ir.program_check import faults
 from pliant.ir.program_text import parse_program, program_text
@@ -55,7 +56,10 @@ class InspectArguments:
         bool, typer.Option("--verify", help="Check the SHA-256 of every file; fails naming what is damaged.")
     ] = False
     check: Annotated[
-        bool, typer.Option("--check", help="Judge a program; fails naming each line that is wrong.")
+        bool,
+        typer.Option(
+            "--check", help="Judge a program, or a compiled one's arena; fails naming what is wrong."
+        ),
     ] = False
     json: Json = False
 
@@ -68,7 +72,10 @@ def inspect(args: InspectArguments) -> None:
         _inspect_program(path, args)
         return
     named = resolve(args.source)
-    refuse_options(named, args, ("check",), "it judges a program in a file *.txt")
+    if not isinstance(named, CompiledProgram):
+        refuse_options(
+            named, args, ("check",), "it judges a program in a file *.txt, or a compiled directory"
+        )
     if not isinstance(named, ElasticModel):
         refuse_options(named, args, ("verify",), "it checks the files of a store; see pliant pack")
     match named:
@@ -82,7 +89,7 @@ def inspect(args: InspectArguments) -> None:
         case OnnxGraph() as model:
             values = _onnx_values(args.source, model)
         case CompiledProgram(path=path):
-            values = _compiled_values(path)
+            values = _compiled_values(path, is_checking=args.check)
         case _ as other:
             assert_never(other)
     if args.json:
@@ -156,9 +163,14 @@ def _onnx_values(source: str, graph: OnnxGraph) -> dict[str, Any]:
     }
 
 
-def _compiled_values(directory: Path) -> dict[str, Any]:
+def _compiled_values(directory: Path, *, is_checking: bool) -> dict[str, Any]:
     saved = open_saved(directory)
     program = saved.program
+    if is_checking and program.rows and program.arena_bytes and not program.tensors:
+        raise InputError(f"{directory} does not tell what its arena holds; compile the model again.")
+    wrong = list(arena_faults(program.tensors, program.arena_bytes)) if is_checking else []
+    if wrong:
+        raise InputError(f"{directory} is no program that can run:\n" + "\n".join(wrong))
     return {
         "model": str(directory),
         "kind": "compiled",

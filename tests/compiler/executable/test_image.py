@@ -1,9 +1,12 @@
 """Places of a whole image: results take over what dies, and never what somebody still reads."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pliant.compiler.executable.call import Target
+from pliant.compiler.executable.encode_image import arena_faults, arena_tensors
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.place import Lifetime
 from pliant.ir.graph import Graph, Node, TensorType
@@ -87,3 +90,16 @@ def test_a_tensor_may_have_any_name() -> None:
     session = open_image(make_image(graph, Target(host_isa(), 2)), pool, library)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
     np.testing.assert_allclose(session.run({"arena": x})["y"], np.exp(x), rtol=1e-5)
+
+
+def test_tensors_that_share_bytes_while_both_live_are_found() -> None:
+    """A compiled directory tells what its arena holds, so that it can be judged without the compiler."""
+    nodes = (Node("Exp", ("x",), ("a",)), Node("Neg", ("a",), ("b",)), Node("Sub", ("a", "b"), ("c",)))
+    y = TensorType("float32", SHAPE[::-1])
+    image = an_image((*nodes, Node("Transpose", ("c",), ("y",))), ("y",), y=y)
+    first, second, *others = tensors = arena_tensors(image)
+    assert not list(arena_faults(tensors, image.arena_bytes))
+    at_once = [first, replace(second, offset=first.offset), *others]
+    shared = ["b and c share bytes of the arena at call 1."]
+    assert list(arena_faults(at_once, image.arena_bytes)) == shared
+    assert "of an arena of" in next(arena_faults(tensors, image.arena_bytes - 1))

@@ -5,7 +5,7 @@ Weights are memory-mapped when it is opened; kernels and weights are checked aga
 
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import xxhash
 
 from pliant.compiler.aot.compiled_files import OBJECTS, draft_of, write_objects, write_weights
 from pliant.compiler.executable.assemble_image import Image
-from pliant.compiler.executable.encode_image import Encoded, encode
+from pliant.compiler.executable.encode_image import Encoded, arena_tensors, encode
 from pliant.errors import KernelError, StoreError
 from pliant.kernels.emit.isa import ISAS, runnable
 from pliant.kernels.runtime.loader import load
@@ -72,7 +72,7 @@ def save(image: Image, out: Path, model: str | None = None) -> None:
         manifest = _Manifest(
             isa=image.target.isa.name,
             features=image.target.isa.features,
-            program=encode(image),
+            program=replace(encode(image), tensors=arena_tensors(image)),
             offsets={f.name: at for f, at in zip(layout.fields, layout.offsets, strict=True)},
             sizes={f.name: f.n_bytes for f in layout.fields},
             weights_bytes=written.n_bytes,
