@@ -27,6 +27,17 @@ OVER_ROWS_KEPT = parse(
 )
 SUMMED = parse("g (float[N,4] x) => (float[4] y) { a = Constant <value_ints = [0]> () "
                "y = ReduceSum <keepdims = 0> (x, a) }")  # fmt: skip
+_WEIGHT = ", ".join(map(str, np.random.default_rng(0).standard_normal(64).round(3).tolist()))
+_HEADS = "two = Constant <value_ints = [0, 0, 2, 4]> () flat = Constant <value_ints = [0, 0, 8]> () "
+ENCODER = parse(
+    "g (float[B,S,8] x, float[B,S] mask) => (float[B,S,8] y) { one = Constant <value_float = 1.0> () "
+    f"big = Constant <value_float = -1e9> () w = Constant <value = float[8,8] {{{_WEIGHT}}}> () "
+    f"{_HEADS} axes = Constant <value_ints = [1, 2]> () hidden = Sub(one, mask) far = Mul(hidden, big) "
+    "u = Unsqueeze(far, axes) q = MatMul(x, w) h = Reshape(q, two) t = Transpose <perm = [0, 2, 1, 3]> (h) "
+    "k = Transpose <perm = [0, 2, 3, 1]> (h) s = MatMul(t, k) a = Add(s, u) p = Softmax(a) m = MatMul(p, t) "
+    "o = Transpose <perm = [0, 2, 1, 3]> (m) f = Reshape(o, flat) y = MatMul(f, w) }"
+)
+"""One layer, as exporters write it: the padding of its texts can be left out."""
 MEAN = parse("g (float[B,S] x) => (float[B,1] m) { m = ReduceMean <axes = [1]> (x) }")
 FIXED = parse("g (float[2,4] x) => (float[2,4] y) { y = Neg(x) }")
 
@@ -63,6 +74,21 @@ def test_feeds_together_answer_as_each_alone(
         for y, wanted in exact.run(one).items():
             assert answers[y].shape == wanted.shape
             np.testing.assert_allclose(answers[y], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_of_an_encoder_is_left_out() -> None:
+    """Every text is what it is alone, batches that are compared and those that need not be; no image is for
+    some lengths alone."""
+    session = compile(ENCODER, threads=2, buckets={"S": (4, 20)})
+    alone = compile(ENCODER, threads=1, images=32)
+    for seed in range(3):
+        lengths = np.random.default_rng(seed).integers(1, 21, 32).tolist()
+        feeds = [_feeds(n, seed + n) for n in lengths]
+        for one, answers in zip(feeds, session.run_many(feeds), strict=True):
+            np.testing.assert_allclose(answers["y"], alone.run(one)["y"], rtol=1e-4, atol=1e-4)
+    packed = [image for image in session.plan.images if "texts|rows" in image.inputs]
+    assert {image.inputs["x"].shape[1] for image in packed} == {4, 20}
+    assert len(packed) <= len(COUNTS) * 2
 
 
 def test_feeds_of_one_bucket_run_together() -> None:

@@ -4,8 +4,7 @@ CodedMatMul(a, slices, bias, residual?) = activation(a @ B + bias + residual), f
 rank), B [K, N] as `slices` describes it (SLICE_DTYPE, see kernels.gemm_args for the attributes).
 CodedMatMulInteger(q, scales, step, slices, bias, residual?) is the same on the integers of QuantizeRows(a),
 at the weights' int8 `step`. PaddedLayerNormalization(x, weight, bias) norms as many columns as there are
-weights and makes zeros of the others. SelfAttention(q, k, v, blocks) is FusedAttention
-of each text with itself; `blocks` (kernels/attention/attention_texts.py) says which rows are whose.
+weights and makes zeros of the others. SelfAttention is that of lower_texts.py.
 EmbedTokens(ids, types, word, codebook?, position, type?) sums rows of tables. PoolRows(x) is the mean or the
 greatest of all rows, or the first.
 
@@ -15,10 +14,9 @@ the rules for models from files: a descriptor holds addresses, which no file may
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pliant.compiler.executable.call import Alias, Call, Extent, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules import lower_attention as fused
+from pliant.compiler.rules import lower_texts as texts
 from pliant.compiler.rules.row_calls import grain, layer_norm_call
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.attention import attention_texts
@@ -30,8 +28,6 @@ from pliant.models.encoder.encoder_graph import BLOCK_WORDS, DESCRIPTOR_WORDS
 assert SLICE_DTYPE.itemsize == 8 * DESCRIPTOR_WORDS
 assert attention_texts.BLOCK_WORDS == BLOCK_WORDS
 
-_SIZES = ("n_rows", "n_tokens")
-"""Fields of AttentionArgs that each text has its own of."""
 _PLACES = ("first_group", "first_column_group", "segment_rows", "n_segments", "column_groups_per_slice")
 
 
@@ -90,31 +86,6 @@ def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, resid
         **{name: _integer(node, name) for name in _PLACES},
         "activation": ACTIVATIONS[str(node.attributes["activation"]) or None],
     }
-
-
-def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
-    *qkv, blocks = node.inputs
-    (alone,) = fused.RULES["FusedAttention"](replace(node, inputs=tuple(qkv)), graph, target).calls
-    tokens, heads, head_dim = graph.types[node.outputs[0]].shape[-3:]
-    isa = target.isa
-
-    def share(lengths: Sequence[int]) -> tuple[int, int]:
-        n = attention_texts.units(heads, lengths, isa)
-        return n, attention_texts.grain(heads, lengths, isa, target.n_threads)
-
-    fields = {f"attention.{name}": x for name, x in alone.fields.items() if name not in _SIZES}
-    call = replace(
-        alone,
-        kernel=Kernel(
-            attention_texts.texts_name(head_dim), lambda row: attention_texts.texts_ir(row, head_dim)
-        ),
-        layout=attention_texts.TextsArgs,
-        fields={**fields, "blocks": Ref(blocks)},
-        reads=(*alone.reads, blocks),
-        scratch_bytes=attention_texts.scratch_bytes(head_dim, tokens, isa),
-        extent=_extent(node, (), share),
-    )
-    return Lowered((call,))
 
 
 def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -214,7 +185,7 @@ def _integer(node: Node, name: str) -> int:
 RULES = {
     "CodedMatMul": _matmul,
     "CodedMatMulInteger": _matmul_integer,
-    "SelfAttention": _attention,
+    "SelfAttention": texts.RULES["SelfAttention"],
     "QuantizeRows": _quantize,
     "PaddedLayerNormalization": _layer_norm,
     "EmbedTokens": _embed,

@@ -120,7 +120,10 @@ def _layer_norm_rows(node: Node, graph: Graph, n: int) -> Lowered:
         views = (read(graph, t, node.attributes[f"{v}_view"]) for v, t in (("x", x), ("y", y)))
         steps = dict(zip(steps, (view.strides[-2] for view in views), strict=True))
     rows = graph.types[x].size // (steps["ld_x"] or 1)
-    call = layer_norm_call(x, y, (node.inputs[1], bias), (rows, n), n, epsilon, node.name)
+    call = layer_norm_call(
+        x, y, (node.inputs[1], bias), (rows, n), n, epsilon, node.name,
+        has_extent=bool(node.attributes.get("extent")),
+    )  # fmt: skip
     call = replace(call, fields={**call.fields, **steps})
     return Lowered((call,) if rows else (), packed=packed)
 

@@ -11,6 +11,7 @@ from pliant.compiler.rules import lower_recurrent as recurrent
 from pliant.compiler.rules import lower_reduce as reduce
 from pliant.compiler.rules import lower_select as select
 from pliant.compiler.rules import lower_signal as signal
+from pliant.compiler.rules import lower_texts as texts
 from pliant.compiler.rules.conv import lower_conv as conv
 from pliant.compiler.rules.conv import lower_conv_integer as conv_integer
 from pliant.compiler.rules.conv import lower_conv_other as conv_other
@@ -60,6 +61,7 @@ _FAMILIES: tuple[Mapping[str, Rule], ...] = (
     recurrent.RULES,
 )
 RULES: Mapping[str, Rule] = {op: rule for family in _FAMILIES for op, rule in family.items()}
+"""Of all operators that a model may have."""
 
 
 def lower(graph: Graph, target: Target) -> list[Lowered]:
@@ -68,17 +70,24 @@ def lower(graph: Graph, target: Target) -> list[Lowered]:
     Raises GraphError naming all operators without a rule at once, or the first node that has no kernel for
     its attributes, types or shapes. Any other exception is a mistake in a rule.
     """
-    unknown = sorted({node.op for node in graph.nodes if node.op not in RULES})
+    unknown = sorted({node.op for node in graph.nodes if _rule(node.op) is None})
     if unknown:
         first = next(node for node in graph.nodes if node.op in unknown)
         raise GraphError(f"no kernel exists for {', '.join(unknown)} (first at node {first.name!r}).")
     return [_lower(node, graph, target) for node in graph.nodes]
 
 
+def _rule(op: str) -> Rule | None:
+    """Of an operator of a model, or of one that passes put in its place."""
+    return RULES.get(op) or texts.RULES.get(op) or index.PASS_RULES.get(op)
+
+
 def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
     """One node's calls. A GraphError names the node; other exceptions are mistakes in a rule and pass."""
     try:
-        lowered = RULES[node.op](node, graph, target)
+        rule = _rule(node.op)
+        assert rule is not None, node.op
+        lowered = rule(node, graph, target)
         for call in lowered.calls:
             _check_units(call)
     except GraphError as error:

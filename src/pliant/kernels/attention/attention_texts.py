@@ -18,7 +18,7 @@ from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.values import Value
 
-BLOCK_WORDS = 3
+BLOCK_WORDS = 4
 """64-bit words that describe a block, as `text_blocks` gives them."""
 
 _PORTIONS = 8
@@ -31,21 +31,24 @@ assert ctypes.sizeof(AttentionArgs) % _WORD_BYTES == 0
 class TextsArgs(ctypes.Structure):
     """`attention` is that of the first text; its `n_rows` and `n_tokens` are not read.
 
-    `blocks` int64 [n_blocks, BLOCK_WORDS] says which rows belong to which text.
+    `blocks` int64 [n_blocks, BLOCK_WORDS] says which rows belong to which text. A mask has a batch of its
+    own for each text.
     """
 
     _fields_ = (("attention", AttentionArgs), ("blocks", ctypes.c_void_p))
 
 
 @lru_cache(maxsize=1024)
-def text_blocks(lengths: tuple[int, ...], isa: Isa) -> Int64[np.ndarray, "blocks 3"]:
-    """For each block of rows of each text: the text's first row, its rows, and the blocks before the text.
+def text_blocks(lengths: tuple[int, ...], isa: Isa) -> Int64[np.ndarray, "blocks 4"]:
+    """For each block of rows of each text: the text's first row, its rows, the blocks before the text, and
+    its number.
 
     Read-only, as the array is kept for the next batch of these lengths.
     """
     rows = np.asarray(lengths, np.int64)
     blocks = -(-rows // block_rows(isa))
-    texts = np.stack([np.cumsum(rows) - rows, rows, np.cumsum(blocks) - blocks], axis=1)
+    numbers = np.arange(len(rows))
+    texts = np.stack([np.cumsum(rows) - rows, rows, np.cumsum(blocks) - blocks, numbers], axis=1)
     described = np.repeat(texts, blocks, axis=0)
     described.flags.writeable = False
     return described
@@ -85,13 +88,14 @@ def texts_ir(isa: Isa, head_dim: int) -> str:
         zero, rows = f.const(0), block_rows(isa)
         with f.loop(lo, hi, carry=[f.const(-1), f.const(-1)]) as turn:
             block = f.at(blocks, turn.index // n_heads * BLOCK_WORDS, "i64")
-            first_row, n_tokens, before = (f.load(f.at(block, i, "i64"), "i64") for i in range(BLOCK_WORDS))
+            words = (f.load(f.at(block, i, "i64"), "i64") for i in range(BLOCK_WORDS))
+            first_row, n_tokens, before, text = words
             per_head = (n_tokens + (rows - 1)) // rows
             unit = turn.index - before * n_heads
             head, first = unit // per_head, unit % per_head * rows
             is_new_text = before.compare("ne", turn.carried[0])
             with f.when(is_new_text):
-                _write_own(f, args, own, first_row, n_tokens)
+                _write_own(f, args, own, first_row, n_tokens, text)
             with f.when(is_new_text | head.compare("ne", turn.carried[1])):
                 _copy_head(f, own, scratch, head, n_tokens, strip)
             call_block(f, own, scratch, zero, head, first, n_tokens)
@@ -104,7 +108,7 @@ def _copy_head(f: Function, own: Value, scratch: Value, head: Value, n_tokens: V
     copy_head(f, k, v, n_tokens, lay_out(f, scratch, n_tokens, strip), strip)
 
 
-def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens: Value) -> None:
+def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens: Value, text: Value) -> None:
     """AttentionArgs of one text."""
     with f.each(0, ctypes.sizeof(AttentionArgs) // _WORD_BYTES) as word:
         f.store(f.load(f.at(args, word, "i64"), "i64"), f.at(own, word, "i64"))
@@ -115,5 +119,7 @@ def _write_own(f: Function, args: Value, own: Value, first_row: Value, n_tokens:
     for name in ("q", "k", "v", "out"):
         pointer, row = f.fields(args, AttentionArgs, name, f"{name}_row")
         store(name, f.at(pointer, first_row * row))
+    mask, by_text = f.fields(args, AttentionArgs, "mask", "mask_batch")
+    store("mask", f.select(mask.compare("eq", 0), mask, f.at(mask, text * by_text)))
     store("n_rows", n_tokens)
     store("n_tokens", n_tokens)

@@ -19,7 +19,7 @@ TableFormat = Literal["codes", "F32", "F16", "BF16"]
 TOKENS = "tokens"
 DESCRIPTOR_WORDS = 12
 """64-bit words that describe a slice."""
-BLOCK_WORDS = 3
+BLOCK_WORDS = 4
 """64-bit words that describe a block of a text's rows."""
 
 _TABLE_DTYPES: dict[Precision, str] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}

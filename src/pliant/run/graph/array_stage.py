@@ -1,7 +1,7 @@
 """What a step of a session on arrays runs: it reads tensors by name and makes others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar, final, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
 from pliant.run.session.ports import Feeds, shapes_of, writable
+
+if TYPE_CHECKING:
+    from pliant.run.graph.packed_texts import PackedTexts
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
@@ -69,7 +72,7 @@ class ExecutableStage:
 
     The pool may be shared with other stages and is left open. The arena is allocated here and never again,
     unless one is given that stages share; its owner lets runs take turns. A forked child may use it, on
-    workers of its own.
+    workers of its own. With `texts` the tensors it is given say what of them is no padding.
     """
 
     def __init__(
@@ -79,7 +82,9 @@ class ExecutableStage:
         addresses: Mapping[str, int],
         pool: Pool,
         arena: Arena | None = None,
+        texts: "PackedTexts | None" = None,
     ) -> None:
+        self._texts = texts
         self.program, self.weights, self.rows = program, weights, program.rows
         self.inputs, self.outputs = tuple(program.inputs), tuple(program.outputs)
         self._ports = tuple(static_port(x, t) for x, t in program.inputs.items())
@@ -118,7 +123,7 @@ class ExecutableStage:
 
     def beside(self, pool: Pool, arena: Arena) -> "ExecutableStage":
         """The same in another arena, for a pool that walks it at the same time."""
-        return ExecutableStage(self.program, self.weights, self._addresses, pool, arena)
+        return ExecutableStage(self.program, self.weights, self._addresses, pool, arena, self._texts)
 
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
@@ -126,6 +131,9 @@ class ExecutableStage:
 
     def _run(self, tensors: Feeds, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
         self._place_arena()
+        if self._texts is not None:
+            tensors, n_rows, shares = self._texts.of(tensors)
+            self._bound.cut(n_rows, shares)
         held = {}
         for x in self.inputs:
             held[x] = np.ascontiguousarray(tensors[x])

@@ -1,13 +1,14 @@
 """Lower graphs of one model within a bound of memory, in fewer bits where that is allowed and needed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import final
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.passes.code_weights import code_weights
+from pliant.compiler.passes.pack_texts import TextShape, pack_texts
 from pliant.compiler.rewrite.coder import Coder
 from pliant.errors import BudgetError, GraphError
 from pliant.ir.bitwidths import PLANES, Weights
@@ -57,13 +58,17 @@ class Lowering:
             return self.lower(bound).planned
         return self._planner(self.weights).plan(bound, self._options.without)
 
-    def lower(self, bound: Graph) -> Lowered:
-        """The image of `bound`, whose weights and activations fit. Raises BudgetError naming the least."""
+    def lower(self, bound: Graph, texts: TextShape | None = None) -> Lowered:
+        """The image of `bound`, whose weights and activations fit. Raises BudgetError naming the least.
+
+        The padding of `texts` is left out where it can be.
+        """
         most = self._options.memory_bytes
         if self.weights is None:
             self.weights, lowered = self._chosen(bound, most)
-        else:
-            lowered = self._lowered(bound, self.weights)
+            if texts is None:
+                return lowered
+        lowered = self._lowered(bound, self.weights, texts)
         if most is not None and lowered.n_bytes > most:
             raise self._too_little(lowered, self.weights)
         return lowered
@@ -91,8 +96,10 @@ class Lowering:
         self._planners = {bits: self._planners[bits]}
         return bits, found
 
-    def _lowered(self, bound: Graph, weights: Weights) -> Lowered:
+    def _lowered(self, bound: Graph, weights: Weights, texts: TextShape | None = None) -> Lowered:
         planned = self._planner(weights).plan(bound, self._options.without)
+        if texts is not None:
+            planned = replace(planned, graph=pack_texts(planned.graph, texts, self._target.isa))
         image = make_image(planned.graph, self._target)
         return Lowered(planned, image, weight_sizes(image, planned.graph.constants))
 

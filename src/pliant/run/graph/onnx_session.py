@@ -19,6 +19,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import Encoded, encode, kernels
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.compiler.passes.pack_texts import TextShape
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
 from pliant.ir.bitwidths import Weights
@@ -35,6 +36,7 @@ from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions
+from pliant.run.graph.packed_texts import IS_TOKEN, packed_texts
 from pliant.run.graph.padding import Padding
 from pliant.run.graph.parallel_runs import ParallelRuns
 from pliant.run.graph.schedule_graph import ScheduleReport
@@ -232,16 +234,19 @@ class OnnxSession(ArraySession):
 
     def _compile(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
         self._model.check_same()
-        form = self._forms.form(shapes) or self._new_form(shapes)
+        own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
+        texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
+        form = None if texts else self._forms.form(own) or self._new_form(own)
         if form is not None:
-            return self._bind_form(form, shapes)
-        lowered = self._lowering.lower(self._bound(shapes, feeds))
+            return self._bind_form(form, own)
+        lowered = self._lowering.lower(self._bound(own, feeds), texts)
         image, self.schedule = lowered.image, lowered.planned.report
         _check_memory(image, _packed_bytes(image), self._model.source)
         self._make_room(lowered)
         at = addresses(kernels(image), self._library)
         weights = self._weights.of(image, lowered.planned.graph.constants)
-        stage = ExecutableStage(encode(image), weights, at, self._pool, self._arena)
+        packed = packed_texts(image, texts)
+        stage = ExecutableStage(encode(image), weights, at, self._pool, self._arena, packed)
         return one_stage(stage, self._pool, self.schedule, lowered.sizes)
 
     def _new_form(self, shapes: Shapes) -> SymbolicForm | None:

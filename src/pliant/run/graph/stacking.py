@@ -14,6 +14,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.port import Port
 from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.graph.packed_texts import IS_TOKEN, is_token
 from pliant.run.graph.padding import Padding
 from pliant.run.graph.parallel_runs import n_shared
 from pliant.run.session.ports import Feeds, Shapes, symbols
@@ -74,7 +75,8 @@ class Stacking:
     Feeds are put together along the open dimension that stands first in every input, where each has one row.
     One row of a batch is compared with the answer to its feed alone, for each bucket and whether the feed is
     padded to it; a model that fails is fed one by one from then on. Batches that need no comparison run in
-    parallel, on one thread each, and are no larger than a thread's part of the work.
+    parallel, on one thread each, and are no larger than a thread's part of the work. Where one dimension has
+    buckets, a batch says what in it is no padding.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Stacking:
         self._inputs, self._outputs = inputs, outputs
         self._n_threads = n_threads
         self._rows = _rows_symbol(inputs)
+        self._tokens = _tokens_symbol(buckets, inputs)
         self._counts = _counts(buckets, self._rows)
         self._cuts: dict[_Key, Cuts] = {}
 
@@ -149,7 +152,11 @@ class Stacking:
         ]
         if len(padded) == 1:
             return padded[0]
-        return {port.name: np.concatenate([feeds[port.name] for feeds in padded]) for port in self._inputs}
+        batch = {port.name: np.concatenate([feeds[port.name] for feeds in padded]) for port in self._inputs}
+        if self._tokens is not None:
+            lengths = [fit.fed[self._tokens] for fit in chunk.fits]
+            batch[IS_TOKEN] = is_token(lengths, chunk.fits[0].run[self._tokens])
+        return batch
 
     def _shared(self, chunk: _Chunk, by: Answers) -> list[_Arrays]:
         """The answers to one chunk on all threads; what no comparison has shown yet is compared."""
@@ -166,7 +173,7 @@ class Stacking:
         """How each item's answer is cut; None from a model that does not answer row by row."""
         if any(array.ndim == 0 or len(array) != len(chunk.items) for array in batch.values()):
             return None
-        is_telling = any((array[1:] != array[:1]).any() for array in feeds.values())
+        is_telling = any((feeds[x.name][1:] != feeds[x.name][:1]).any() for x in self._inputs)
         found: dict[_Key, Cuts] = {}
         for i, (key, item, fit) in enumerate(zip(chunk.keys, chunk.items, chunk.fits, strict=True)):
             if key in found:
@@ -208,6 +215,13 @@ def _rows_symbol(inputs: Sequence[Port]) -> str | None:
     """The open dimension that stands first in every input; None where there is none."""
     first = {(symbols(port) or (None,))[0] for port in inputs}
     return first.pop() if len(first) == 1 else None
+
+
+def _tokens_symbol(buckets: Buckets, inputs: Sequence[Port]) -> str | None:
+    """The only dimension with buckets beside that of rows, if it stands second wherever it stands."""
+    places = {(s, i) for port in inputs for i, s in enumerate(symbols(port)) if s in buckets.sizes and i > 0}
+    (symbol, at), *others = places or {(None, 0)}
+    return symbol if at == 1 and not others else None
 
 
 def _counts(buckets: Buckets, rows: str | None) -> tuple[int, ...]:

@@ -1,12 +1,12 @@
 """Lower operators that read or write at integer indices: gather, scatter, reversed sequences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
 
-from pliant.compiler.executable.call import Call, Kernel, Lowered, Ref, Target
+from pliant.compiler.executable.call import Call, Extent, Kernel, Lowered, Ref, Target
 from pliant.compiler.rewrite.view import View, regular, row_major, whole
 from pliant.compiler.rules.conv.window_extents import text
 from pliant.compiler.rules.move.copy_calls import Dim, collapsed, copies, grain_of, nest_fields, two_inner
@@ -89,6 +89,19 @@ def _gather(node: Node, graph: Graph, target: Target) -> Lowered:
     rows = rows_along(data.shape, axis, data.itemsize, index_dtype(node, index_type), index_type.size)
     require(graph.types[node.outputs[0]].n_bytes == rows.n_bytes, node, graph)
     return Lowered(calls=gather(node, x, indices, node.outputs[0], rows))
+
+
+def _take_rows(node: Node, graph: Graph, target: Target) -> Lowered:
+    """TakeRows(x, rows), of passes alone: rows of x [m, n, ...], seen as [m * n, ...], by number. With the
+    attribute `extent` as many as texts have together."""
+    x, rows = node.inputs
+    m, n, *rest = graph.types[x].shape
+    type_, flat = graph.types[x], (m * n, *rest)
+    which = rows_along(flat, 0, type_.itemsize, index_dtype(node, graph.types[rows]), m * n)
+    (call,) = gather(node, x, rows, node.outputs[0], which)
+    if node.attributes.get("extent"):
+        call = replace(call, extent=Extent((), lambda lengths: (sum(lengths), call.grain)))
+    return Lowered((call,))
 
 
 def _gather_nd(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -326,3 +339,6 @@ RULES: Mapping[str, Any] = {
     "ScatterND": _scatter_nd,
     "ReverseSequence": _reverse_sequence,
 }
+
+PASS_RULES = {"TakeRows": _take_rows}
+"""Of operators that passes put into graphs, and no model has."""

@@ -65,7 +65,9 @@ def _multiply(
     if graph.types[node.outputs[0]].dtype != "float32":
         return _contract(node, graph, out, a, b)
     added = None if residual is None else View(residual, 0, shape, out.strides)
-    product = Product(out, a, b, bias, added, activation, alpha, node.label)
+    product = Product(
+        out, a, b, bias, added, activation, alpha, node.label, has_extent=bool(node.attributes.get("extent"))
+    )
     return lower_product(product, dict(graph.constants), target)
 
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import View, merge
 from pliant.compiler.rules.product.plane_args import Planes, pack_table
 from pliant.compiler.rules.product.scaled_weights import Scaled
@@ -36,7 +36,7 @@ class Product:
 
     `a` [..., M, K], `b` [..., K, N], `out` and `residual` [..., M, N] with unit column stride. `bias` is a
     tensor of N elements. float32. A `coded` or `scaled` b is one matrix for a whole batch; `b` then says its
-    shape.
+    shape. With an extent all leading dimensions are rows, of which fewer may be there.
     """
 
     out: View
@@ -49,6 +49,7 @@ class Product:
     label: str = ""
     coded: Planes | None = None
     scaled: Scaled | None = None
+    has_extent: bool = False
 
 
 def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) -> Lowered:
@@ -74,6 +75,7 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
             f"node {p.label!r} has {len(extents)} separate batch dimensions; kernels walk {MAX_BATCH_DIMS}."
         )
     n_batch = prod(extents)
+    assert not p.has_extent or n_batch == 1, p.label
     blocks = blocking(n_batch, n_rows, n_columns, target.n_threads, tiling(target.isa).panel)
     a_row, a_column = p.a.strides[-2:]
     fields: dict[str, Field] = {
@@ -130,6 +132,9 @@ def lower_product(p: Product, constants: dict[str, np.ndarray], target: Target) 
         writes=(p.out.tensor,),
         scratch_bytes=matmul.scratch_bytes(blocks.row_block, target.isa),
         label=p.label,
+        extent=Extent(("n_rows",), lambda lengths: (blocks.units(1, sum(lengths), n_columns), 1))
+        if p.has_extent
+        else None,
     )
     return Lowered(calls=(call,), packed=packed)
 

@@ -1,0 +1,47 @@
+"""Lower attention of several texts whose rows stand one behind the other.
+
+SelfAttention(q, k, v, blocks, mask?) is FusedAttention of each text with itself; `blocks`
+(kernels/attention/attention_texts.py) says which rows are whose, and a mask has a batch index for each text.
+With the attribute `extent` it runs over the texts that there are. No model's file may name it: the kernel
+does not check which rows it is given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pliant.compiler.executable.call import Extent, Kernel, Lowered, Ref, Target
+from pliant.compiler.rewrite.view import read
+from pliant.compiler.rules import lower_attention as fused
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.attention import attention_texts
+
+_SIZES = ("n_rows", "n_tokens")
+"""Fields of AttentionArgs that each text has its own of."""
+
+
+def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
+    q, k, v, blocks, *mask = node.inputs
+    (alone,) = fused.RULES["FusedAttention"](replace(node, inputs=(q, k, v, *mask)), graph, target).calls
+    _, heads, tokens, head_dim = read(graph, q, node.attributes.get("q_view")).shape
+    isa = target.isa
+
+    def share(lengths: Sequence[int]) -> tuple[int, int]:
+        n = attention_texts.units(heads, lengths, isa)
+        return n, attention_texts.grain(heads, lengths, isa, target.n_threads)
+
+    call = replace(
+        alone,
+        kernel=Kernel(
+            attention_texts.texts_name(head_dim), lambda row: attention_texts.texts_ir(row, head_dim)
+        ),
+        layout=attention_texts.TextsArgs,
+        fields={f"attention.{name}": x for name, x in alone.fields.items() if name not in _SIZES}
+        | {"blocks": Ref(blocks)},
+        reads=(*alone.reads, blocks),
+        scratch_bytes=attention_texts.scratch_bytes(head_dim, tokens, isa),
+        extent=Extent((), share) if node.attributes.get("extent") else None,
+    )
+    return Lowered((call,))
+
+
+RULES = {"SelfAttention": _attention}
