@@ -32,9 +32,9 @@ from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.pace import seconds as seconds_of
-from pliant.plan.partition.partition_all import all_plans
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition
+from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.starts import all_plans
 
 MODELS = {"BERT-Large": "bert-large", "MobileBERT": "mobilebert"}
 MBITS = (940, 470)

@@ -23,8 +23,8 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.pace import GridPlans, plan_of, seconds, weights
 from pliant.plan.partition.pace_2d import grid_seconds
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition
+from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
 from pliant.settings import cache_folder

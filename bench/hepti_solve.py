@@ -12,10 +12,10 @@ import numpy as np
 
 from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_spec import EncoderLayer, EncoderSpec, FeedForward, Linear, Norm
+from pliant.plan.partition.flat_solver import improve
 from pliant.plan.partition.pace import seconds
-from pliant.plan.partition.partition_improve import polish
-from pliant.plan.partition.partition_problem import pose
 from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.partition.problem import pose
 from pliant.plan.partition.sizes import sizes
 from report import Report, options
 
@@ -101,7 +101,7 @@ def _quality(spec: EncoderSpec, n: int, repeats: int) -> dict[str, object]:
     for seed in range(repeats):
         p = pose(spec, TOKENS, *cluster(seed, n), "d0")
         plan, plan_s = solve(p, "ws")
-        _, longer_s = polish(p, plan, plan_s, 200)
+        _, longer_s = improve(p, plan, plan_s, 200)
         over.append(100 * (plan_s / longer_s - 1))
         decision = choose_partition(spec, TOKENS, *cluster(seed, n), "d0", bound_time_s=2.0)
         gap.append(100 * (decision.gap or 0.0))

@@ -14,7 +14,7 @@ from pliant.errors import BudgetError
 from pliant.plan.linear import INFINITY, LinearProgram
 from pliant.plan.partition.pace import Plans
 from pliant.plan.partition.pace_ws import Times
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, in_units_of
+from pliant.plan.partition.problem import ITEMSIZE, Problem, in_units_of
 
 
 @dataclass(frozen=True, slots=True)

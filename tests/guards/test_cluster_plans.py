@@ -25,11 +25,11 @@ from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
 from pliant.ir.topology import Capability, ClusterCost, Drift, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.baselines import by_speed, coedge, equal, local
 from pliant.plan.partition.decision import Decision
 from pliant.plan.partition.pace import as_partition
-from pliant.plan.partition.partition_baseline import by_speed, coedge, equal, local
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.split.split import layer_segment, program_of, split
 from pliant.plan.split.stage_graphs import work_flops
 from tests.guards.texts import checked_text, digests, spans_text

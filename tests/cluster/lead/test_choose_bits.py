@@ -13,8 +13,8 @@ from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Interface, Links
 from pliant.models.encoder.encoder_spec import CodedLayers, EncoderSpec
 from pliant.plan.partition.pace import as_partition, weights
-from pliant.plan.partition.partition_problem import pose
 from pliant.plan.partition.partitioner import solve
+from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster
 from tests.plan.splits import MODES, bert

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pliant.errors import InputError
 from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds, weights
-from pliant.plan.partition.partition_problem import pose, table
+from pliant.plan.partition.problem import pose, table
 from pliant.plan.partition.sizes import Amount, sizes
 from pliant.plan.split.stage_graphs import flops, weight_bytes
 from pliant.plan.split.stages import stages

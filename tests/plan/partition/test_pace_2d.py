@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.plan.partition.pace import as_partition, plan_of, seconds, weights
-from pliant.plan.partition.partition_problem import pose
+from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, curved, simulated_s
 from tests.plan.splits import bert, mobilebert, partition

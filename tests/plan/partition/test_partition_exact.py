@@ -4,9 +4,9 @@ import pytest
 
 from pliant.errors import BudgetError
 from pliant.plan.partition.pace import seconds
-from pliant.plan.partition.partition_all import all_plans
-from pliant.plan.partition.partition_problem import pose
 from pliant.plan.partition.partitioner import solve
+from pliant.plan.partition.problem import pose
+from pliant.plan.partition.starts import all_plans
 from research.partition_exact import solve_exactly, staged_s
 from tests.plan.clusters import cluster
 from tests.plan.splits import bert

@@ -11,12 +11,11 @@ from pliant.errors import BudgetError, InputError
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Interface, Links
+from pliant.plan.partition.moves import best
 from pliant.plan.partition.pace import FlatMode, Plans, as_partition, seconds
-from pliant.plan.partition.partition_all import all_plans, n_plans
-from pliant.plan.partition.partition_improve import best
-from pliant.plan.partition.partition_problem import pose
-from pliant.plan.partition.partition_start import alone
 from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.partition.problem import pose
+from pliant.plan.partition.starts import all_plans, alone, n_plans
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, curved, simulated_s
 from tests.plan.splits import bert, mobilebert
@@ -56,7 +55,7 @@ def test_the_search_finds_the_optimum_among_a_few_devices(
     mode: FlatMode, n: int, tokens: int, ffn: int, is_curved: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The least of all (up to 3375) plans by the true cost, on 20 clusters, half with slow links."""
-    monkeypatch.setattr("pliant.plan.partition.partitioner.MOST_PLANS", 0)
+    monkeypatch.setattr("pliant.plan.partition.flat_solver.MOST_PLANS", 0)
     for seed in range(20):
         devices, links = cluster(seed, n, pairs=seed % 2 == 0)
         if is_curved:
@@ -92,7 +91,7 @@ def test_the_optimum_is_found_where_memory_is_short(
     mode: FlatMode, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Devices with room for a part of the weights, unevenly: what fits is found, and the best of it."""
-    monkeypatch.setattr("pliant.plan.partition.partitioner.MOST_PLANS", 0)
+    monkeypatch.setattr("pliant.plan.partition.flat_solver.MOST_PLANS", 0)
     for seed in range(16):
         devices, links = cluster(seed, n, pairs=seed % 2 == 0)
         p = pose(bert(ffn=4), 4, devices, links, "d0")

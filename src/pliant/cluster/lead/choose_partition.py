@@ -14,10 +14,10 @@ from pliant.ir.bitwidths import Weights, check_weights
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.baselines import coedge
 from pliant.plan.partition.pace import as_partition
-from pliant.plan.partition.partition_baseline import coedge
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import Gains, choose_partition, solve
+from pliant.plan.partition.problem import Problem, pose
 from pliant.quantities import format_bytes
 
 Choose = Callable[[EncoderSpec, int, Mapping[str, Capability], Links, str], Partition]

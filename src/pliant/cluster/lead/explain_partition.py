@@ -11,11 +11,11 @@ from pliant.cluster.watch.adapt import Picture, too_large
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange, value
 from pliant.models.encoder.encoder_spec import EncoderSpec
+from pliant.plan.partition.baselines import predicted_s
 from pliant.plan.partition.decision import Decision, RunOption
-from pliant.plan.partition.partition_baseline import predicted_s
-from pliant.plan.partition.partition_bound import bound_s
-from pliant.plan.partition.partition_problem import Problem, pose
+from pliant.plan.partition.lower_bound import bound_s
 from pliant.plan.partition.partitioner import Gains, choose_partition
+from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.partition.shortlist import MOST
 from pliant.plan.split.stage_graphs import weight_bytes
 from pliant.quantities import format_bytes, format_seconds

@@ -1,18 +1,18 @@
 """Time and memory of many partitions at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from pliant.ir.partition import Partition, Share
 from pliant.plan.partition.pace_1d import tiled_seconds
 from pliant.plan.partition.pace_2d import GridPlans as GridPlans
-from pliant.plan.partition.pace_2d import grid_partition, grid_plans, grid_seconds, grid_weights
+from pliant.plan.partition.pace_2d import Numbers, grid_partition, grid_plans, grid_seconds, grid_weights
 from pliant.plan.partition.pace_ws import Counts as Counts
 from pliant.plan.partition.pace_ws import PerDevice, Times, ws_seconds
-from pliant.plan.partition.partition_problem import Problem
+from pliant.plan.partition.problem import Problem
 
 FlatMode = Literal["ws", "1d"]
 
@@ -29,20 +29,20 @@ class Plans:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def take(self, i: int) -> "Plans":
-        """Plan number `i` by itself."""
-        one = slice(i, i + 1)
-        return Plans(self.mode, self.heads[one], self.rows[one], self.columns[one])
+    def take(self, i: Numbers) -> "Plans":
+        """Plan number `i` by itself, or those of these numbers."""
+        at = np.atleast_1d(i)
+        return Plans(self.mode, self.heads[at], self.rows[at], self.columns[at])
 
 
-def together(plans: Sequence[Plans]) -> Plans:
+Kind = TypeVar("Kind", Plans, GridPlans)
+
+
+def together(plans: Sequence[Kind]) -> Kind:
     """All of them, of one mode, in order."""
-    return Plans(
-        plans[0].mode,
-        np.concatenate([p.heads for p in plans]),
-        np.concatenate([p.rows for p in plans]),
-        np.concatenate([p.columns for p in plans]),
-    )
+    shares = [f.name for f in fields(plans[0]) if f.name != "mode"]
+    joined = {name: np.concatenate([getattr(one, name) for one in plans]) for name in shares}
+    return replace(plans[0], **joined)  # type: ignore[arg-type]
 
 
 def seconds(p: Problem, plans: Plans | GridPlans) -> Times:

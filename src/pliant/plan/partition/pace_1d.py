@@ -6,7 +6,7 @@ The steps of `plan.split` in closed form, as `pace_ws` has them.
 import numpy as np
 
 from pliant.plan.partition.pace_ws import Counts, PerDevice, Rows, Sets, Times, held, rows_of, whole_s
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
+from pliant.plan.partition.problem import ITEMSIZE, Problem
 
 
 def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> Times:

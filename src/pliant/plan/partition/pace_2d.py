@@ -11,11 +11,12 @@ from pliant.arrays import Float, Int
 from pliant.ir.partition import Grid, Partition, Share
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
 from pliant.plan.partition.pace_ws import Counts, PerDevice, Sets, Times, rows_of, whole_s
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, stage_s
+from pliant.plan.partition.problem import ITEMSIZE, Problem, stage_s
 from pliant.plan.partition.sizes import Sizes, reduces
 
 Pairs = Float[np.ndarray, "plans devices devices"]
 Amounts = PerDevice | Counts
+Numbers = int | Int[np.ndarray, " some"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class GridPlans:
     def __len__(self) -> int:
         return len(self.heads)
 
-    def take(self, i: int) -> "GridPlans":
-        """Plan number `i` by itself."""
-        return GridPlans(*(getattr(self, one.name)[i : i + 1] for one in fields(self)))
+    def take(self, i: Numbers) -> "GridPlans":
+        """Plan number `i` by itself, or those of these numbers."""
+        at = np.atleast_1d(i)
+        return GridPlans(*(getattr(self, one.name)[at] for one in fields(self)))
 
     @property
     def placed(self) -> Sets:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pliant.arrays import Bool, Float, Int
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
+from pliant.plan.partition.problem import ITEMSIZE, Problem
 
 Counts = Int[np.ndarray, "plans devices"]
 Times = Float[np.ndarray, " plans"]

@@ -1,9 +1,8 @@
 """Hepti's partitioning engine (4.3): which device takes what.
 
-The program of eq. 1 to 11 over whole heads, rows and columns: heads are searched as whole numbers, and with
-heads fixed the rest is a linear program, WS's bilinear first exchange too. Every candidate is priced by the
-same closed form of the real program's steps (`pace`), and every single device is one of them. Grids
-are searched by `partition_grid`.
+The program of eq. 1 to 11 over whole heads, rows and columns, searched by `flat_solver` and `grid_solver`.
+Every candidate is priced by the same closed form of the real program's steps (`pace`), and every single
+device is one of them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,25 +16,19 @@ from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.decision import Decision, RunOption
-from pliant.plan.partition.pace import FlatMode, GridPlans, Plans, as_partition, seconds, together, weights
-from pliant.plan.partition.partition_all import MOST_PLANS, all_plans, n_plans
-from pliant.plan.partition.partition_bound import bound_s
-from pliant.plan.partition.partition_few import FEW, solve_few
-from pliant.plan.partition.partition_grid import solve_grid
-from pliant.plan.partition.partition_improve import best, polish, search_heads
-from pliant.plan.partition.partition_linear import fitted
-from pliant.plan.partition.partition_problem import Problem, pose
-from pliant.plan.partition.partition_start import alone, starts
+from pliant.plan.partition.flat_solver import solve_flat
+from pliant.plan.partition.grid_solver import solve_grid
+from pliant.plan.partition.lower_bound import bound_s
+from pliant.plan.partition.moves import best
+from pliant.plan.partition.pace import FlatMode, GridPlans, Plans, as_partition, seconds, weights
+from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.partition.shortlist import shortlist
+from pliant.plan.partition.starts import alone
 from pliant.quantities import format_bytes
 
 Rule = Literal["paper", "cost", "judged"]
 MANY = 16
 """Devices from which on the paper prefers the 2D-tiled mode (4.3)."""
-ROUNDS = 3
-"""Moves of heads among many devices: as long as a linear program takes."""
-LAST_ROUNDS = 2
-"""Moves of any kind after it: a third saves 0.4 % of a layer among ten devices, for a third of the time."""
 TILED: tuple[FlatMode, Mode] = ("1d", "2d")
 Gains = Mapping[Mode | Literal["alone"], float]
 """What a split has to save of the best single device's time, by mode, and that device of the primary's."""
@@ -117,25 +110,6 @@ def _single(p: Problem, least_gain: float) -> tuple[Plans, float]:
 def solve(p: Problem, mode: Mode) -> tuple[Plans | GridPlans, float]:
     """The quickest plan found in one mode; infinite seconds where no plan fits in memory."""
     return solve_grid(p) if mode == "2d" else solve_flat(p, mode)
-
-
-def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
-    """As `solve`, in a mode without a grid.
-
-    All plans are priced where they are few, as between two devices in the weight-stationary mode; among up
-    to FEW devices nothing better was found by trying all plans (tests). Among ten, a search costs about as
-    much as a linear program.
-    """
-    if n_plans(p, mode) <= MOST_PLANS:
-        return best(p, all_plans(p, mode))
-    if p.n <= FEW:
-        return solve_few(p, mode)
-    plan, plan_s = best(p, starts(p, mode))
-    if not np.isfinite(plan_s):
-        return plan, plan_s
-    plan, plan_s = search_heads(p, plan, plan_s, ROUNDS)
-    plan, plan_s = best(p, together([plan, fitted(p, plan)]))
-    return polish(p, plan, plan_s, LAST_ROUNDS)
 
 
 def _with_everybody(partition: Partition, devices: Collection[str]) -> Partition:

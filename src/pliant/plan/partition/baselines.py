@@ -6,8 +6,8 @@ import numpy as np
 
 from pliant.ir.partition import Partition
 from pliant.plan.partition.pace import FlatMode, Plans, as_partition, plan_of, seconds
-from pliant.plan.partition.partition_problem import Problem
-from pliant.plan.partition.partition_start import proportional
+from pliant.plan.partition.problem import Problem
+from pliant.plan.partition.starts import proportional
 
 
 @dataclass(frozen=True, slots=True)

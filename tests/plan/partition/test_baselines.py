@@ -5,9 +5,9 @@ from math import isinf
 
 import pytest
 
-from pliant.plan.partition.partition_baseline import by_speed, coedge, equal, local, predicted_s
-from pliant.plan.partition.partition_problem import pose
+from pliant.plan.partition.baselines import by_speed, coedge, equal, local, predicted_s
 from pliant.plan.partition.partitioner import choose_partition
+from pliant.plan.partition.problem import pose
 from tests.plan.clusters import cluster, simulated_s
 from tests.plan.splits import bert
 

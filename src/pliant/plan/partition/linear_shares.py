@@ -11,8 +11,8 @@ import numpy as np
 from pliant.arrays import Bool, Float, Int
 from pliant.plan.linear import INFINITY, LinearProgram
 from pliant.plan.partition.pace import Plans, weights
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, Table
-from pliant.plan.partition.partition_start import proportional
+from pliant.plan.partition.problem import ITEMSIZE, Problem, Table
+from pliant.plan.partition.starts import proportional
 
 Vector = Float[np.ndarray, " devices"]
 Share = Int[np.ndarray, " devices"]

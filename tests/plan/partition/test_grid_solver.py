@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError
+from pliant.plan.partition.grid_solver import solve_grid
 from pliant.plan.partition.pace import as_partition, seconds, weights
-from pliant.plan.partition.partition_grid import solve_grid
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition
+from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.split.stage_graphs import weight_bytes
 from tests.plan.clusters import cluster, simulated_s
 from tests.plan.splits import bert, mobilebert

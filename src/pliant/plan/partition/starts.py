@@ -1,14 +1,21 @@
-"""Good partitions without a solver: each head to the device that ends first, the rest by speed."""
+"""Candidate partitions: all where they are few, else each head to who ends first and the rest by speed."""
+
+from collections.abc import Iterator
+from itertools import combinations, product
+from math import comb
 
 import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.plan.partition.pace import Counts, FlatMode, Plans, together
 from pliant.plan.partition.pace_ws import Sets
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
+from pliant.plan.partition.problem import ITEMSIZE, Problem
 
 Speeds = Float[np.ndarray, "plans devices"]
 Share = Int[np.ndarray, " devices"]
+
+MOST_PLANS = 6000
+"""As many are priced in a few milliseconds."""
 
 
 def starts(p: Problem, mode: FlatMode) -> Plans:
@@ -29,6 +36,23 @@ def starts(p: Problem, mode: FlatMode) -> Plans:
     if not found:
         return alone(p, mode)
     return together([alone(p, mode), with_heads(p, mode, np.array(found))])
+
+
+def every_start(p: Problem, mode: FlatMode) -> Plans:
+    """A plan for every set of devices with heads, with rows and with columns: for a few devices."""
+    s, n = p.sizes, p.n
+    head_s = p.attend_s if mode == "ws" else p.mixed_s
+    room, made = head_room(p, mode), [alone(p, mode).heads]
+    for late_s in (head_s, head_s + sent_s(p)):
+        for q in range(2, min(n, s.n_heads) + 1):
+            for some in combinations(range(n), q):
+                heads = spread(late_s, s.n_heads, room, np.array(some))
+                made += [] if heads is None else [heads[None]]
+    heads = np.unique(np.concatenate(made), axis=0)
+    sets = np.array(list(product((False, True), repeat=n)))[1:]
+    of_columns = sets if mode == "1d" else sets[-1:]
+    i, j, k = (x.ravel() for x in np.indices((len(heads), len(sets), len(of_columns))))
+    return with_heads(p, mode, heads[i], sets[j], of_columns[k])
 
 
 def alone(p: Problem, mode: FlatMode) -> Plans:
@@ -146,3 +170,40 @@ def head_room(p: Problem, mode: FlatMode) -> Share:
 def _whole(room: Float[np.ndarray, " devices"], most: int) -> Share:
     whole: Share = np.clip(np.floor(room), 0, most).astype(np.int64)
     return whole
+
+
+def n_plans(p: Problem, mode: FlatMode) -> int:
+    """How many ways there are to share out heads, rows and, in the 1D-tiled mode, columns."""
+    s = p.sizes
+    totals = (s.n_heads, s.rows) + ((s.n_columns,) if mode == "1d" else ())
+    n = 1
+    for total in totals:
+        n *= comb(total + p.n - 1, p.n - 1)
+    return n
+
+
+def all_plans(p: Problem, mode: FlatMode) -> Plans:
+    """All of them, in order of heads, then rows, then columns."""
+    s = p.sizes
+    shares = [_ways(s.n_heads, p.n), _ways(s.rows, p.n)]
+    shares.append(_ways(s.n_columns, p.n) if mode == "1d" else np.zeros((1, p.n), dtype=np.int64))
+    at = np.meshgrid(*(np.arange(len(x)) for x in shares), indexing="ij")
+    return Plans(mode, *(share[i.ravel()] for share, i in zip(shares, at, strict=True)))
+
+
+def _ways(total: int, n: int) -> Int[np.ndarray, "ways devices"]:
+    if n == 1:
+        return np.array([[total]])
+    if n == 2:
+        first = np.arange(total + 1)
+        return np.stack([first, total - first], axis=1)
+    return np.array(list(_compositions(total, n)), dtype=np.int64)
+
+
+def _compositions(total: int, n: int) -> Iterator[tuple[int, ...]]:
+    if n == 1:
+        yield (total,)
+        return
+    for first in range(total + 1):
+        for rest in _compositions(total - first, n - 1):
+            yield (first, *rest)

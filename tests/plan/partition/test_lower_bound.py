@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from pliant.ir.partition import Mode
+from pliant.plan.partition.lower_bound import bound_s
+from pliant.plan.partition.moves import best
 from pliant.plan.partition.pace import FlatMode
-from pliant.plan.partition.partition_all import all_plans
-from pliant.plan.partition.partition_bound import bound_s
-from pliant.plan.partition.partition_improve import best
-from pliant.plan.partition.partition_problem import Problem, pose
 from pliant.plan.partition.partitioner import choose_partition, solve
+from pliant.plan.partition.problem import Problem, pose
+from pliant.plan.partition.starts import all_plans
 from tests.plan.clusters import cluster, curved
 from tests.plan.splits import bert
 

@@ -6,17 +6,16 @@ device across it allows. Whole numbers are judged by the true cost.
 """
 
 from collections.abc import Iterator
-from dataclasses import fields
-from typing import Literal
+from functools import partial
 
 import numpy as np
 
 from pliant.arrays import Bool, Float, Int
-from pliant.plan.partition.pace import GridPlans, weights
+from pliant.plan.partition.moves import best, descend, moves, with_share
+from pliant.plan.partition.pace import GridPlans, together, weights
 from pliant.plan.partition.pace_2d import grid_seconds
-from pliant.plan.partition.partition_improve import best, moved
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem
-from pliant.plan.partition.partition_start import head_room, proportional, spread
+from pliant.plan.partition.problem import ITEMSIZE, Problem
+from pliant.plan.partition.starts import head_room, proportional, spread
 
 PerDevice = Float[np.ndarray, "plans devices"]
 Counts = Int[np.ndarray, "plans devices"]
@@ -25,19 +24,21 @@ Sets = Bool[np.ndarray, "plans devices"]
 FACTORS = (0.0, 0.5, 0.8, 0.95, 1.06, 1.25, 2.0)
 """What a device's share, or a block, is tried times."""
 ROUNDS = 6
-Axis = Literal["heads", "rows", "columns", "outputs", "hidden"]
+AXES = ("heads", "hidden", "outputs", "rows", "columns")
 
 
 def solve_grid(p: Problem) -> tuple[GridPlans, float]:
     """The quickest plan found in the 2D-tiled mode; infinite seconds where none fits in memory."""
-    begun = _joined(list(_starts(p)))
+    begun = together(list(_starts(p)))
     priced = _priced(p, begun)
     order = np.argsort(priced, kind="stable")
     both_ways = (begun.group[order].max(1) > 0) & (begun.column[order].max(1) > 0)
     first = dict.fromkeys([*order[:1].tolist(), *order[both_ways][:1].tolist()])
     found = [begun.take(int(i)) for i in first]
-    found += [_moved(p, plan, float(priced[i])) for i, plan in zip(first, found, strict=True)]
-    return best(p, _joined(found))
+    near = [partial(_near, axis=axis) for axis in AXES]
+    for i, plan in zip(first, found[:], strict=True):
+        found.append(descend(plan, float(priced[i]), near, lambda plans: _priced(p, plans), ROUNDS)[0])
+    return best(p, together(found))
 
 
 def _priced(p: Problem, plans: GridPlans) -> Float[np.ndarray, " plans"]:
@@ -133,22 +134,7 @@ def _spread_out(counts: Counts, same: np.ndarray) -> Counts:
     return blocks
 
 
-def _moved(p: Problem, plan: GridPlans, priced: float) -> GridPlans:
-    """Axis after axis, take the best single move while one helps."""
-    for _ in range(ROUNDS):
-        before = priced
-        for axis in ("heads", "hidden", "outputs", "rows", "columns"):
-            near = _neighbours(plan, axis)
-            times = _priced(p, near)
-            i = int(np.argmin(times))
-            if times[i] < priced:
-                plan, priced = near.take(i), float(times[i])
-        if not priced < before * (1 - 1e-3):
-            break
-    return plan
-
-
-def _neighbours(plan: GridPlans, axis: Axis) -> GridPlans:
+def _near(plan: GridPlans, axis: str) -> GridPlans:
     """The plans in which one device's share, or one block, grows or shrinks and the others make up for it."""
     group, column = plan.group[0], plan.column[0]
     placed = group >= 0
@@ -156,12 +142,10 @@ def _neighbours(plan: GridPlans, axis: Axis) -> GridPlans:
     movable = {"outputs": group == 0, "hidden": column == 0}.get(axis, placed)
     counts = np.where(movable, getattr(plan, axis)[0], 0)
     changed = _dealt_anew(counts, movable)
-    if axis == "heads":
-        changed = np.concatenate([changed, moved(counts, 1)])
-        changed = changed[(changed[:, ~placed] == 0).all(1)]
     if line is not None:
         changed = _spread_out(changed, (placed[:, None] & (line[:, None] == line[None, :]))[None])
-    return _with(plan, axis, changed)
+    near = with_share(plan, axis, changed)
+    return together([near, moves(plan, {axis: 1}, placed)]) if axis == "heads" else near
 
 
 def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, " devices"]) -> Counts:
@@ -172,16 +156,3 @@ def _dealt_anew(counts: Int[np.ndarray, " devices"], movable: Bool[np.ndarray, "
     some = np.where((counts == 0) & movable, 0.25, counts)
     wanted = (scale * some).reshape(-1, len(counts))
     return proportional(wanted[wanted.sum(1) > 0], int(counts.sum()))
-
-
-def _with(plan: GridPlans, axis: Axis, changed: Counts) -> GridPlans:
-    """One plan for each row of `changed`."""
-    parts = {
-        one.name: changed if one.name == axis else getattr(plan, one.name).repeat(len(changed), 0)
-        for one in fields(plan)
-    }
-    return GridPlans(**parts)
-
-
-def _joined(plans: list[GridPlans]) -> GridPlans:
-    return GridPlans(*(np.concatenate([getattr(one, f.name) for one in plans]) for f in fields(GridPlans)))

@@ -13,7 +13,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.ir.partition import Mode
 from pliant.plan.linear import INFINITY, LinearProgram
-from pliant.plan.partition.partition_problem import ITEMSIZE, Problem, Table, in_units_of, stage_s
+from pliant.plan.partition.problem import ITEMSIZE, Problem, Table, in_units_of, stage_s
 
 Term = tuple[np.ndarray, np.ndarray]
 Vector = Float[np.ndarray, " devices"]

@@ -1,0 +1,137 @@
+"""The quickest partition of a mode without a grid: starts, then moves. Proves no optimum.
+
+What plans get stuck in is who has heads, rows and columns at all: no single move leads from one such choice
+to another. Among up to FEW devices all choices are begun with, and the most promising are moved side by side;
+tests find nothing better among all plans. Among more a search of heads begins, and a linear program deals
+out rows and columns: without it plans took up to a fifth longer where memory is short.
+"""
+
+from math import ceil, floor
+
+import numpy as np
+
+from pliant.arrays import Float
+from pliant.plan.partition.linear_shares import fitted
+from pliant.plan.partition.moves import best, descend, moves
+from pliant.plan.partition.pace import Counts, FlatMode, Plans, seconds, together
+from pliant.plan.partition.problem import Problem
+from pliant.plan.partition.starts import MOST_PLANS, all_plans, every_start, n_plans, starts, with_heads
+
+FEW = 4
+"""Devices among which there are at most 15 sets for each axis."""
+WIDTHS = (48, 24, 12, 8, 6, 4, 4, 3)
+"""How many plans are moved side by side in each round, then the last so many until no move helps."""
+FITTED = 2
+"""Of how many the rows and columns are made anew by a linear program."""
+ROUNDS = 40
+SIZES = {"heads": (1,), "rows": (1, 2, 4, 16), "columns": (1, 2, 4, 16)}
+"""How much moves at a time; and of columns a 64th of all."""
+TRADED = (1, 2, 4)
+"""Heads that change places with columns at a time."""
+HEAD_ROUNDS = 3
+"""Moves of heads among many devices: as long as a linear program takes."""
+LAST_ROUNDS = 2
+"""Rounds of moves after it: a third saves 0.3 % of the time, and takes a tenth longer."""
+
+
+def solve_flat(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    """The quickest plan found; infinite seconds where none fits in memory.
+
+    All plans are priced where they are few, as between two devices in the weight-stationary mode.
+    """
+    if n_plans(p, mode) <= MOST_PLANS:
+        return best(p, all_plans(p, mode))
+    return _solve_few(p, mode) if p.n <= FEW else _solve_many(p, mode)
+
+
+def improve(p: Problem, plan: Plans, plan_s: float, rounds: int) -> tuple[Plans, float]:
+    """Take the best move of rows or columns, then of heads, for `rounds` at most."""
+    near = (lambda plan: _near(plan, "rows", "columns"), lambda plan: _near(plan, "heads"))
+    return descend(plan, plan_s, near, lambda plans: seconds(p, plans), rounds)
+
+
+def _solve_many(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    plan, plan_s = best(p, starts(p, mode))
+    if not np.isfinite(plan_s):
+        return plan, plan_s
+
+    def dealt(plan: Plans) -> Plans:
+        return with_heads(p, mode, moves(plan, {"heads": 1}).heads)
+
+    plan, plan_s = descend(plan, plan_s, (dealt,), lambda plans: seconds(p, plans), HEAD_ROUNDS)
+    plan, plan_s = best(p, together([plan, fitted(p, plan)]))
+    return improve(p, plan, plan_s, LAST_ROUNDS)
+
+
+def _near(plan: Plans, *axes: str) -> Plans:
+    """All that are one move away: a head, a row, a 64th of the columns or one."""
+    sizes = {axis: {1} for axis in axes}
+    if "columns" in axes:
+        n_columns = int(plan.columns[0].sum())
+        sizes["columns"] = {min(1, n_columns), n_columns // 64} - {0}
+    return together([plan, *(moves(plan, {axis: n}) for axis, some in sizes.items() for n in sorted(some))])
+
+
+def _solve_few(p: Problem, mode: FlatMode) -> tuple[Plans, float]:
+    plans, times = _leaders(p, every_start(p, mode), WIDTHS[0])
+    if not np.isfinite(times[0]):
+        return plans.take(0), float(times[0])
+    plans = together([plans, *(fitted(p, plans.take(i)) for i in range(min(FITTED, len(plans))))])
+    plans, times = _leaders(p, plans, WIDTHS[0])
+    for k in range(ROUNDS):
+        width = WIDTHS[min(k, len(WIDTHS) - 1)]
+        after, after_s = _leaders(p, _one_move(plans), width)
+        if k >= len(WIDTHS) and not after_s[0] < times[0] * (1 - 1e-9):
+            after, after_s = _leaders(p, together([plans, *_several_moves(p, plans.take(0))]), width)
+            if not after_s[0] < times[0] * (1 - 1e-9):
+                break
+        plans, times = after, after_s
+    return plans.take(0), float(times[0])
+
+
+def _leaders(p: Problem, plans: Plans, width: int) -> tuple[Plans, Float[np.ndarray, " plans"]]:
+    """The quickest plan of each of the `width` quickest choices of who has what, best first."""
+    times = seconds(p, plans)
+    order = np.argsort(times, kind="stable")
+    shares = np.concatenate([plans.heads, plans.rows, plans.columns], axis=1)[order] > 0
+    _, first = np.unique(shares @ (1 << np.arange(shares.shape[1])), return_index=True)
+    kept = order[np.sort(first)[:width]]
+    return plans.take(kept), times[kept]
+
+
+def _one_move(plans: Plans) -> Plans:
+    """The plans themselves, then all that are one move away from any of them."""
+    found = [plans]
+    for axis, some in SIZES.items():
+        sizes = {*some, int(plans.columns[0].sum()) // 64} if axis == "columns" else set(some)
+        found += [moves(plans, {axis: size}) for size in sorted(sizes - {0})]
+    return together(found)
+
+
+def _several_moves(p: Problem, plan: Plans) -> list[Plans]:
+    """Moves along two axes at once, of a few, of half or of all that a device has.
+
+    In the 1D-tiled mode also along three, rows and columns between the same two; and heads against as many
+    columns as weigh the same, for devices whose memory is full.
+    """
+    heads, rows = _jumps(plan, "heads"), _jumps(plan, "rows")
+    found = [heads, rows, _jumps(heads, "rows")]
+    if plan.mode == "1d":
+        found += [_jumps(heads, "columns"), _jumps(rows, "columns")]
+        of_rows: list[int | Counts] = [1, (plan.rows + 1) // 2, plan.rows]
+        of_columns: list[int | Counts] = [1, (plan.columns + 1) // 2, plan.columns]
+        alongside = [moves(plan, {"rows": r, "columns": c}) for r in of_rows for c in of_columns]
+        found += [_jumps(one, "heads") for one in alongside]
+        a_head = p.sizes.tiled_head.each / p.sizes.tiled_column
+        for n in TRADED:
+            some = {floor(n * a_head), ceil(n * a_head)}
+            found += [moves(plan, {"heads": n, "columns": -k}) for k in sorted(some)]
+    return found
+
+
+def _jumps(plans: Plans, axis: str) -> Plans:
+    """Moves of some, of half and of all that a device has."""
+    share, some = getattr(plans, axis), SIZES[axis]
+    parts = [np.where(np.isin(part, some), 0, part) for part in ((share + 1) // 2, share)]
+    sizes: list[int | Counts] = [*some, *parts]
+    return together([moves(plans, {axis: size}) for size in sizes])

@@ -1,0 +1,73 @@
+"""Improve partitions by moving shares between devices, with a grid and without. Proves no optimum."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from pliant.arrays import Bool, Float
+from pliant.plan.partition.pace import Counts, Kind, seconds
+from pliant.plan.partition.problem import Problem
+
+MOST = 200
+"""Moves of one kind and plan that are priced at a time."""
+LEAST = 1e-3
+"""A round that saves less than this part is the last."""
+
+
+def descend(
+    plan: Kind,
+    plan_s: float,
+    near: Sequence[Callable[[Kind], Kind]],
+    price: Callable[[Kind], Float[np.ndarray, " plans"]],
+    rounds: int,
+) -> tuple[Kind, float]:
+    """In turn take the best plan of each kind of those `near`, for `rounds` at most and while that helps."""
+    for _ in range(rounds):
+        before_s = plan_s
+        for options_near in near:
+            options = options_near(plan)
+            times = price(options)
+            if len(times) and times.min() < plan_s:
+                plan, plan_s = options.take(int(times.argmin())), float(times.min())
+        if not plan_s < before_s * (1 - LEAST):
+            break
+    return plan, plan_s
+
+
+def moves(
+    plans: Kind, sizes: Mapping[str, int | Counts], taking: Bool[np.ndarray, " devices"] | bool = True
+) -> Kind:
+    """The ways to move so much of each axis named from one device to another `taking`; below 0: back.
+
+    A size may be each device's own; nothing is moved of size 0. Of each plan about MOST ways at most.
+    """
+    able = taking & ~np.eye(plans.heads.shape[1], dtype=bool)
+    for axis, size in sizes.items():
+        share, size = getattr(plans, axis), np.asarray(size)
+        able = able & ((share >= size) & (size != 0))[:, :, None]
+        if (size < 0).any():
+            able &= share[:, None, :] >= -size[..., None]
+    i, src, dst = able.nonzero()
+    stride = -(-len(i) // (MOST * max(len(plans), 1))) or 1
+    i, src, dst = i[::stride], src[::stride], dst[::stride]
+    after, at = plans.take(i), np.arange(len(i))
+    for axis, size in sizes.items():
+        share = getattr(after, axis)
+        some = size if isinstance(size, int) else size[i, src]
+        share[at, src] -= some
+        share[at, dst] += some
+    return after
+
+
+def with_share(plan: Kind, axis: str, changed: Counts) -> Kind:
+    """One plan for each row of `changed`."""
+    near = plan.take(np.zeros(len(changed), dtype=np.int64))
+    getattr(near, axis)[:] = changed
+    return near
+
+
+def best(p: Problem, plans: Kind) -> tuple[Kind, float]:
+    """The quickest, of equals the first, and its seconds."""
+    times = seconds(p, plans)
+    i = int(np.argmin(times))
+    return plans.take(i), float(times[i])
