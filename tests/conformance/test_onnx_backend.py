@@ -10,6 +10,7 @@ import pytest
 
 from pliant.compiler.rules.rules import RULES
 from pliant.models.onnx.onnx_adapt import RENAMED
+from pliant.models.onnx.onnx_host import HOST
 from pliant.models.onnx.onnx_vanish import VANISHING
 from tests.conformance.cases import Outcome, run_elsewhere
 
@@ -79,18 +80,21 @@ def _supported() -> str:
         if s.domain == "" and (s.has_function or s.has_context_dependent_function)
     )
     unsupported = _table("Not supported")
-    as_function = [f for f in functions if f not in with_kernel and f not in unsupported and f not in folded]
-    total = len(with_kernel) + len(folded) + len(as_function)
+    as_function = [f for f in functions if f not in with_kernel and f not in {*unsupported, *folded, *HOST}]
+    on_host = sorted(HOST)
+    total = len(with_kernel) + len(folded) + len(as_function) + len(on_host)
     return "\n".join(
         [
             f"{total} operators: {len(with_kernel)} with kernels, {len(as_function)} as functions of others, "
-            f"{len(folded)} gone once a model is compiled.",
+            f"{len(on_host)} on the host, {len(folded)} gone once a model is compiled.",
             "",
             f"With kernels: {_names(with_kernel)}.",
             "",
             f"Gone when compiled: {_names(folded)}.",
             "",
             f"As functions: {_names(as_function)}.",
+            "",
+            f"On the host: {_names(on_host)}.",
             "",
         ]
     )

@@ -10,7 +10,8 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_bind import bind, bind_first
+from pliant.models.onnx.onnx_blocks import Part
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.compiler.passes.reading import EVERY_OPERATOR
 
@@ -30,6 +31,11 @@ def bound(
 ) -> Graph:
     """The model's graph; by default every operator has a kernel."""
     return bind(open_onnx(model), dims or {}, values, supported=supported)
+
+
+def first_part(model: Any, supported: Collection[str] = EVERY_OPERATOR) -> Part:
+    """What can be bound of a model that data divide."""
+    return bind_first(open_onnx(model), {}, supported=supported)
 
 
 def linear(rows: int = 64, columns: int = 48) -> tuple[Any, np.ndarray]:

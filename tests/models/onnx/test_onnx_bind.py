@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, ValueNeeded
 from tests.compiler.passes.reading import EVERY_OPERATOR, body
-from tests.models.onnx_models import bound, parse
+from tests.models.onnx_models import bound, first_part, parse
 
 FLATTEN = """g (float[N,T,4] x) => (float[a,b] y) {
   s = Shape(x)
@@ -82,19 +81,46 @@ def test_a_shape_that_is_fed_is_asked_for_and_compiled_in() -> None:
     assert graph.types["y"].shape == (2, 3)
 
 
-def test_a_shape_that_depends_on_long_data_is_refused() -> None:
-    """Compiling anew for each batch of data would be worse than saying no."""
+def test_a_shape_that_follows_from_long_data_is_left_to_the_host() -> None:
+    """Compiling anew for each batch of data would be worse: the value is looked at when it is there."""
     model = parse(
         """g (float[90000] x, float[4] y) => (float[a] z) {
           m = ReduceMax <keepdims = 1> (x) n = Cast <to = 7> (m) z = Expand(y, n) }"""
     )
-    with pytest.raises(GraphError, match=r"values of \['x'\], which are too many"):
-        bound(model)
+    part = first_part(model)
+    assert [node.op for node in part.graph.nodes] == ["ReduceMax", "Cast"]
+    assert part.graph.outputs == ("n",)
+    assert [(placed.node.op_type, placed.host) for placed in part.waiting] == [("Expand", True)]
 
 
-def test_a_shape_that_depends_on_data_is_refused() -> None:
-    """The places of non-zeros are as many as there are; no static program holds them."""
-    with pytest.raises(GraphError, match=r"\(NonZero\) makes \['y'\], whose shape depends on data"):
+def test_a_shape_that_follows_from_weights_is_left_to_the_host() -> None:
+    """A few tokens through a network are data, not arithmetic on shapes that could be done while binding."""
+    graph = parse(
+        "g (int64[2] x, float[4] y) => (float[a] z) { h = Gather(W, x) n = Cast<to = 7>(h) z = Expand(y, n) }"
+    )
+    graph.graph.initializer.append(numpy_helper.from_array(np.ones(5000, np.float32), "W"))
+    assert [placed.node.op_type for placed in first_part(graph).waiting] == ["Expand"]
+
+
+def test_what_reads_a_shape_of_data_waits_and_the_rest_does_not() -> None:
+    """A part is as large as what is known allows."""
+    part = first_part(
+        parse(
+            """g (float[6] x) => (int64[1,n] y, float[6] w, int64[1,n] u) {
+              a = Abs(x) y = NonZero(a) w = Exp(a) u = Neg(y) }"""
+        )
+    )
+    assert [node.op for node in part.graph.nodes] == ["Abs", "Exp"]
+    assert part.graph.outputs == ("a", "w")
+    assert [(placed.node.op_type, placed.host) for placed in part.waiting] == [
+        ("NonZero", True),
+        ("Neg", False),
+    ]
+
+
+def test_a_model_in_parts_is_no_graph() -> None:
+    """C code holds one graph; the message says why this model is not one."""
+    with pytest.raises(GraphError, match=r"no single graph.*NonZero \(at 'y'\).*C code"):
         bound(parse("g (float[6] x) => (int64[1,n] y) { y = NonZero(x) }"))
 
 
@@ -105,15 +131,29 @@ def test_all_operators_without_a_kernel_are_named_at_once() -> None:
         bound(model, supported={"Add"})
 
 
-def test_control_flow_is_refused_by_name() -> None:
-    """The condition is data; a static program has no branches."""
+def test_a_branch_that_one_flag_says_is_bound_by_its_value() -> None:
+    """A flag has two values: two programs are better than a branch in one."""
     model = parse(
         """g (bool c, float[2] x) => (float[2] y) {
           y = If (c) <then_branch = t () => (float[2] a) { a = Relu(x) },
                       else_branch = e () => (float[2] b) { b = Neg(x) }> }"""
     )
-    with pytest.raises(GraphError, match=r"If \[control flow\] \(at 'y'\)"):
+    with pytest.raises(ValueNeeded) as asked:
         bound(model)
+    assert asked.value.names == {"c"}
+    assert [node.op for node in bound(model, values={"c": np.array(False)}).nodes] == ["Neg", "Identity"]
+
+
+def test_operators_that_no_body_could_run_are_named_before_anything_runs() -> None:
+    """An error in the hundredth step of a loop would come late."""
+    model = parse(
+        """g (float[2] x) => (float[2] y) {
+          m = ReduceMax <keepdims = 0> (x) c = Cast <to = 9> (m)
+          y = If (c) <then_branch = t () => (float[2] a) { a = RandomNormalLike(x) },
+                      else_branch = e () => (float[2] b) { b = Neg(x) }> }"""
+    )
+    with pytest.raises(GraphError, match=r"RandomNormalLike \(at 'a'\)"):
+        first_part(model, supported={"ReduceMax", "Cast", "Neg"})
 
 
 @pytest.mark.parametrize(("known", "op"), [(1, "Relu"), (0, "Neg")])
@@ -260,13 +300,13 @@ def test_an_old_softmax_over_several_axes_is_one_over_a_flat_one() -> None:
     assert graph.types[graph.nodes[1].outputs[0]].shape == (2, 12)
 
 
-def test_sequences_are_refused_like_any_operator_with_their_nodes() -> None:
-    """torch's newer exporter cuts a recurrent layer into a sequence: its user needs to know where."""
+def test_sequences_are_left_to_the_host() -> None:
+    """torch's newer exporter cuts a recurrent layer into a sequence; kernels see its tensors only."""
     model = parse(
         """g (float[4,3] x) => (float[3] y) {
           s = SplitToSequence <axis = 0, keepdims = 0> (x)
           i = Constant <value = int64 {1}> () a = SequenceAt (s, i) y = Relu (a) }"""
     )
-    model.graph.node[0].name, model.graph.node[2].name = "cut", "pick"
-    with pytest.raises(GraphError, match=r"SequenceAt .*'pick'.*SplitToSequence .*'cut'"):
-        bound(model, supported=RULES)
+    part = first_part(model)
+    hosts = [(placed.node.op_type, placed.host) for placed in part.waiting]
+    assert hosts == [("SplitToSequence", True), ("SequenceAt", True), ("Relu", False)]

@@ -5,19 +5,23 @@ folded (so computations on shapes vanish), operators without a kernel are replac
 gives for them, and what is left is said in the newest opset's words.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, final
 
 import numpy as np
+from onnx import helper
 
-from pliant.errors import GraphError, InputError
+from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.ir.port import Port
 from pliant.models.onnx.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
+from pliant.models.onnx.onnx_blocks import Block, Part, Placed, body_block, check_whole, placed_in
 from pliant.models.onnx.onnx_contrib import CONTRIB, contrib_function
+from pliant.models.onnx.onnx_dims import input_types
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.models.onnx.onnx_fit import check_fit, check_indices, check_reshape
 from pliant.models.onnx.onnx_fold import fold, may_fold
+from pliant.models.onnx.onnx_host import HOST, is_host
 from pliant.models.onnx.onnx_nodes import (
     attribute,
     check_attributes,
@@ -26,16 +30,14 @@ from pliant.models.onnx.onnx_nodes import (
     function_of,
     infer,
     operator_key,
-    renamed,
     schema_of,
 )
-from pliant.models.onnx.onnx_reach import MAX_NODES, check_size, reached
+from pliant.models.onnx.onnx_reach import MAX_NODES, bodies, check_size, reached
 from pliant.models.onnx.onnx_scope import MAX_DEPTH, Scope
 from pliant.models.onnx.onnx_shapes import VALUE_INPUTS, known_shape
-from pliant.models.onnx.onnx_tensor import array_of
-from pliant.models.onnx.onnx_unsupported import Refused, is_refused
+from pliant.models.onnx.onnx_unsupported import Refused
 from pliant.models.onnx.onnx_values import KnownValues
-from pliant.models.onnx.onnx_vanish import cast_of, constant, drops_nothing, size_of
+from pliant.models.onnx.onnx_vanish import VANISHING, cast_of, constant, drops_nothing, size_of
 
 MAX_TENSOR_BYTES = 1 << 40
 _LOOKUPS = ("Gather", "Slice")
@@ -53,6 +55,32 @@ def bind(
 ) -> Graph:
     """The graph of `model` with symbolic dimensions `dims` and inputs' `values` known.
 
+    As `bind_first`, of a model that is one graph. Raises GraphError, too, for one that is several.
+    """
+    part = bind_first(
+        model,
+        dims,
+        values,
+        supported=supported,
+        shapes=shapes,
+        max_bytes=max_bytes,
+        keeps_lookups=keeps_lookups,
+    )
+    return check_whole(part, model.source)
+
+
+def bind_first(
+    model: OnnxModel,
+    dims: Mapping[str, int],
+    values: Mapping[str, np.ndarray] | None = None,
+    *,
+    supported: Collection[str],
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    max_bytes: int = MAX_TENSOR_BYTES,
+    keeps_lookups: bool = False,
+) -> Part:
+    """What can be bound of `model` with symbolic dimensions `dims` and inputs' `values` known.
+
     A dimension without a name is called `input.axis` ("x.0"). `shapes` gives inputs' whole shapes instead.
     `supported` names the operators that have kernels, others' functions are expanded. Inputs given by
     value are no inputs of the graph. A tensor of more than `max_bytes` is refused. With `keeps_lookups` what
@@ -62,121 +90,171 @@ def bind(
     follows from the value of inputs; ShapeError naming node and tensor when shapes do not fit each other;
     GraphError when something else does not, and naming all operators that cannot be compiled at once.
     """
-    types = {port.name: _bound(port, dims, shapes or {}) for port in model.inputs}
-    _no_unknown(model, dims)
-    walk = _Walk(model, supported, max_bytes, keeps_lookups)
+    types = input_types(model, dims, shapes or {})
     given = values or {}
+    inputs = [name for name in types if name not in given]
+    walk = _Walk(model, supported, max_bytes, count(), inputs, keeps_lookups)
+    for name, array in model.constants.items():
+        walk.known.know(name, array)
     for name, type_ in types.items():
         walk.add_input(name, type_, given.get(name))
-    try:
-        walk.run()
-    except UnicodeError as error:
-        raise GraphError(f"{model.source} holds names that are no text: {error}.") from error
-    return walk.graph([name for name in types if name not in given])
+    proto = model.proto.graph
+    nodes = placed_in(reached(proto), Scope(model.opsets), walk.known.fresh)
+    return walk.part(nodes, inputs, [v.name for v in proto.output], is_first=True)
 
 
-def _bound(port: Port, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]) -> TensorType:
-    if port.name in shapes:
-        return TensorType(port.dtype, shapes[port.name])
-    if port.dims is None:
-        raise InputError(f"input {port.name!r} may have any rank; give its whole shape.")
-    shape = []
-    for axis, dim in enumerate(port.dims):
-        key = dim if isinstance(dim, str) else f"{port.name}.{axis}"
-        size = dim if isinstance(dim, int) else dims.get(key)
-        if size is None:
-            raise InputError(f"dimension {key!r} of input {port.name!r} ({port}) is not bound.")
-        if size < 0:
-            raise InputError(f"dimension {key!r} is {size}; it must be 0 or more.")
-        shape.append(int(size))
-    return TensorType(port.dtype, tuple(shape))
+def bind_next(
+    model: OnnxModel,
+    block: Block,
+    known: Mapping[str, np.ndarray],
+    types: Mapping[str, TensorType | None],
+    *,
+    supported: Collection[str],
+    numbers: Iterator[int],
+    max_bytes: int = MAX_TENSOR_BYTES,
+) -> Part:
+    """What can be bound of a block whose tensors are there: `types` of those it reads, None of no tensors.
 
-
-def _no_unknown(model: OnnxModel, dims: Mapping[str, int]) -> None:
-    known = set(model.symbols)
-    known |= {f"{p.name}.{i}" for p in model.inputs for i, d in enumerate(p.dims or ()) if d is None}
-    unknown = sorted(set(dims) - known)
-    if unknown:
-        raise InputError(f"the model has no dimensions {unknown}; it has {sorted(known)}.")
+    `known` are those whose values are known for good. `numbers` make new names: those of the
+    part before. Raises ShapeError and GraphError as `bind_first`.
+    """
+    walk = _Walk(model, supported, max_bytes, numbers, ())
+    for name in block.reads & known.keys():
+        walk.known.know(name, known[name])
+    for name, array in block.constants.items():
+        walk.known.know(name, array)
+    for name, type_ in types.items():
+        walk.add_input(name, type_, None)
+    inputs = [name for name, type_ in types.items() if type_ is not None]
+    return walk.part(block.nodes, inputs, block.outputs)
 
 
 @final
 class _Walk:
-    """One walk: what is known so far, and what had to be refused."""
+    """One walk: what is known so far, what waits, and what had to be refused.
+
+    `inputs` are those whose values may be asked for.
+    """
 
     def __init__(
-        self, model: OnnxModel, supported: Collection[str], max_bytes: int, keeps_lookups: bool
+        self,
+        model: OnnxModel,
+        supported: Collection[str],
+        max_bytes: int,
+        numbers: Iterator[int],
+        inputs: Collection[str],
+        keeps_lookups: bool = False,
     ) -> None:
         self._keeps_lookups = keeps_lookups
         self._model = model
         self._supported = supported
-        self._known = KnownValues(max_bytes)
+        self.known = self._known = KnownValues(max_bytes, numbers)
+        self._inputs, self._numbers = inputs, numbers
+        self._odd: set[str] = set()  # sequences, optional values, text: what no kernel takes
+        self._late: set[str] = set()
+        self._waiting: list[Placed] = []
         self._refused = Refused()
         self._visited = 0
         self._functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}
         check_size(model.proto, self._functions, model.source)
-        for name, array in model.constants.items():
-            self._known.know(name, array)
 
-    def add_input(self, name: str, type_: TensorType, value: np.ndarray | None) -> None:
+    def add_input(self, name: str, type_: TensorType | None, value: np.ndarray | None) -> None:
+        if type_ is None:
+            self._odd.add(name)
+            return
         self._known.check_fits(name, type_)
         self._known.types[name] = type_
         if value is not None:
             self._known.values[name] = value
 
-    def run(self) -> None:
-        self._walk(reached(self._model.proto.graph), Scope(self._model.opsets))
+    def part(
+        self, nodes: Iterable[Placed], inputs: list[str], outputs: Collection[str], *, is_first: bool = False
+    ) -> Part:
+        """Bind nodes, as far as that goes; `outputs` are the whole's. The first may be all of a model."""
+        try:
+            self._walk(nodes)
+        except UnicodeError as error:
+            raise GraphError(f"{self._model.source} holds names that are no text: {error}.") from error
         self._refused.check_none(self._model.source)
+        known = self._known
+        name = self._model.proto.graph.name or "graph"
+        if is_first and not self._waiting:
+            return Part(known.graph(name, inputs, list(outputs)), (), known.values, self._numbers)
+        wanted = {x for placed in self._waiting for x in placed.reads} | set(outputs)
+        made = [y for y in known.made if y in wanted]
+        read = {x for node in known.made.values() for x in node.inputs}
+        graph = known.graph(name, [x for x in inputs if x in read], made)
+        return Part(graph, tuple(self._waiting), known.values, self._numbers)
 
-    def graph(self, inputs: list[str]) -> Graph:
-        proto = self._model.proto.graph
-        return self._known.graph(proto.name or "graph", inputs, [v.name for v in proto.output])
-
-    def _walk(self, nodes: Iterable[Any], scope: Scope) -> None:
-        for node in nodes:
+    def _walk(self, nodes: Iterable[Placed]) -> None:
+        for placed in nodes:
             self._visited += 1
             if self._visited > MAX_NODES:
                 raise GraphError(f"{self._model.source} expands to more than {MAX_NODES} nodes.")
-            self._visit(node, scope)
+            self._visit(placed)
 
-    def _visit(self, formal: Any, scope: Scope) -> None:
-        outputs = [self._output(y, scope) for y in formal.output]
-        node = renamed(formal, scope.name, outputs, scope.attributes)
-        for inner, outer in zip(formal.output, outputs, strict=True):
-            if scope.depth and inner:
-                scope.names[inner] = outer
+    def _visit(self, placed: Placed) -> None:
+        node, scope = placed.node, placed.scope
         key = operator_key(node.domain, node.op_type)
         where = f"node {scope.prefix + (node.name or node.output[0])!r} ({key})"
         if any(self._refused.is_lost(x) for x in node.input):
-            self._go_without(node, key, scope, where)
+            self._refused.lose(node.output)
+            self._check_possible(node, key, scope, where)
             return
-        missing = [x for x in node.input if x and x not in self._known.types]
+        missing = [x for x in node.input if x and not self._is_there(x)]
         if missing:
             raise GraphError(f"{where} reads {missing}, which nothing before it makes.")
+        if key == "If" and node.input[0] in self._known.values:
+            self._branch(placed, bool(np.all(self._known.values[node.input[0]])))
+        elif self._late.intersection(node.input):
+            self._check_possible(node, key, scope, where)
+            self._wait(placed, is_host(node))
+        elif self._odd.intersection(node.input):
+            self._wait_odd(placed, key, where)
+        else:
+            self._take(placed, key, where)
+
+    def _is_there(self, tensor: str) -> bool:
+        return tensor in self._known.types or tensor in self._late or tensor in self._odd
+
+    def _wait(self, placed: Placed, is_host: bool = False) -> None:
+        """Leave a node for later: something that it reads is not known yet, or no kernel does it."""
+        self._late.update(placed.makes)
+        self._waiting.append(Placed(placed.node, placed.scope, is_host))
+
+    def _wait_odd(self, placed: Placed, key: str, where: str) -> None:
+        if key in HOST or key == "Identity":
+            self._wait(placed, is_host=True)
+        elif function := self._functions.get((placed.node.domain, placed.node.op_type, placed.node.overload)):
+            self._expand(function, placed, where)
+        else:
+            odd = sorted(self._odd.intersection(placed.node.input))
+            raise GraphError(f"{where} reads {odd}, which are no tensors of numbers.")
+
+    def _take(self, placed: Placed, key: str, where: str) -> None:
+        """Bind a node whose inputs' types are known."""
+        node, scope = placed.node, placed.scope
         if key == "CastLike":
             node, key = cast_of(node, self._known.type(node.input[1])), "Cast"
+            placed = Placed(node, scope)
         local = self._functions.get((node.domain, node.op_type, node.overload))
         local = local or contrib_function(node, self._known.types, self._known.values)
         if local is not None:
-            self._expand(local, node, scope, where)
-        elif not self._is_answered(node, key, scope):
-            self._operator(node, key, scope, where)
+            self._expand(local, placed, where)
+        elif not self._is_answered(placed, key, where):
+            self._operator(placed, key, where)
 
-    def _output(self, formal: str, scope: Scope) -> str:
-        if not scope.depth or not formal:
-            return str(formal)
-        return self._known.fresh(f"{scope.prefix}{formal}")
-
-    def _is_answered(self, node: Any, key: str, scope: Scope) -> bool:
-        """Constants, shapes, and branches whose condition is known, need nothing to run."""
-        known = self._known
+    def _is_answered(self, placed: Placed, key: str, where: str) -> bool:
+        """Constants and shapes need nothing to run. Raises ValueNeeded for a condition that an input says."""
+        known, node = self._known, placed.node
         match key:
             case "Constant":
                 known.know(node.output[0], constant(node, self._model.external))
             case "Shape" | "Size":
                 known.know(node.output[0], size_of(node, known.type(node.input[0])))
-            case "If" if node.input[0] in known.values:
-                self._branch(node, bool(np.all(known.values[node.input[0]])), scope)
+            case "If":
+                known.check_values(node.input[:1], self._flags, where)
+                return False
             case "Dropout" if drops_nothing(node, known.values):
                 known.rename(node.input[0], node.output[0])
                 if len(node.output) > 1 and node.output[1]:
@@ -185,19 +263,33 @@ class _Walk:
                 return False
         return True
 
-    def _operator(self, node: Any, key: str, scope: Scope, where: str) -> None:
-        known = self._known
+    @property
+    def _flags(self) -> list[str]:
+        """Inputs that are one boolean or whole number: a program for each value is better than a branch."""
+        types = self._known.types
+        return [x for x in self._inputs if types[x].size == 1 and types[x].numpy.kind in "biu"]
+
+    def _operator(self, placed: Placed, key: str, where: str) -> None:
+        known, node, scope = self._known, placed.node, placed.scope
         schema = scope.schema(node)
-        if schema is None or is_refused(key) or not _means_the_same(schema, node, scope.opsets):
+        if schema is None or not _means_the_same(schema, node, scope.opsets):
             self._refused.refuse(node, key, where)
             return
         check_attributes(schema, node, where)
+        if is_host(node):
+            self._check_possible(node, key, scope, where)
+            self._wait(placed, is_host=True)
+            return
         check_types(schema, node, known.types, where)
         check_axes(node, known.types, where)
         check_fit(node, known.types, where)
         check_indices(node, known.types, known.values, where)
         by_value = VALUE_INPUTS.get(key, ())
-        known.check_values((x for i, x in enumerate(node.input) if i in by_value), where)
+        unknown = known.unknown(x for i, x in enumerate(node.input) if i in by_value)
+        if unknown:
+            known.check_values(unknown, self._inputs, where)
+            self._wait(placed, is_host=True)
+            return
         types = self._made(schema, node, scope, where)
         check_reshape(node, known.types, types, where)
         for y, type_ in types.items():
@@ -205,12 +297,12 @@ class _Walk:
                 known.check_fits(y, type_)
         if all(x in known.values for x in node.input if x) and self._fold(node, key, scope, types):
             return
-        if not self._keep(node, key, schema, types):
+        if not self._keep(placed, key, schema, types):
             function = function_of(schema, node, known.types)
             if function is None:
                 self._refused.refuse(node, key, where)
             else:
-                self._expand(function, node, scope, where)
+                self._expand(function, placed, where)
 
     def _made(self, schema: Any, node: Any, scope: Scope, where: str) -> Mapping[str, TensorType | None]:
         """The type of each output; None where its shape depends on data."""
@@ -218,20 +310,21 @@ class _Walk:
         shape = known_shape(node, types, values)
         return {node.output[0]: shape} if shape else infer(schema, node, types, values, scope.opsets, where)
 
-    def _keep(self, node: Any, key: str, schema: Any, types: Mapping[str, TensorType | None]) -> bool:
-        """Add the node as it is said in the newest opset; False where there is no word or kernel."""
+    def _keep(self, placed: Placed, key: str, schema: Any, types: Mapping[str, TensorType | None]) -> bool:
+        """Add the node as it is said in the newest opset; False where there is no word or kernel.
+
+        It waits where the shape of what it makes depends on data.
+        """
+        node = placed.node
         attributes = {a.name: attribute(a, self._model.external) for a in node.attribute}
         kept = Node(key, tuple(node.input), tuple(node.output), attributes, node.name or node.output[0])
         self._known.types |= {y: t for y, t in types.items() if t is not None}
         adapted = adapt(kept, schema.since_version, self._known)
         if adapted is None or any(n.op not in self._supported for n in adapted):
             return False
-        unknown = [y for y, t in types.items() if t is None]
-        if unknown:
-            raise GraphError(
-                f"node {node.name or node.output[0]!r} ({key}) makes {unknown}, whose shape depends on "
-                "data: a static program cannot hold it."
-            )
+        if any(t is None for t in types.values()):
+            self._wait(placed, is_host=True)
+            return True
         self._known.keep(adapted)
         return True
 
@@ -250,47 +343,53 @@ class _Walk:
             self._known.know(y, value)
         return found is not None
 
-    def _expand(self, function: Any, node: Any, scope: Scope, where: str) -> None:
+    def _expand(self, function: Any, placed: Placed, where: str) -> None:
         """Walk a function's body in the node's place."""
-        if scope.depth >= MAX_DEPTH:
+        if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"{where}: functions call each other more than {MAX_DEPTH} deep.")
-        inside = scope.of_function(function, node)
-        self._walk(function.node, inside)
-        self._return(function.output, node, inside)
+        inside = placed.scope.of_function(function, placed.node)
+        self._walk(placed_in(function.node, inside, self._known.fresh))
+        wanted = (x if y else "" for x, y in zip(function.output, placed.node.output, strict=False))
+        self._return((inside.name(x) if x else "" for x in wanted), placed)
 
-    def _branch(self, node: Any, taken: bool, scope: Scope) -> None:
+    def _branch(self, placed: Placed, taken: bool) -> None:
         """Walk the branch that is taken in the node's place."""
-        if scope.depth >= MAX_DEPTH:
+        if placed.scope.depth >= MAX_DEPTH:
             raise GraphError(f"branches are nested more than {MAX_DEPTH} deep.")
         wanted = "then_branch" if taken else "else_branch"
-        body = next(a.g for a in node.attribute if a.name == wanted)
-        inside = scope.of_branch(node)
-        for tensor in body.initializer:
-            value = array_of(tensor, self._model.external)
-            inside.names[tensor.name] = self._known.constant(inside.prefix + tensor.name, value)
-        self._walk(body.node, inside)
-        self._return([v.name for v in body.output], node, inside)
+        body = next(a.g for a in placed.node.attribute if a.name == wanted)
+        block = body_block(body, placed, self._known.fresh, self._model.external)
+        for name, value in block.constants.items():
+            self._known.know(name, value)
+        self._walk(block.nodes)
+        self._return(block.outputs, placed)
 
-    def _return(self, results: Iterable[str], node: Any, inside: Scope) -> None:
+    def _return(self, results: Iterable[str], placed: Placed) -> None:
         """Give the results of a body the names that its caller uses."""
-        for formal, outer in zip(results, node.output, strict=False):
+        for inner, outer in zip(results, placed.node.output, strict=False):
             if not outer:
                 continue
-            inner = inside.name(formal)
             if self._refused.is_lost(inner):
                 self._refused.lose([outer])
+            elif inner in self._late or inner in self._odd:
+                self._wait(Placed(helper.make_node("Identity", [inner], [outer]), placed.scope))
             else:
                 self._known.rename(inner, outer)
 
-    def _go_without(self, node: Any, key: str, scope: Scope, where: str) -> None:
-        """What a node makes is lost with its inputs; it is refused too if it could not be compiled itself."""
-        self._refused.lose(node.output)
-        is_local = (node.domain, node.op_type, node.overload) in self._functions
-        if is_local or key in self._supported or key in CONTRIB or key in ("Constant", "Shape", "Size"):
+    def _check_possible(self, node: Any, key: str, scope: Scope, where: str) -> None:
+        """Refuse a node that waits, or its bodies' nodes, where no operator of its kind could ever be run."""
+        if (node.domain, node.op_type, node.overload) in self._functions:
             return
         schema = scope.schema(node)
-        if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        if not (key in self._supported or key in CONTRIB or key in VANISHING or key in HOST) and (
+            schema is None or not (schema.has_function or schema.has_context_dependent_function)
+        ):
             self._refused.refuse(node, key, where)
+        for body in bodies(node):
+            for inner in body.node:
+                inner_key = operator_key(inner.domain, inner.op_type)
+                at = f"node {scope.prefix + (inner.name or inner.output[0])!r} ({inner_key})"
+                self._check_possible(inner, inner_key, scope, at)
 
 
 def _means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:

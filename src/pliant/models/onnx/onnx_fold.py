@@ -1,7 +1,7 @@
 """Values of nodes whose inputs are known, by ONNX's reference implementation."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,3 +97,25 @@ def _referred(
             return found
     except Exception:  # noqa: BLE001 - whatever numpy raises on values ONNX leaves undefined
         return None
+
+
+def reference(node: Any, opsets: Mapping[str, int]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """ONNX's reference of a node, from its inputs by name; it raises ValueError where that fails."""
+    from onnx.reference import ReferenceEvaluator
+
+    wanted = [y for y in node.output if y]
+    inputs, outputs = ([ValueInfoProto(name=x) for x in names if x] for names in (node.input, wanted))
+    evaluator = ReferenceEvaluator(
+        GraphProto(name="node", node=[node], input=inputs, output=outputs), opsets=dict(opsets)
+    )
+
+    def run(feeds: Mapping[str, Any]) -> Sequence[Any]:
+        try:
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = iter(evaluator.run(wanted, {x: v for x, v in feeds.items() if x}))
+        except Exception as error:  # whatever numpy raises on values ONNX leaves undefined
+            raise ValueError(str(error)) from error
+        return [next(found) if y else None for y in node.output]
+
+    return run

@@ -44,10 +44,22 @@ def reached(graph: Any) -> list[Any]:
 
 
 def _read(node: Any) -> set[str]:
-    """Names a node reads, those of its subgraphs' nodes included."""
-    names = set(node.input)
-    for a in node.attribute:
-        for body in (a.g, *a.graphs):
-            names.update(x for inner in body.node for x in _read(inner))
-            names.update(v.name for v in body.output)
-    return names
+    """Names a node reads, those that its bodies take from around them included."""
+    return {x for x in node.input if x} | captured(node)
+
+
+def bodies(node: Any) -> list[Any]:
+    """The graphs that a node carries: branches, and bodies of loops."""
+    return [body for a in node.attribute for body in (*([a.g] if a.HasField("g") else ()), *a.graphs)]
+
+
+def captured(node: Any) -> set[str]:
+    """Names that the bodies of a node take from around it."""
+    return {x for body in bodies(node) for x in _free(body)}
+
+
+def _free(body: Any) -> set[str]:
+    own = {v.name for v in body.input} | {t.name for t in body.initializer}
+    made = own | {y for node in body.node for y in node.output}
+    read = {x for node in body.node for x in _read(node)} | {v.name for v in body.output}
+    return read - made

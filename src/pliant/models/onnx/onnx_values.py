@@ -1,6 +1,6 @@
 """Tensors of a model being bound: types, values where known, nodes that make them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import final
 
@@ -10,23 +10,24 @@ from pliant.errors import GraphError, ValueNeeded
 from pliant.ir.graph import Graph, Node, TensorType
 
 MAX_VALUE_ELEMENTS = 4096
-"""Longer inputs are never bound by value: each new value is another compilation."""
+"""Longer inputs are never bound by value: each new value is another compilation. Nor is what is computed
+from longer tensors or constants: that is the model's own work, not arithmetic on shapes."""
 
 
 @final
 class KnownValues:
     """What a walk over a model has found so far; no tensor in it has more than `max_bytes`.
 
-    It is what adapters may see and add (onnx_adapt.AdapterContext).
+    It is what adapters may see and add (onnx_adapt.AdapterContext). New names are numbered by `numbers`.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, numbers: Iterator[int] | None = None) -> None:
         self.types: dict[str, TensorType] = {}
         self.values: dict[str, np.ndarray] = {}
         self._max_bytes = max_bytes
         self._nodes: list[Node] = []
         self._makers: dict[str, Node] = {}
-        self._count = count()
+        self._count = count() if numbers is None else numbers
 
     def type(self, tensor: str) -> TensorType:
         return self.types[tensor]
@@ -72,40 +73,40 @@ class KnownValues:
         if type_.n_bytes > self._max_bytes:
             raise GraphError(f"tensor {name!r} would be {type_}: {type_.n_bytes} bytes.")
 
-    def check_values(self, wanted: Iterable[str], where: str) -> None:
-        """Raises ValueNeeded naming the model's inputs that a shape follows from, where not all are known.
+    def unknown(self, wanted: Iterable[str]) -> list[str]:
+        """Those of some tensors whose values are not known."""
+        return [x for x in wanted if x and x not in self.values]
 
-        Raises GraphError when those are too long to be bound by value.
-        """
-        unknown = [x for x in wanted if x and x not in self.values]
-        if not unknown:
-            return
+    def check_values(self, unknown: Sequence[str], inputs: Collection[str], where: str) -> None:
+        """Raises ValueNeeded where tensors that a shape follows from are small arithmetic on `inputs`."""
         sources = self._sources(unknown)
-        long = [x for x in sources if self.types[x].size > MAX_VALUE_ELEMENTS]
-        if long:
-            raise GraphError(
-                f"{where}: the shape of its output follows from the values of {sorted(long)}, which are "
-                f"too many (over {MAX_VALUE_ELEMENTS}) to compile for each."
+        if sources is not None and sources <= set(inputs):
+            raise ValueNeeded(
+                f"{where} can be compiled only once the value of {sorted(unknown)} is known, which follows "
+                f"from the inputs {sorted(sources)}.",
+                frozenset(sources),
             )
-        raise ValueNeeded(
-            f"{where} can be compiled only once the value of {unknown} is known, which follows from the "
-            f"inputs {sorted(sources)}.",
-            frozenset(sources),
-        )
 
-    def _sources(self, tensors: Sequence[str]) -> set[str]:
-        """The model's inputs that tensors are computed from."""
+    def _sources(self, tensors: Sequence[str]) -> set[str] | None:
+        """The inputs that tensors are computed from; None where a long tensor or constant takes part."""
         found, queue, seen = set(), list(tensors), set()
         while queue:
             x = queue.pop()
-            if not x or x in seen or x in self.values:
+            if not x or x in seen:
                 continue
             seen.add(x)
+            if self.types[x].size > MAX_VALUE_ELEMENTS:
+                return None
             if x in self._makers:
                 queue += self._makers[x].inputs
-            else:
+            elif x not in self.values:
                 found.add(x)
         return found
+
+    @property
+    def made(self) -> Mapping[str, Node]:
+        """The tensors of the graph, with the node that makes each."""
+        return self._makers
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Graph:
         """The nodes kept, with the constants that they read."""

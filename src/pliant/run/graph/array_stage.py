@@ -1,7 +1,7 @@
 """What a step of a session on arrays runs: it reads tensors by name and makes others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, final, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
+Tensors = dict[str, Any]
+"""Arrays by name; between steps in numpy also what ONNX calls sequences, lists of them, and None."""
+AllTensors = Mapping[str, Any]
 
 
 @runtime_checkable
@@ -55,10 +58,10 @@ class ArrayStage(Protocol):
     def arena_bytes(self) -> int:
         """What it needs of the arena."""
 
-    def walk(self, tensors: Feeds, out: Feeds | None) -> Arrays:
+    def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
 
-    def walk_timed(self, tensors: Feeds) -> tuple[Arrays, Float64[np.ndarray, " ends"]]:
+    def walk_timed(self, tensors: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
         """As `walk`; seconds from the start to the first of its kernel calls, which is 0, and to the end of
         each."""
 
@@ -113,11 +116,11 @@ class ExecutableStage:
         shapes_of(self._ports, arrays)
         return self.walk(arrays, out)
 
-    def walk(self, tensors: Feeds, out: Feeds | None) -> Arrays:
+    def walk(self, tensors: AllTensors, out: Feeds | None) -> Arrays:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
         return self._run(tensors, out, self._pool.walk)[0]
 
-    def walk_timed(self, tensors: Feeds) -> tuple[Arrays, Float64[np.ndarray, " ends"]]:
+    def walk_timed(self, tensors: AllTensors) -> tuple[Arrays, Float64[np.ndarray, " ends"]]:
         """As `walk`, with the time of each kernel call."""
         return self._run(tensors, None, self._pool.walk_timed)
 
@@ -129,7 +132,7 @@ class ExecutableStage:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
         self._pool.walk(self._table)
 
-    def _run(self, tensors: Feeds, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
+    def _run(self, tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
         self._place_arena()
         if self._texts is not None:
             tensors, n_rows, shares = self._texts.of(tensors)

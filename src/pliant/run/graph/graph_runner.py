@@ -1,6 +1,7 @@
 """The program of a session on arrays, for feeds of one size: its steps, and the stages that they name."""
 
 from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -14,7 +15,7 @@ from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
 from pliant.run.execute_alone import execute_alone, spans_alone
-from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage
+from pliant.run.graph.array_stage import AllTensors, Arrays, ArrayStage, ExecutableStage, Tensors
 from pliant.run.session.ports import Feeds
 from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
@@ -79,12 +80,20 @@ class GraphRunner:
         """The kernel calls of all steps, in order."""
         return [row for stage in self._run.stages for row in stage.rows]
 
-    def walk(self, feeds: Feeds, out: Feeds | None) -> Arrays:
+    def walk(self, feeds: AllTensors, out: Feeds | None) -> Tensors:
         """The outputs of a run on feeds that were checked: they have the types and shapes of `inputs`.
 
         Those of `out` are written into the arrays given there. Raises InputError.
         """
         return self._execute(self._run.compute, feeds, out)
+
+    def walk_timed(self, feeds: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
+        """As `walk`, with the time from the start of the first step to the end of each kernel call."""
+        self._run.ends_s = []
+        made = self._execute(self._run.compute_timed, feeds, None)
+        start_s = self.spans[0].start_s if self.spans else 0.0
+        timed = zip(self.spans, self._run.ends_s, strict=True)
+        return made, np.array([0.0, *chain(*(s.start_s - start_s + ends_s[1:] for s, ends_s in timed))])
 
     def beside(self, pool: Pool, arena: Arena) -> "GraphRunner":
         """The same program in another arena, for a pool that walks it at the same time."""
@@ -106,7 +115,9 @@ class GraphRunner:
         self.measured_s = found.median_s
         return found
 
-    def _execute(self, compute: Callable[[int, Compute], None], feeds: Feeds, out: Feeds | None) -> Arrays:
+    def _execute(
+        self, compute: Callable[[int, Compute], None], feeds: AllTensors, out: Feeds | None
+    ) -> Tensors:
         run = self._run
         run.tensors, run.out = feeds, out
         try:
@@ -122,9 +133,9 @@ class _Run:
 
     def __init__(self, stages: Sequence[ArrayStage], outputs: KeysView[str]) -> None:
         self.stages, self._outputs = stages, outputs
-        self.tensors: Feeds = {}
+        self.tensors: AllTensors = {}
         self.out: Feeds | None = None
-        self.answer: Arrays = {}
+        self.answer: Tensors = {}
         self.ends_s: list[Float64[np.ndarray, " ends"]] = []
         self._last, self._last_read = len(stages) - 1, list(_last_read(stages, outputs))
 
@@ -136,7 +147,7 @@ class _Run:
         self.ends_s.append(ends_s)
         self._add(step, made)
 
-    def _add(self, step: int, made: Arrays) -> None:
+    def _add(self, step: int, made: Tensors) -> None:
         if step == self._last and made.keys() == self._outputs:
             self.answer = made
             return

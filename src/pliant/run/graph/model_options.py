@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from pliant.errors import InputError
-from pliant.ir.bitwidths import Weights, check_weights
+from pliant.ir.bitwidths import PLANES, Weights, check_weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.quantities import check_whole
 from pliant.run.graph.buckets import Buckets, check_mapping
@@ -50,3 +50,17 @@ class ModelOptions:
                 f"int8 products take coded weights, not fp32; give weights=1 to {PLANES} as well "
                 f"({PLANES} is the most faithful)."
             )
+
+    def check_parts(self, host: str) -> None:
+        """Raises InputError for options that a model which data divide into several programs cannot have."""
+        held = {
+            "buckets": bool(self.buckets.sizes),
+            "weights": self.weights not in ("fp32", "auto") or self.compute != "fp32",
+            "memory": self.memory_bytes is not None,
+        }
+        for name, is_given in held.items():
+            if is_given:
+                raise InputError(
+                    f"{name} cannot be given for a model with operators that decide shapes or control by "
+                    f"data: {host}. Compile it without."
+                )

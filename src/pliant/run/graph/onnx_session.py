@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain
 from math import prod
 from typing import final
 
@@ -16,26 +17,28 @@ import numpy as np
 import psutil
 
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import Encoded, encode, kernels
+from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.passes.pack_texts import TextShape
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
 from pliant.ir.bitwidths import Weights
-from pliant.ir.graph import Graph
-from pliant.ir.symbolic import plain
+from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.onnx_bind import bind_first
+from pliant.models.onnx.onnx_blocks import Part, check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.block_stage import PartBinder, nested
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions
+from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.packed_texts import IS_TOKEN, packed_texts
 from pliant.run.graph.padding import Padding
 from pliant.run.graph.parallel_runs import ParallelRuns
@@ -88,6 +91,7 @@ class OnnxSession(ArraySession):
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._forms = SymbolicForms()
         self._by_value: tuple[str, ...] = ()
+        self._has_parts: bool | None = None  # unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
@@ -132,7 +136,8 @@ class OnnxSession(ArraySession):
         """What would be compiled for these feeds, after all passes."""
         arrays = self._as_run(feeds)
         with self._turns.lock:
-            planned = self._lowering.planned(self._bound(_shapes(arrays), arrays))
+            part = self._bound(_shapes(arrays), arrays)
+            planned = self._lowering.planned(check_whole(part, self._model.source))
             self.schedule = planned.report
             return planned.graph
 
@@ -150,7 +155,7 @@ class OnnxSession(ArraySession):
             self._weights, self._arena, self._forms = SharedWeights(), Arena(), SymbolicForms()
 
     def _runners(self) -> Sequence[GraphRunner]:
-        return tuple(self._images.values())
+        return tuple(chain.from_iterable(map(nested, self._images.values())))
 
     def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
         fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
@@ -166,9 +171,16 @@ class OnnxSession(ArraySession):
     def _answer_many(self, items: Sequence[Item]) -> list[_Arrays]:
         # Batches take larger activations, and parallel runs more of them: within a bound of memory fewer bits
         # of weights would be left.
-        if self._options.memory_bytes is not None:
+        if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
         return self._stacking.answers(items, Answers(self._alone, self._whole, self._each, self._once))
+
+    def _is_in_parts(self, feeds: Feeds) -> bool:
+        """Whether data divide the model into several programs, whose answers cannot be put together."""
+        if self._has_parts is None:
+            fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
+            self._has_parts = bool(self._bound(_shapes(fed), fed).waiting)
+        return self._has_parts
 
     def _alone(self, feeds: Feeds) -> _Arrays:
         return self._answer(feeds, None, _shapes(feeds))
@@ -225,9 +237,8 @@ class OnnxSession(ArraySession):
         """Let go of what no image that is kept needs."""
         self._arena.resize(self.arena_bytes)
         self._parallel.keep(self._runners())
-        self._weights.keep(
-            [*(kept.weights for kept in self._images.values()), *(form.weights for form in self._forms.forms)]
-        )
+        runners, forms = self._runners(), self._forms.forms
+        self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
 
     def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
@@ -239,32 +250,52 @@ class OnnxSession(ArraySession):
         form = None if texts else self._forms.form(own) or self._new_form(own)
         if form is not None:
             return self._bind_form(form, own)
-        lowered = self._lowering.lower(self._bound(own, feeds), texts)
-        image, self.schedule = lowered.image, lowered.planned.report
-        _check_memory(image, _packed_bytes(image), self._model.source)
+        part = self._bound(own, feeds)
+        self._has_parts = bool(part.waiting)
+        if part.waiting:
+            return self._in_parts(part, own)
+        lowered = self._lowering.lower(part.graph, texts)
+        self.schedule = lowered.planned.report
+        check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
         self._make_room(lowered)
-        at = addresses(kernels(image), self._library)
-        weights = self._weights.of(image, lowered.planned.graph.constants)
-        packed = packed_texts(image, texts)
-        stage = ExecutableStage(encode(image), weights, at, self._pool, self._arena, packed)
-        return one_stage(stage, self._pool, self.schedule, lowered.sizes)
+        return self._opener.opened(lowered, packed_texts(lowered.image, texts))
+
+    def _in_parts(self, part: Part, shapes: Shapes) -> GraphRunner:
+        """The program of a model that data divide. Raises InputError for options that it cannot have."""
+        self._options.check_parts(host_names(part.waiting))
+        binder = PartBinder(
+            self._model,
+            self._opener.compiled,
+            self._pool,
+            self._options.images,
+            part.numbers,
+            psutil.virtual_memory().total,
+        )
+        fed = [port for port in self.inputs if port.name not in self._by_value]
+        inputs = {port.name: TensorType(port.dtype, shapes[port.name]) for port in fed}
+        return binder.runner(part, inputs, {port.name: port for port in self.outputs})
+
+    @property
+    def _opener(self) -> GraphOpener:
+        lowering, weights, arena = self._lowering, self._weights, self._arena
+        return GraphOpener(lowering, weights, arena, self._pool, self._library, self._model.source)
 
     def _new_form(self, shapes: Shapes) -> SymbolicForm | None:
         """A form that takes these shapes and others; None where none can be made."""
         options = self._options
         if options.schedule != "static" or options.memory_bytes is not None or options.buckets.sizes:
             return None  # times and bounds of memory are those of one shape
-        if self._by_value:
+        if self._by_value or self._has_parts:
             return None
         try:
-            graph = self._forms.graph(shapes, self.inputs, partial(self._bind, feeds={}, keeps_lookups=True))
+            graph = self._forms.graph(shapes, self.inputs, self._bind_whole)
         except (GraphError, InputError):  # told when numbers are compiled
             return None
         if graph is None:
             return None
         try:
             lowered = self._lowering.lower(graph.graph)
-            _check_memory(lowered.image, _packed_bytes(lowered.image), self._model.source)
+            check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
             weights = self._weights.of(lowered.image, lowered.planned.graph.constants)
             at = addresses(kernels(lowered.image), self._library)
             form = SymbolicForm(graph, lowered, weights, at)
@@ -279,7 +310,7 @@ class OnnxSession(ArraySession):
 
     def _bind_form(self, form: SymbolicForm, shapes: Shapes) -> GraphRunner:
         bound = form.bound(shapes)
-        _check_memory(bound.program, 0, self._model.source)
+        check_memory(bound.program, 0, self._model.source)
         stage = ExecutableStage(bound.program, bound.weights, form.addresses, self._pool, self._arena)
         return one_stage(stage, self._pool, sizes=bound.sizes)
 
@@ -295,8 +326,8 @@ class OnnxSession(ArraySession):
         sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
         return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
 
-    def _bound(self, shapes: Shapes, feeds: Feeds) -> Graph:
-        """The model's graph for these shapes, before any pass."""
+    def _bound(self, shapes: Shapes, feeds: Feeds) -> Part:
+        """What can be bound of the model for these shapes, before any pass."""
         try:
             return self._bind(shapes, feeds)
         except ShapeError as error:
@@ -319,13 +350,17 @@ class OnnxSession(ArraySession):
             return False
         return True
 
-    def _bind(self, shapes: Shapes, feeds: Feeds, *, keeps_lookups: bool = False) -> Graph:
-        """The model's graph for these shapes; inputs that shapes follow from are found on the way."""
+    def _bind_whole(self, shapes: Shapes) -> Graph:
+        """The whole model's graph, its lookups kept. Raises GraphError for a model that data divide."""
+        return check_whole(self._bind(shapes, {}, keeps_lookups=True), self._model.source)
+
+    def _bind(self, shapes: Shapes, feeds: Feeds, *, keeps_lookups: bool = False) -> Part:
+        """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
         memory = psutil.virtual_memory().total
         while True:
             values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
             try:
-                return bind(
+                return bind_first(
                     self._model,
                     {},
                     values,
@@ -356,18 +391,3 @@ def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:
             raise InputError(f"the model has no dimension {name!r}; it has {sorted(known)}.")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0:
             raise InputError(f"dimension {name!r} is {size!r}; it must be a whole number, 0 or more.")
-
-
-def _packed_bytes(image: Image) -> int:
-    return sum(packed.n_bytes for packed in image.packed.values())
-
-
-def _check_memory(sized: Image | Encoded, packed_bytes: int, source: str) -> None:
-    """Raises GraphError rather than ask the system for more than the machine has."""
-    wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
-    there = psutil.virtual_memory().total
-    if wanted > there:
-        raise GraphError(
-            f"{source} needs {wanted / 1e9:.1f} GB for its tensors at these shapes; this machine has "
-            f"{there / 1e9:.1f} GB. Feed smaller shapes."
-        )

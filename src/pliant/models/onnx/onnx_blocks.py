@@ -1,0 +1,117 @@
+"""Blocks of nodes that are bound as one, once the shapes of what they read are known: a whole model, the
+body of a loop, a branch, and whatever waits for what data decide.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph
+from pliant.models.onnx.onnx_external import ExternalData
+from pliant.models.onnx.onnx_nodes import renamed
+from pliant.models.onnx.onnx_reach import captured, reached
+from pliant.models.onnx.onnx_scope import Scope
+from pliant.models.onnx.onnx_tensor import array_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A node whose inputs and outputs have the model's names; those in its bodies are of `scope`.
+
+    `host` says that no kernel can do it, whatever becomes known of what it reads.
+    """
+
+    node: Any
+    scope: Scope
+    host: bool = False
+
+    @property
+    def reads(self) -> set[str]:
+        """The tensors that it reads, those that its bodies take from around them included."""
+        return {x for x in self.node.input if x} | {self.scope.name(x) for x in captured(self.node)}
+
+    @property
+    def makes(self) -> list[str]:
+        return [y for y in self.node.output if y]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Nodes in order that make `outputs` of `inputs`, of `constants` and of tensors around it."""
+
+    nodes: tuple[Placed, ...]
+    outputs: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    constants: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The tensors that it needs from outside, its inputs included."""
+        made = {y for placed in self.nodes for y in placed.makes} | set(self.constants)
+        return frozenset({x for placed in self.nodes for x in placed.reads} | set(self.outputs)) - made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What could be bound of a block: a graph to compile, what it makes known, and the nodes that wait.
+
+    The graph's outputs are what waiting nodes or the block's outputs read of it. Without waiting nodes it is
+    the whole block. `numbers` make new names that no other part of the model has.
+    """
+
+    graph: Graph
+    waiting: tuple[Placed, ...]
+    known: Mapping[str, np.ndarray]
+    numbers: Iterator[int]
+
+
+def body_block(body: Any, placed: Placed, fresh: Callable[[str], str], external: ExternalData) -> Block:
+    """The block of a body of a node; `fresh` makes a new name from one."""
+    inside = placed.scope.of_branch(placed.node)
+    constants = {}
+    for tensor in body.initializer:
+        inside.names[tensor.name] = fresh(inside.prefix + tensor.name)
+        constants[inside.names[tensor.name]] = array_of(tensor, external)
+    for value in body.input:
+        inside.names[value.name] = fresh(inside.prefix + value.name)
+    nodes = tuple(placed_in(reached(body), inside, fresh))
+    inputs = tuple(inside.name(value.name) for value in body.input)
+    return Block(nodes, tuple(inside.name(v.name) for v in body.output), inputs, constants)
+
+
+def placed_in(nodes: Iterable[Any], scope: Scope, fresh: Callable[[str], str]) -> Iterable[Placed]:
+    """The nodes of a scope, by the model's names."""
+    for formal in nodes:
+        outputs = [fresh(scope.prefix + y) if scope.depth and y else str(y) for y in formal.output]
+        node = renamed(formal, scope.name, outputs, scope.attributes)
+        scope.names.update((x, y) for x, y in zip(formal.output, outputs, strict=True) if scope.depth and x)
+        yield Placed(node, scope)
+
+
+def host_names(waiting: Iterable[Placed]) -> str:
+    """The host operators among nodes, with the names of some: what a message says of them."""
+    found: dict[str, list[str]] = {}
+    for placed in waiting:
+        if placed.host:
+            found.setdefault(placed.node.op_type, []).append(placed.node.name or placed.node.output[0])
+    return "; ".join(f"{op} (at {some(at)})" for op, at in sorted(found.items()))
+
+
+def some(names: list[str]) -> str:
+    """The first three of a list of names."""
+    shown = ", ".join(repr(n) for n in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def check_whole(part: Part, source: str) -> Graph:
+    """The graph of a part that is a whole model. Raises GraphError naming what runs between graphs."""
+    if part.waiting:
+        raise GraphError(
+            f"{source} is no single graph: these operators decide shapes or control by data and run between "
+            f"executables, {host_names(part.waiting)}. A session runs it; C code and a compiled directory "
+            "cannot hold it."
+        )
+    return part.graph

@@ -1,0 +1,21 @@
+"""The operators that run on the host, between executables: what they make, or what runs, depends on data."""
+
+from typing import Any
+
+CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+"""They run bodies, which are bound like any graph."""
+
+_BY_DATA = ("NonZero", "NonMaxSuppression", "Unique")
+_SEQUENCES = (
+    *("SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SequenceAt"),
+    *("SequenceLength", "SplitToSequence", "ConcatFromSequence"),
+    *("Optional", "OptionalHasElement", "OptionalGetElement"),
+)
+
+HOST = CONTROL.union(_BY_DATA, _SEQUENCES)
+"""Operators that only the host runs. Others do where an operand that shapes follow from is data."""
+
+
+def is_host(node: Any) -> bool:
+    """Whether no kernel could run a node whatever is known of its inputs."""
+    return node.domain in ("", "ai.onnx") and node.op_type in HOST

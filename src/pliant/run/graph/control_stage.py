@@ -1,0 +1,89 @@
+"""`If`, `Loop`, `Scan` and `SequenceMap` over bodies that are bound like any other part of a model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import helper
+
+from pliant.errors import GraphError, InputError
+from pliant.ir.graph import TensorType
+from pliant.models.onnx.onnx_tensor import dtype_name
+from pliant.run.graph.array_stage import AllTensors
+from pliant.run.graph.host_stage import HostWork
+from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
+from pliant.run.host.host_operators import checked
+
+if TYPE_CHECKING:
+    from pliant.run.graph.block_stage import BlockStage
+
+_FIRST_SCAN = 9
+"""Before it, Scan ran over a batch of sequences of unequal lengths."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A body of a node, and the stage that runs it."""
+
+    graph: Any
+    stage: "BlockStage"
+
+    def run(self, inputs: Sequence[Any], tensors: AllTensors) -> list[Any]:
+        """Its outputs, from its own inputs and the tensors around it."""
+        own = dict(zip(self.stage.block.inputs, inputs, strict=True))
+        made = self.stage.walk({**tensors, **own}, None)
+        return [made[y] for y in self.stage.block.outputs]
+
+
+def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str) -> HostWork:
+    """What runs a node of control flow. Raises GraphError for a Scan of before opset 9."""
+    if node.op_type == "If":
+        return partial(_branch, bodies["then_branch"], bodies["else_branch"], where)
+    body = bodies["body"]
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    if node.op_type == "Scan" and version < _FIRST_SCAN:
+        raise GraphError(f"{where} is of opset {version}: convert the model to opset 9 or newer.")
+
+    def run(inputs: Sequence[Any], tensors: AllTensors) -> Sequence[Any]:
+        return checked(partial(flow, tensors), node, where)(inputs)
+
+    def flow(tensors: AllTensors, inputs: Sequence[Any]) -> Sequence[Any]:
+        again = partial(body.run, tensors=tensors)
+        match node.op_type:
+            case "Loop":
+                n_states = len(body.graph.input) - 2
+                given = [*inputs, None, None][: 2 + n_states]
+                return loop(given, again, _counter_shape(body.graph), _empties(body.graph, 1 + n_states))
+            case "Scan":
+                n_states = len(inputs) - attributes["num_scan_inputs"]
+                return scan(inputs, attributes, again, _empties(body.graph, n_states))
+            case _:
+                return sequence_map(inputs, again, len(node.output))
+
+    return run
+
+
+def _branch(
+    then: Body, otherwise: Body, where: str, inputs: Sequence[Any], tensors: AllTensors
+) -> Sequence[Any]:
+    (condition,) = inputs
+    if condition.size != 1:
+        raise InputError(f"{where}: its condition has {condition.size} values; it must have one.")
+    return (then if condition.all() else otherwise).run((), tensors)
+
+
+def _counter_shape(body: Any) -> tuple[int, ...]:
+    return (1,) * len(body.input[0].type.tensor_type.shape.dim)
+
+
+def _empties(body: Any, first: int) -> list[Empty]:
+    """What stands for what a body gives beside its states where it never ran: open sizes are 0."""
+    return [partial(_empty, value) for value in body.output[first:]]
+
+
+def _empty(value: Any) -> np.ndarray:
+    tensor = value.type.tensor_type
+    sizes = (int(d.dim_value) for d in tensor.shape.dim)
+    return np.empty((0, *sizes), TensorType(dtype_name(tensor.elem_type, value.name), ()).numpy)

@@ -1,0 +1,80 @@
+"""Steps of a program that numpy runs between executables."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Never, final
+
+import numpy as np
+
+from pliant.arrays import Float64
+from pliant.compiler.executable.encode_image import Row
+from pliant.errors import GraphError
+from pliant.ir.graph import TensorType
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.models.onnx.onnx_blocks import Placed
+from pliant.run.arena import Arena
+from pliant.run.graph.array_stage import AllTensors, Tensors
+from pliant.run.session.ports import Feeds, writable
+
+if TYPE_CHECKING:
+    from pliant.run.graph.block_stage import BlockStage
+
+HostWork = Callable[[Sequence[Any], AllTensors], Sequence[Any]]
+
+HOST_KERNEL = "host"
+"""What the one row of a step in numpy has for a kernel."""
+
+
+@final
+class HostStage:
+    """One node in numpy: an `ArrayStage` (run/graph/array_stage.py) of one row and no kernel call.
+
+    `run` gives the node's outputs from its inputs and all tensors that there are, which its `bodies` read.
+    `known` holds those inputs whose values never change.
+    """
+
+    def __init__(
+        self, placed: Placed, known: Feeds, run: HostWork, bodies: "Sequence[BlockStage]" = ()
+    ) -> None:
+        node = placed.node
+        self.inputs = tuple(sorted(placed.reads - known.keys()))
+        self.outputs = tuple(placed.makes)
+        self.rows: Sequence[Row] = (Row(HOST_KERNEL, 0, 1, 1, node.name or node.output[0], op=node.op_type),)
+        self.weights: Feeds = {}
+        self.arena_bytes = 0
+        self.bodies = bodies
+        self._wanted, self._made = tuple(node.input), tuple(node.output)
+        self._known = {x: known[x] for x in self._wanted if x in known}
+        self._run = run
+
+    def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
+        """Its outputs; those of `out` are copied into the arrays given there. Raises InputError."""
+        there: Mapping[str, Any] = {**self._known, **tensors} if self._known else tensors
+        found = self._run([there[x] if x else None for x in self._wanted], tensors)
+        return {y: into(out, y, value) for y, value in zip(self._made, found, strict=False) if y}
+
+    def walk_timed(self, tensors: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
+        """As `walk`, with the time that it took."""
+        start_s = time.perf_counter()
+        made = self.walk(tensors, None)
+        return made, np.array([0.0, time.perf_counter() - start_s])
+
+    def beside(self, pool: Pool, arena: Arena) -> Never:
+        raise in_turn(self.rows[0].label)
+
+
+def into(out: Feeds | None, name: str, value: Any) -> Any:
+    """`value`, written into the array that `out` has for it. Raises InputError for one that does not fit."""
+    given = None if out is None else out.get(name)
+    if given is None:
+        if isinstance(value, np.ndarray | np.generic):
+            return np.ascontiguousarray(value).reshape(np.shape(value))
+        return value
+    array = np.asarray(value)
+    np.copyto(writable(name, given, TensorType(str(array.dtype), array.shape)), array)
+    return given
+
+
+def in_turn(label: str) -> GraphError:
+    """What is raised where a step would have to run beside itself."""
+    return GraphError(f"{label!r} runs on the host, one run after another.")

@@ -1,0 +1,62 @@
+"""Make what runs a graph: lowered, its weights packed, its kernels loaded, bound to an arena."""
+
+from dataclasses import dataclass
+
+import psutil
+
+from pliant.compiler.executable.encode_image import Encoded, encode, kernels
+from pliant.compiler.executable.image import Image
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.errors import GraphError
+from pliant.ir.graph import Graph
+from pliant.ir.symbolic import plain
+from pliant.kernels.runtime.jit import Library
+from pliant.kernels.runtime.thread_pool import Pool
+from pliant.run.arena import Arena
+from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.packed_texts import PackedTexts
+from pliant.run.packed_weights import SharedWeights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GraphOpener:
+    """What the graphs of one model share: weights held once, one arena, and how they are lowered."""
+
+    lowering: Lowering
+    weights: SharedWeights
+    arena: Arena
+    pool: Pool
+    library: Library
+    source: str
+
+    def compiled(self, graph: Graph) -> GraphRunner:
+        """The program of a graph, lowered now. Raises GraphError for one that the machine cannot hold."""
+        lowered = self.lowering.lower(graph)
+        check_memory(lowered.image, packed_bytes(lowered.image), self.source)
+        return self.opened(lowered)
+
+    def opened(self, lowered: Lowered, texts: PackedTexts | None = None) -> GraphRunner:
+        """The program of a graph that is lowered; `texts` are what it has for texts without padding."""
+        image, planned = lowered.image, lowered.planned
+        at = addresses(kernels(image), self.library)
+        weights = self.weights.of(image, planned.graph.constants)
+        stage = ExecutableStage(encode(image), weights, at, self.pool, self.arena, texts)
+        return one_stage(stage, self.pool, planned.report, lowered.sizes)
+
+
+def packed_bytes(image: Image) -> int:
+    """What its weights take as kernels read them."""
+    return sum(packed.n_bytes for packed in image.packed.values())
+
+
+def check_memory(sized: Image | Encoded, packed_bytes: int, source: str) -> None:
+    """Raises GraphError rather than ask the system for more than the machine has."""
+    wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
+    there = psutil.virtual_memory().total
+    if wanted > there:
+        raise GraphError(
+            f"{source} needs {wanted / 1e9:.1f} GB for its tensors at these shapes; this machine has "
+            f"{there / 1e9:.1f} GB. Feed smaller shapes."
+        )

@@ -1,0 +1,1 @@
+"""What graph sessions run between executables, in numpy: operators and loops that data decide."""

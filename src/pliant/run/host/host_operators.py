@@ -1,0 +1,159 @@
+"""Operators of ONNX in numpy, for what runs between executables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from pliant.errors import InputError
+from pliant.models.onnx.onnx_fold import reference
+from pliant.run.host.boxes import non_max_suppression
+from pliant.run.host.sequences import SEQUENCES
+
+HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
+"""From a node's inputs to its outputs: arrays, lists of them, or None for what is absent."""
+
+_Attributes = Mapping[str, Any]
+
+
+def host_function(node: Any, opsets: Mapping[str, int]) -> HostFunction:
+    """What runs a node. Raises ValueError, IndexError or TypeError where data do not fit it."""
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    written = SEQUENCES.get(node.op_type) or _operator(node)
+    if written is not None:
+        return partial(written, attributes=attributes, n=len(node.output))
+    evaluate = reference(node, opsets)
+    return lambda inputs: evaluate(dict(zip(node.input, inputs, strict=True)))
+
+
+def checked(run: HostFunction, node: Any, where: str) -> HostFunction:
+    """`run`, raising InputError naming the node and its inputs where data do not fit it."""
+
+    def run_checked(inputs: Sequence[Any]) -> Sequence[Any]:
+        try:
+            return run(inputs)
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            shown = ", ".join(f"{x}: {_shown(v)}" for x, v in zip(node.input, inputs, strict=False) if x)
+            raise InputError(f"{where} cannot run on its inputs ({shown}): {error}.") from error
+
+    return run_checked
+
+
+def _operator(node: Any) -> Callable[..., Sequence[Any]] | None:
+    """An operator written here; None where this node's attributes are those of an older version."""
+    if len(node.input) < _LEAST_INPUTS.get(node.op_type, 0):
+        return None
+    return _OPERATORS.get(node.op_type)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return "none" if value is None else f"a sequence of {len(value)}"
+
+
+def _given(inputs: Sequence[Any], i: int) -> Any:
+    return inputs[i] if i < len(inputs) else None
+
+
+def _non_zero(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    return (np.stack(np.nonzero(np.atleast_1d(inputs[0]))).astype(np.int64),)
+
+
+def _unique(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    axis = attributes.get("axis")
+    values, first, inverse, counts = np.unique(
+        inputs[0], return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
+    )
+    inverse = inverse.reshape(-1)
+    if not attributes.get("sorted", 1):
+        order = np.argsort(first, kind="stable")
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        values = np.take(values, order, axis=0 if axis is None else axis)
+        first, counts, inverse = first[order], counts[order], rank[inverse]
+    return (values, *(x.astype(np.int64) for x in (first, inverse, counts)))[:n]
+
+
+def _compress(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    return (np.compress(inputs[1], inputs[0], axis=attributes.get("axis")),)
+
+
+def _reshape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    x, wanted = inputs
+    keeps = not attributes.get("allowzero", 0)
+    return (x.reshape([x.shape[i] if keeps and not d else d for i, d in enumerate(wanted.tolist())]),)
+
+
+def _expand(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    x, wanted = inputs
+    return (np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(wanted.tolist()))),)
+
+
+def _slice(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    x = inputs[0]
+    starts, ends = inputs[1].tolist(), inputs[2].tolist()
+    axes, steps = _given(inputs, 3), _given(inputs, 4)
+    cuts = [slice(None)] * x.ndim
+    for i, axis in enumerate(range(len(starts)) if axes is None else axes.tolist()):
+        cuts[axis] = slice(starts[i], ends[i], 1 if steps is None else int(steps[i]))
+    return (x[tuple(cuts)],)
+
+
+def _range(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    start, limit, delta = (x.reshape(()) for x in inputs)
+    count = max(int(np.ceil((limit.item() - start.item()) / delta.item())), 0) if delta else -1
+    if count < 0:
+        raise ValueError("its step is 0")
+    return ((start + delta * np.arange(count)).astype(start.dtype),)
+
+
+def _constant_of_shape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    value = attributes.get("value")
+    filler = np.zeros(1, np.float32) if value is None else np.asarray(_array(value)).reshape(-1)
+    return (np.full(tuple(inputs[0].tolist()), filler[0], filler.dtype),)
+
+
+def _array(value: Any) -> np.ndarray:
+    from onnx import numpy_helper
+
+    return np.asarray(numpy_helper.to_array(value))
+
+
+def _tile(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    return (np.tile(inputs[0], tuple(inputs[1].tolist())),)
+
+
+def _squeeze(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    axes = _given(inputs, 1)
+    return (np.squeeze(inputs[0], None if axes is None else tuple(axes.reshape(-1).tolist())),)
+
+
+def _unsqueeze(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    return (np.expand_dims(inputs[0], tuple(inputs[1].reshape(-1).tolist())),)
+
+
+def _identity(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+    return (inputs[0],)
+
+
+_OPERATORS: Mapping[str, Callable[..., Sequence[Any]]] = {
+    "NonZero": _non_zero,
+    "NonMaxSuppression": non_max_suppression,
+    "Unique": _unique,
+    "Compress": _compress,
+    "Reshape": _reshape,
+    "Expand": _expand,
+    "Slice": _slice,
+    "Range": _range,
+    "ConstantOfShape": _constant_of_shape,
+    "Tile": _tile,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Identity": _identity,
+}
+
+_LEAST_INPUTS = {"Reshape": 2, "Slice": 3, "Squeeze": 2, "Unsqueeze": 2, "Tile": 2}
+"""With fewer, an old version says in attributes what is an input now."""
