@@ -99,9 +99,9 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     found: list[Graph] = []
     lower = Lowering.lower
 
-    def noted(self: Lowering, bound: Graph) -> Any:
+    def noted(self: Lowering, bound: Graph, *more: Any) -> Any:
         found.append(bound)
-        return lower(self, bound)
+        return lower(self, bound, *more)
 
     monkeypatch.setattr(Lowering, "lower", noted)
     return found
