@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pliant.errors import InputError
+from pliant.ir.endpoint import Request
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -200,3 +201,12 @@ def test_a_profile_takes_a_text_as_a_call_does(tmp_path: Path, cache: Path) -> N
     model = opened(tmp_path, CELLS[0], AVX2, cache)
     by_text, by_name = model.profile("a good film", 2), model.profile({"text": "a good film"}, 2)
     assert [step.label for step in by_text.steps] == [step.label for step in by_name.steps]
+
+
+@pytest.mark.parametrize("word", [-1, 10, 2**31 - 1])
+def test_a_request_made_by_hand_is_checked_too(word: int, tmp_path: Path, cache: Path) -> None:
+    """A word of a negative number would be the table's last."""
+    model = opened(tmp_path, CELLS[0], AVX2, cache)
+    ids = np.array([1, word], np.int32)
+    with pytest.raises(InputError, match=f"word {word} is not one of"):
+        model.answer(Request(2, tensors={"ids": ids, "types": np.zeros_like(ids)}))

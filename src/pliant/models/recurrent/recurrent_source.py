@@ -59,14 +59,18 @@ class RecurrentSource:
         return self._truncate(text)
 
     def look_up(self, ids: Integer[np.ndarray, " tokens"]) -> Float32[np.ndarray, "tokens inputs"]:
-        """The words' vectors. Raises InputError for no or too many words, and for one that does not exist."""
+        """The words' vectors. Raises InputError as `check` does."""
+        self.check(ids)
+        vectors: np.ndarray = self.vectors(ids).astype(np.float32)
+        return vectors
+
+    def check(self, ids: Integer[np.ndarray, " tokens"]) -> None:
+        """Raise InputError for no or too many words, and for one that does not exist."""
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise InputError(f"words are {ids.dtype}{list(ids.shape)}; give whole numbers in one row.")
         if not 1 <= len(ids) <= MAX_TOKENS:
             raise InputError(f"{len(ids)} words cannot be read; give 1 to {MAX_TOKENS}.")
         check_ids(ids, self.spec.vocab, "word")
-        vectors: np.ndarray = self.vectors(ids).astype(np.float32)
-        return vectors
 
     def vectors(self, ids: Integer[np.ndarray, " tokens"]) -> Float[np.ndarray, "tokens inputs"]:
         """As `look_up`, as they are stored, and of words that were checked."""

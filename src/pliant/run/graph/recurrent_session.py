@@ -21,6 +21,7 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import BudgetError, InputError
+from pliant.ir.endpoint import Request
 from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats, trim_heap
@@ -220,6 +221,12 @@ class RecurrentSession(TextSession[None]):
             target_s=target_s,
             **fields,
         )
+
+    def _asked_by(self, request: Request) -> TextInput:
+        asked = super()._asked_by(request)
+        if request.text is None:  # nobody says who made it
+            self.source.check(asked.encoded.ids)
+        return asked
 
     def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
         return self._read_in_turn(self._encoded(feeds).ids, self._named)[0]
