@@ -30,7 +30,7 @@ from pliant.compiler.rules.product.integer_product import (
 )
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.errors import GraphError
-from pliant.ir.graph import Graph, Node
+from pliant.ir.graph import Graph, Node, numpy_type
 from pliant.kernels.emit.dtypes import DTYPES
 from pliant.kernels.emit.expression import Expr, choose, leaf
 from pliant.kernels.product import quantize_rows
