@@ -9,8 +9,8 @@ import onnx.defs
 import pytest
 
 from pliant.compiler.rules.rules import RULES
+from pliant.models.onnx.bind.onnx_host import HOST
 from pliant.models.onnx.onnx_adapt import RENAMED
-from pliant.models.onnx.onnx_host import HOST
 from pliant.models.onnx.onnx_vanish import VANISHING
 from tests.conformance.cases import Outcome, run_elsewhere
 

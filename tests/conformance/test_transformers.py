@@ -11,7 +11,7 @@ import pytest
 from pliant.api.compile_onnx import compile as compile_model
 from pliant.compiler.passes.passes import simplify
 from pliant.compiler.rules.rules import RULES
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 
 torch = pytest.importorskip("torch")

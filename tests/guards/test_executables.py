@@ -28,7 +28,7 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_draft import Part
 from pliant.models.encoder.encoder_graph import embedding_graph, head_graph, layer_graph
 from pliant.models.hf.checkpoint import open_checkpoint
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.models.recurrent.recurrent_graph import recurrent_graph
 from pliant.models.spec import ModelSpec

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pliant.ir.cost import Span
 from pliant.ir.program import Program, Step
 from pliant.ir.program_check import faults
-from pliant.ir.program_text import parse_program, program_text
+from pliant.ir.text.program_text import parse_program, program_text
 from pliant.plan.result import Plan
 
 

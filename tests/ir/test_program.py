@@ -20,7 +20,7 @@ from pliant.ir.program import (
     bind,
     part_of,
 )
-from pliant.ir.program_text import program_text
+from pliant.ir.text.program_text import program_text
 
 LAYER = Compute("layer", 3, 12)
 HIDDEN = Tensor("hidden", (Linear("tokens"), 384))

@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from onnx.external_data_helper import convert_model_to_external_data
 
 from pliant.ir.graph import Graph
-from pliant.models.onnx.onnx_bind import bind, bind_first
-from pliant.models.onnx.onnx_blocks import Part
+from pliant.models.onnx.bind.onnx_bind import bind, bind_first
+from pliant.models.onnx.bind.onnx_blocks import Part
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.compiler.passes.reading import EVERY_OPERATOR
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import PliantError, ValueNeeded
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from tests.compiler.passes.reading import EVERY_OPERATOR
 from tests.models.onnx_models import linear, parse

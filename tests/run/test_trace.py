@@ -7,7 +7,7 @@ from rich.console import Console
 
 from pliant.ir.cost import Span, SpanState
 from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.run.trace import compare_table, perfetto_trace, write_trace
 
 LOAD = Load(3, (Run(3, 0, 0, 12), Run(3, 6, 1, 1)), 100)

@@ -17,7 +17,7 @@ from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import parse_bytes
-from pliant.run.graph.buckets import Buckets
+from pliant.run.batches.buckets import Buckets
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.onnx_session import OnnxSession
 from pliant.run.graph.schedule_graph import ScheduleKind, ScheduleReport

@@ -28,7 +28,7 @@ from pliant.compiler.aot.compiled_directory import open_saved
 from pliant.compiler.executable.encode_image import arena_faults
 from pliant.errors import InputError
 from pliant.ir.program_check import faults
-from pliant.ir.program_text import parse_program, program_text
+from pliant.ir.text.program_text import parse_program, program_text
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
 from pliant.settings import cache_folder

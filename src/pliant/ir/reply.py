@@ -66,7 +66,7 @@ class Reply(Generic[D]):
         return self._row("vector")
 
     def __str__(self) -> str:
-        from pliant.ir.reply_text import reply_line  # which imports this module
+        from pliant.ir.text.reply_text import reply_line  # which imports this module
 
         return reply_line(self)
 
@@ -74,7 +74,7 @@ class Reply(Generic[D]):
         return f"<Reply: {self}>"
 
     def _repr_html_(self) -> str:
-        from pliant.ir.reply_text import reply_html
+        from pliant.ir.text.reply_text import reply_html
 
         return reply_html(self)
 

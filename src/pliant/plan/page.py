@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
 
-from pliant.ir.table_text import table_html, table_lines
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.table_text import table_html, table_lines
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.plan.picture import can_draw, plan_svg
 from pliant.plan.result import Plan
 from pliant.quantities import format_bytes, format_seconds

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pliant.ir.table_text import table_lines
+from pliant.ir.text.table_text import table_lines
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.quantities import format_bytes
 

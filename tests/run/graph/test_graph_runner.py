@@ -19,7 +19,7 @@ from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import Arrays, ArrayStage, ExecutableStage, open_image

@@ -17,9 +17,9 @@ from pliant.ir.graph import Graph
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.models.onnx.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.run.graph.lowering import Lowering
 from pliant.run.graph.schedule_graph import Planner
 from pliant.run.session.ports import symbols

@@ -7,8 +7,8 @@ import typer
 from pliant.cli.shared.show import console
 from pliant.cluster.lead.run_log import Fault
 from pliant.ir.reply import Reply
-from pliant.ir.reply_text import answer_text, time_text
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.reply_text import answer_text, time_text
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.trace import compare_table
 

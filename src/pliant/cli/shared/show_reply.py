@@ -9,8 +9,8 @@ import typer
 from pliant.api.model import Model, RandomWeights, RecurrentNetwork
 from pliant.cli.shared.show import console
 from pliant.ir.reply import Reply
-from pliant.ir.reply_text import accuracy_text, answer_text, time_text
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.reply_text import accuracy_text, answer_text, time_text
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.quantities import format_bytes, format_seconds
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.session.session import Session

@@ -5,8 +5,8 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from pliant.cluster.session.partition_picture import partition_svg
-from pliant.ir.table_text import table_html, table_lines
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.table_text import table_html, table_lines
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.plan.picture import can_draw
 from pliant.quantities import format_bytes, format_seconds
 

@@ -16,7 +16,7 @@ from pliant.compiler.fusion.fuse_scales import takes_codes
 from pliant.compiler.rewrite.affine import Affine, affine_weights
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.models.onnx.onnx_fold import LARGEST_BYTES
+from pliant.models.onnx.bind.onnx_fold import LARGEST_BYTES
 
 _FLOAT = 1  # ONNX's element type
 

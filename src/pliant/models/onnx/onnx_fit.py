@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from onnx import helper
 
 from pliant.errors import GraphError, ShapeError
@@ -37,44 +36,6 @@ def check_fit(node: Any, types: Mapping[str, TensorType], where: str) -> None:
             raise ShapeError(
                 f"{where}: {node.input[i]!r} is {types[node.input[i]]}, but must be [{shown}].", where
             )
-
-
-def check_indices(
-    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray], where: str
-) -> None:
-    """Raises ShapeError for known indices outside what they index, such as positions beyond a table.
-
-    Kernels clamp indices, so that the answer would be wrong and nobody would know.
-    """
-    if node.domain not in ("", "ai.onnx") or node.op_type not in ("Gather", "GatherElements"):
-        return
-    data, indices = types[node.input[0]].shape, values.get(node.input[1])
-    if indices is None or not indices.size or not data:
-        return
-    n = data[next((a.i for a in node.attribute if a.name == "axis"), 0)]
-    if indices.min() < -n or indices.max() >= n:
-        raise ShapeError(
-            f"{where}: {node.input[1]!r} asks for entries {indices.min()} to {indices.max()} of "
-            f"{node.input[0]!r}, which has {n}.",
-            where,
-        )
-
-
-def check_reshape(
-    node: Any, types: Mapping[str, TensorType], made: Mapping[str, TensorType | None], where: str
-) -> None:
-    """Raises ShapeError for a Reshape to a shape of another number of elements; `made` has its output.
-
-    The output is the input's memory: more would be read beyond it, and the rest of the input would be lost.
-    """
-    wanted = made[node.output[0]] if node.op_type == "Reshape" else None
-    if wanted is not None and wanted.size != types[node.input[0]].size:
-        given = types[node.input[0]]
-        raise ShapeError(
-            f"{where}: {node.input[0]!r} is {given} of {given.size} elements, but {list(wanted.shape)} has "
-            f"{wanted.size}.",
-            where,
-        )
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
 from pliant.quantities import check_whole
 from pliant.run.arena import Arena
+from pliant.run.batches.stacking import Item
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
 from pliant.run.graph.graph_runner import GraphRunner
-from pliant.run.graph.stacking import Item
 from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
 from pliant.run.session.ports import Feeds, Shapes, shapes_of, shown, symbols

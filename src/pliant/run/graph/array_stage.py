@@ -20,7 +20,7 @@ from pliant.run.session.feeds import GivenFeeds, fed_arrays
 from pliant.run.session.ports import Feeds, shapes_of, writable
 
 if TYPE_CHECKING:
-    from pliant.run.graph.packed_texts import PackedTexts
+    from pliant.run.batches.packed_texts import PackedTexts
 
 T = TypeVar("T")
 Arrays = dict[str, np.ndarray]

@@ -8,7 +8,7 @@ from pliant.errors import InputError
 from pliant.ir.bitwidths import PLANES, Weights, check_weights
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.quantities import check_whole
-from pliant.run.graph.buckets import Buckets, check_mapping
+from pliant.run.batches.buckets import Buckets, check_mapping
 from pliant.run.graph.schedule_graph import ScheduleKind
 
 

@@ -27,25 +27,25 @@ from pliant.ir.bitwidths import Weights
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_bind import bind_first
-from pliant.models.onnx.onnx_blocks import Part, check_whole, host_names
+from pliant.models.onnx.bind.onnx_bind import bind_first
+from pliant.models.onnx.bind.onnx_blocks import Part, check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.run.arena import Arena
+from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
+from pliant.run.batches.padding import Padding
+from pliant.run.batches.parallel_runs import ParallelRuns
+from pliant.run.batches.stacking import Answers, Item, Stacking
 from pliant.run.graph.array_session import ArraySession
 from pliant.run.graph.array_stage import ExecutableStage
-from pliant.run.graph.block_stage import PartBinder, nested
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
-from pliant.run.graph.packed_texts import IS_TOKEN, packed_texts
-from pliant.run.graph.padding import Padding
-from pliant.run.graph.parallel_runs import ParallelRuns
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
-from pliant.run.graph.stacking import Answers, Item, Stacking
 from pliant.run.graph.symbolic_forms import SymbolicForm, SymbolicForms
+from pliant.run.host.block_stage import PartBinder, nested
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -67,7 +67,7 @@ class OnnxSession(ArraySession):
     held once for all of them, and one arena, as large as the largest needs. `schedule` tells how the last
     graph was scheduled, unless that went by rule. A forked child may use the session, on workers of its own.
 
-    With buckets, the first answer of each is compared with that of the exact shape (run/graph/padding.py),
+    With buckets, the first answer of each is compared with that of the exact shape (run/batches/padding.py),
     whose image is not kept.
     """
 

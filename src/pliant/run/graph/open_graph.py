@@ -13,10 +13,10 @@ from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
+from pliant.run.batches.packed_texts import PackedTexts
 from pliant.run.graph.array_stage import ExecutableStage
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
-from pliant.run.graph.packed_texts import PackedTexts
 from pliant.run.packed_weights import SharedWeights
 
 

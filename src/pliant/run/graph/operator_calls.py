@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from pliant.compiler.executable.encode_image import Row
-from pliant.ir.table_text import table_lines
+from pliant.ir.text.table_text import table_lines
 from pliant.quantities import format_bytes
 
 _COLUMNS = ("kernel calls", "operator", "GFLOP of products", "bytes read and written")

@@ -10,7 +10,7 @@ from pliant.compiler.executable.encode_image import Encoded
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.ir.graph import Graph
 from pliant.ir.port import Port
-from pliant.models.onnx.onnx_symbolic import SymbolicGraph, open_sizes, symbolic_graph
+from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, open_sizes, symbolic_graph
 from pliant.run.graph.lowering import Lowered
 from pliant.run.session.ports import Shapes, symbols
 from pliant.run.weight_sizes import WeightSizes

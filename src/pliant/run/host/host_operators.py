@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from pliant.errors import InputError
-from pliant.models.onnx.onnx_fold import reference
+from pliant.models.onnx.bind.onnx_fold import reference
 from pliant.run.host.boxes import non_max_suppression
 from pliant.run.host.sequences import SEQUENCES
 

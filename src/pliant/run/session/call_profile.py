@@ -12,7 +12,7 @@ from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import Row
 from pliant.ir.cost import Span, latency
 from pliant.ir.program import Program
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.quantities import format_seconds
 from pliant.run.session.step_profile import StepProfile
 from pliant.run.trace import perfetto_trace

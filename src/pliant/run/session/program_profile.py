@@ -10,7 +10,7 @@ from rich.table import Table
 from pliant.ir.cost import Span
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
-from pliant.ir.timeline_text import timeline_text
+from pliant.ir.text.timeline_text import timeline_text
 from pliant.quantities import format_seconds
 from pliant.run.session.step_profile import StepProfile
 from pliant.run.trace import compare_table, perfetto_trace

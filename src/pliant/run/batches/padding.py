@@ -8,7 +8,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
 from pliant.run.session.ports import Feeds, Shapes, writable
 
 _Arrays = dict[str, np.ndarray]

@@ -16,7 +16,7 @@ import numpy as np
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.ir.symbolic import Trace, size_array
-from pliant.models.onnx.onnx_shapes import VALUE_INPUTS
+from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS
 
 Shapes = dict[str, tuple[int, ...]]
 _LEAST = 2

@@ -1,7 +1,7 @@
 """Run feeds of several callers as batches, of equal sizes or padded to one bucket, and several at a time.
 
 Whether a model answers each row of a batch as it answers the row alone is found out by comparing, not
-assumed, as for padding (run/graph/padding.py).
+assumed, as for padding (run/batches/padding.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +13,10 @@ import numpy as np
 
 from pliant.errors import InputError
 from pliant.ir.port import Port
-from pliant.run.graph.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
-from pliant.run.graph.packed_texts import IS_TOKEN, is_token
-from pliant.run.graph.padding import Padding
-from pliant.run.graph.parallel_runs import n_shared
+from pliant.run.batches.buckets import Buckets, Cuts, Fit, cut, cuts_of, differing
+from pliant.run.batches.packed_texts import IS_TOKEN, is_token
+from pliant.run.batches.padding import Padding
+from pliant.run.batches.parallel_runs import n_shared
 from pliant.run.session.ports import Feeds, Shapes, symbols
 
 COUNTS = (8, 4, 2)

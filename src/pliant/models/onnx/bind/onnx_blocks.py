@@ -10,10 +10,10 @@ import numpy as np
 
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph
+from pliant.models.onnx.bind.onnx_reach import captured, reached
+from pliant.models.onnx.bind.onnx_scope import Scope
 from pliant.models.onnx.onnx_external import ExternalData
 from pliant.models.onnx.onnx_nodes import renamed
-from pliant.models.onnx.onnx_reach import captured, reached
-from pliant.models.onnx.onnx_scope import Scope
 from pliant.models.onnx.onnx_tensor import array_of
 
 

@@ -11,13 +11,13 @@ from pliant.compiler.executable.encode_image import Row
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_blocks import Placed
+from pliant.models.onnx.bind.onnx_blocks import Placed
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.session.ports import Feeds, writable
 
 if TYPE_CHECKING:
-    from pliant.run.graph.block_stage import BlockStage
+    from pliant.run.host.block_stage import BlockStage
 
 HostWork = Callable[[Sequence[Any], AllTensors], Sequence[Any]]
 

@@ -14,14 +14,20 @@ from onnx import helper
 
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
+from pliant.models.onnx.bind.onnx_blocks import Block, Part, Placed, body_block, check_whole, placed_in
+from pliant.models.onnx.bind.onnx_dims import input_types
+from pliant.models.onnx.bind.onnx_fold import fold, may_fold
+from pliant.models.onnx.bind.onnx_host import HOST, is_host
+from pliant.models.onnx.bind.onnx_reach import MAX_NODES, bodies, check_size, reached
+from pliant.models.onnx.bind.onnx_scope import MAX_DEPTH, Scope
+from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS, known_shape
+from pliant.models.onnx.bind.onnx_unsupported import Refused
+from pliant.models.onnx.bind.onnx_values import KnownValues
 from pliant.models.onnx.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
-from pliant.models.onnx.onnx_blocks import Block, Part, Placed, body_block, check_whole, placed_in
 from pliant.models.onnx.onnx_contrib import CONTRIB, contrib_function
-from pliant.models.onnx.onnx_dims import input_types
 from pliant.models.onnx.onnx_file import OnnxModel
-from pliant.models.onnx.onnx_fit import check_fit, check_indices, check_reshape
-from pliant.models.onnx.onnx_fold import fold, may_fold
-from pliant.models.onnx.onnx_host import HOST, is_host
+from pliant.models.onnx.onnx_fit import check_fit
+from pliant.models.onnx.onnx_fit_values import check_indices, check_reshape
 from pliant.models.onnx.onnx_nodes import (
     attribute,
     check_attributes,
@@ -32,11 +38,6 @@ from pliant.models.onnx.onnx_nodes import (
     operator_key,
     schema_of,
 )
-from pliant.models.onnx.onnx_reach import MAX_NODES, bodies, check_size, reached
-from pliant.models.onnx.onnx_scope import MAX_DEPTH, Scope
-from pliant.models.onnx.onnx_shapes import VALUE_INPUTS, known_shape
-from pliant.models.onnx.onnx_unsupported import Refused
-from pliant.models.onnx.onnx_values import KnownValues
 from pliant.models.onnx.onnx_vanish import VANISHING, cast_of, constant, drops_nothing, size_of
 
 MAX_TENSOR_BYTES = 1 << 40

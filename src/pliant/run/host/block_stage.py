@@ -15,17 +15,17 @@ from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port
 from pliant.ir.program import Compute, Program, Segment, Step
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.onnx_bind import bind_next
-from pliant.models.onnx.onnx_blocks import Block, Part, Placed, body_block
+from pliant.models.onnx.bind.onnx_bind import bind_next
+from pliant.models.onnx.bind.onnx_blocks import Block, Part, Placed, body_block
+from pliant.models.onnx.bind.onnx_host import CONTROL
 from pliant.models.onnx.onnx_file import OnnxModel
-from pliant.models.onnx.onnx_host import CONTROL
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 from pliant.run.arena import Arena
 from pliant.run.graph.array_stage import AllTensors, ArrayStage, Tensors
-from pliant.run.graph.control_stage import Body, control_flow
 from pliant.run.graph.graph_runner import GRAPH, LANE, GraphRunner
-from pliant.run.graph.host_stage import HostStage, in_turn, into
+from pliant.run.host.control_stage import Body, control_flow
 from pliant.run.host.host_operators import checked, host_function
+from pliant.run.host.host_stage import HostStage, in_turn, into
 from pliant.run.session.ports import Feeds
 from pliant.run.weight_sizes import NO_WEIGHTS
 

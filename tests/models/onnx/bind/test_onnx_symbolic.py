@@ -9,9 +9,9 @@ import pytest
 from pliant.errors import ShapeError
 from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
-from pliant.models.onnx.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_bind import bind
+from pliant.models.onnx.bind.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.models.onnx.onnx_file import open_onnx
-from pliant.models.onnx.onnx_symbolic import SymbolicGraph, symbolic_graph
 from pliant.run.session.ports import symbols
 from tests.compiler.passes.reading import EVERY_OPERATOR
 from tests.models.onnx_models import parse

@@ -12,12 +12,12 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.models.onnx.onnx_tensor import dtype_name
 from pliant.run.graph.array_stage import AllTensors
-from pliant.run.graph.host_stage import HostWork
 from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
 from pliant.run.host.host_operators import checked
+from pliant.run.host.host_stage import HostWork
 
 if TYPE_CHECKING:
-    from pliant.run.graph.block_stage import BlockStage
+    from pliant.run.host.block_stage import BlockStage
 
 _FIRST_SCAN = 9
 """Before it, Scan ran over a batch of sequences of unequal lengths."""

@@ -19,7 +19,7 @@ from pliant.ir.program import (
     Step,
     Tensor,
 )
-from pliant.ir.program_text import parse_program, program_text
+from pliant.ir.text.program_text import parse_program, program_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXTENTS = ("tokens", "batch rows", "2n-1", 'a"b\\', "")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any, final
 
 from pliant.errors import GraphError
-from pliant.models.onnx.onnx_blocks import some
+from pliant.models.onnx.bind.onnx_blocks import some
 
 
 @final

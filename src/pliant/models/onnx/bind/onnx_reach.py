@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pliant.errors import GraphError
-from pliant.models.onnx.onnx_scope import MAX_DEPTH
+from pliant.models.onnx.bind.onnx_scope import MAX_DEPTH
 
 MAX_NODES = 200_000
 """Functions that call functions can grow without bound."""

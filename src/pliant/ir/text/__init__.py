@@ -1,0 +1,1 @@
+"""Programs, replies, tables and timelines as text."""

@@ -1,0 +1,1 @@
+"""From an ONNX file to graphs of known shapes: bound, folded, and cut where data decides."""
