@@ -31,6 +31,7 @@ _ROOT = Path(__file__).parents[2]
 class Case:
     """A model, its inputs and the outputs it must give to `rtol` and `atol`."""
 
+    kind: str
     name: str
     model: Any
     data: tuple[tuple[Sequence[Any], Sequence[Any]], ...]
@@ -45,16 +46,8 @@ class Case:
     @property
     def element_types(self) -> set[str]:
         """Element types of inputs and outputs, in ONNX's lower-case words."""
-        return {onnx.TensorProto.DataType.Name(v.type.tensor_type.elem_type).lower() for v in self._ports}
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether inputs and outputs are tensors, not sequences or optional values."""
-        return all(v.type.HasField("tensor_type") for v in self._ports)
-
-    @property
-    def _ports(self) -> list[Any]:
-        return [*self.model.graph.input, *self.model.graph.output]
+        ports = (*self.model.graph.input, *self.model.graph.output)
+        return {onnx.TensorProto.DataType.Name(_element(v.type)).lower() for v in ports}
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class Outcome:
     name: str
     operators: list[str]
     element_types: list[str]
-    is_dense: bool
+    kind: str = ""
     refused: str = ""
     wrong: str = ""
 
@@ -90,7 +83,7 @@ def run_elsewhere(kinds: Sequence[str], n_processes: int = 2) -> list[Outcome]:
         lines = [json.loads(line) for line in written.decode().splitlines()]
         begun = lines[-1].get("begun") if lines else "the first case"
         if child.returncode:
-            lines.append(vars(Outcome(begun or "the end", [], [], True, wrong=f"exit {child.returncode}")))
+            lines.append(vars(Outcome(begun or "the end", [], [], wrong=f"exit {child.returncode}")))
         outcomes += [Outcome(**line) for line in lines if "begun" not in line]
     return outcomes
 
@@ -106,12 +99,12 @@ def load(kind: str) -> list[Case]:
     for case in found:
         if case.model is not None:
             sets = tuple((_arrays(inputs), _arrays(outputs)) for inputs, outputs in case.data_sets)
-            cases.append(Case(case.name, case.model, sets, case.rtol, case.atol))
+            cases.append(Case(kind, case.name, case.model, sets, case.rtol, case.atol))
         elif case.model_dir is not None:
             directory = Path(case.model_dir)
             model = onnx.load(directory / "model.onnx")
             sets = tuple(_stored(d) for d in sorted(directory.glob("test_data_set_*")))
-            cases.append(Case(case.name, model, sets, case.rtol, case.atol))
+            cases.append(Case(kind, case.name, model, sets, case.rtol, case.atol))
     return sorted(cases, key=lambda case: case.name)
 
 
@@ -134,7 +127,7 @@ def run_all(cases: Sequence[Case]) -> Iterator[Outcome]:
             refused[case.name] = str(error)
     addresses(wanted, library)
     for case in cases:
-        about = Outcome(case.name, sorted(case.operators), sorted(case.element_types), case.is_dense)
+        about = Outcome(case.name, sorted(case.operators), sorted(case.element_types), case.kind)
         if case.name in refused:
             yield replace(about, refused=refused[case.name])
         else:
@@ -150,14 +143,29 @@ def _run(case: Case, session: OnnxSession, about: Outcome) -> Outcome:
             except PliantError as error:
                 return replace(about, refused=str(error))
             for port, right in zip(session.outputs, expected, strict=False):
-                wrong = _difference(results[port.name], np.asarray(right), case)
+                wrong = _value_difference(results[port.name], right, case)
                 if wrong:
                     return replace(about, wrong=f"output {port.name!r}: {wrong}")
     return about
 
 
-def _feeds(session: OnnxSession, inputs: Sequence[Any]) -> dict[str, np.ndarray]:
-    return {port.name: np.asarray(x) for port, x in zip(session.inputs, inputs, strict=False)}
+def _feeds(session: OnnxSession, inputs: Sequence[Any]) -> dict[str, Any]:
+    pairs = zip(session.inputs, inputs, strict=False)
+    return {port.name: np.asarray(x) if port.element is None else x for port, x in pairs}
+
+
+def _value_difference(result: Any, right: Any, case: Case) -> str:
+    """As `_difference`, of sequences and optional values too."""
+    if not isinstance(right, list):
+        is_absent = result is None or right is None
+        return (
+            "one is absent" * (result is not right)
+            if is_absent
+            else _difference(result, np.asarray(right), case)
+        )
+    if not isinstance(result, list) or len(result) != len(right):
+        return f"{type(result).__name__} instead of a sequence of {len(right)}"
+    return next(filter(None, (_value_difference(x, y, case) for x, y in zip(result, right, strict=True))), "")
 
 
 def _difference(result: np.ndarray, right: np.ndarray, case: Case) -> str:
@@ -179,6 +187,13 @@ def _tolerance(right: np.ndarray, case: Case) -> tuple[float, float]:
     largest = float(np.max(np.abs(right.astype(np.float64)), initial=0.0)) if unit else 0.0
     largest = largest if np.isfinite(largest) else 0.0
     return max(case.rtol, 2 * unit), max(case.atol, unit * largest)
+
+
+def _element(type_: Any) -> int:
+    """The element type of the tensors that a value is or holds."""
+    kind = type_.WhichOneof("value")
+    held = getattr(type_, kind)
+    return _element(held.elem_type) if kind in ("sequence_type", "optional_type") else int(held.elem_type)
 
 
 def _arrays(values: Sequence[Any]) -> list[Any]:

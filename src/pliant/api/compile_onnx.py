@@ -13,7 +13,7 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.errors import InputError, ModelError
 from pliant.ir.bitwidths import Weights
 from pliant.ir.graph import Graph, TensorType
-from pliant.ir.port import Port
+from pliant.ir.port import Port, require_tensors
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import parse_bytes
@@ -119,6 +119,7 @@ def sample_feeds(inputs: Sequence[Port]) -> dict[str, np.ndarray]:
 
     Raises InputError naming the dimensions that are not fixed.
     """
+    require_tensors(inputs, "a compiled graph")
     open_dims = sorted({f"{p.name}: {p}" for p in inputs if not p.is_static})
     if open_dims:
         raise InputError(f"fix every dimension first, with dims or --dim: {'; '.join(open_dims)}.")

@@ -37,7 +37,8 @@ class PreparedModel:
             if len(inputs) != len(ports):
                 names = [port.name for port in ports]
                 raise InputError(f"{len(inputs)} inputs were given; the model takes {names}.")
-            inputs = {port.name: np.asarray(x) for port, x in zip(ports, inputs, strict=True)}
+            pairs = zip(ports, inputs, strict=True)
+            inputs = {port.name: x if port.element else np.asarray(x) for port, x in pairs}
         results = self.session.run(inputs)
         return tuple(results[port.name] for port in self.session.outputs)
 

@@ -18,7 +18,8 @@ class Reply(Generic[D]):
 
     It prints as one line, and shows as a table in a notebook.
 
-    `outputs` are the arrays of the session's outputs, by name: a text has a first dimension of 1 there.
+    `outputs` are the arrays of the session's outputs, by name: a text has a first dimension of 1 there. A
+    sequence is a list of arrays, an optional value that is absent None.
     `label` and its probability `score` are None where the model has no labels; `scores` are in label order.
     `seconds` run from the input to the answer; for `waited_s` of them other threads had the session.
     `target_s` is the latency asked for. `accuracy` is the fraction of right answers expected, None where it
@@ -27,7 +28,7 @@ class Reply(Generic[D]):
     `plan.submodel.submodel.Cut`. `details` is what only one kind of session can tell.
     """
 
-    outputs: Mapping[str, np.ndarray[Any, Any]]
+    outputs: Mapping[str, Any]
     endpoint: str
     seconds: float
     details: D
@@ -47,7 +48,7 @@ class Reply(Generic[D]):
         return None if self.target_s is None else self.seconds <= self.target_s
 
     @property
-    def output(self) -> np.ndarray[Any, Any]:
+    def output(self) -> Any:
         """The array of a model with one output. Raises InputError for a model with several."""
         if len(self.outputs) != 1:
             raise InputError(
@@ -80,7 +81,7 @@ class Reply(Generic[D]):
 
     def _row(self, name: str) -> np.ndarray[Any, Any] | None:
         array = self.outputs.get(name)
-        return None if array is None or array.ndim < 2 else array[0]
+        return array[0] if isinstance(array, np.ndarray) and array.ndim > 1 else None
 
 
 def softmax(logits: np.ndarray[Any, Any]) -> tuple[float, ...]:

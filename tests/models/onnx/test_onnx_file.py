@@ -113,8 +113,8 @@ def test_values_in_typed_fields_are_counted_too() -> None:
         ("g (float[2] x) => (float[2] y) { y = Nonsense(x) }", "Nonsense"),
         ("g (string[2] x) => (string[2] y) { y = Identity(x) }", "string"),
         (
-            "g (seq(float[2]) x) => (float[2] y) { i = Constant <value_int = 0> () y = SequenceAt(x, i) }",
-            "seq",
+            "g (seq(seq(float[2])) x) => (seq(seq(float[2])) y) { y = Identity(x) }",
+            "'x' is or holds a sequence",
         ),
     ],
 )

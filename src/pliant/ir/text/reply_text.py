@@ -20,7 +20,7 @@ def answer_text(reply: "Reply[Any]") -> str:
         return reply.label if reply.score is None else f"{reply.label} ({reply.score:.3f})"
     if reply.vector is not None:
         return f"vector of {len(reply.vector)}: {_values(reply.vector)}"
-    shown = [f"{name} {_type(y)}: {_values(y)}" for name, y in list(reply.outputs.items())[:_MOST_OUTPUTS]]
+    shown = [f"{name} {_output(y)}" for name, y in list(reply.outputs.items())[:_MOST_OUTPUTS]]
     n_more = len(reply.outputs) - len(shown)
     return "; ".join(shown) + (f"; {n_more} more" if n_more else "")
 
@@ -55,6 +55,12 @@ def reply_html(reply: "Reply[Any]") -> str:
     ]
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in rows)
     return f"<table>{cells}</table>"
+
+
+def _output(value: "np.ndarray[Any, Any] | list[Any] | None") -> str:
+    if value is None:
+        return "absent"
+    return f"sequence of {len(value)}" if isinstance(value, list) else f"{_type(value)}: {_values(value)}"
 
 
 def _type(array: "np.ndarray[Any, Any]") -> str:

@@ -1,7 +1,7 @@
 """Open an ONNX model: bytes checked, weights mapped, inputs described."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -24,6 +24,9 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 _PLACEHOLDERS = frozenset(("", "?", "*", "-1", "None"))
 """What exporters write for "any size": no name, so that two of them in a model need not be equal."""
+
+_HOLDERS = ("optional_type", "sequence_type")
+"""What an input or output may be beside a tensor: the first may hold the second, both a tensor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,15 +184,26 @@ def _serialised(proto: Any) -> bytes:
 
 
 def _port(value: Any) -> Port:
-    kind = value.type.WhichOneof("value")
+    return _typed_port(value.name, value.type, _HOLDERS)
+
+
+def _typed_port(name: str, type_: Any, holders: Sequence[str]) -> Port:
+    """The port of a type that may be one of `holders` of another."""
+    kind = type_.WhichOneof("value")
+    if kind in holders:
+        inner = holders[holders.index(kind) + 1 :]
+        element = _typed_port(name, getattr(type_, kind).elem_type, inner)
+        return Port(name, element.dtype, None, element, kind == "optional_type")
     if kind != "tensor_type":
-        what = "has no type" if kind is None else f"is a {kind.removesuffix('_type')}"
-        raise GraphError(f"{value.name!r} {what}; only dense tensors are supported.")
-    tensor = value.type.tensor_type
-    dtype = dtype_name(tensor.elem_type, value.name)
+        what = "has no type" if kind is None else f"is or holds a {kind.removesuffix('_type')}"
+        raise GraphError(
+            f"{name!r} {what}; only dense tensors, sequences of them and optional ones are supported."
+        )
+    tensor = type_.tensor_type
+    dtype = dtype_name(tensor.elem_type, name)
     if not tensor.HasField("shape"):
-        return Port(value.name, dtype, None)
-    return Port(value.name, dtype, tuple(_dim(d) for d in tensor.shape.dim))
+        return Port(name, dtype, None)
+    return Port(name, dtype, tuple(_dim(d) for d in tensor.shape.dim))
 
 
 def _dim(dim: Any) -> int | str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.endpoint import Request
 from pliant.ir.graph import numpy_type
-from pliant.ir.port import Port
+from pliant.ir.port import Port, require_tensors
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
@@ -19,6 +19,7 @@ from pliant.quantities import check_whole
 from pliant.run.arena import Arena
 from pliant.run.batches.stacking import Item
 from pliant.run.graph.array_plan import ArrayPlan, image_plan
+from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.graph_runner import GraphRunner
 from pliant.run.memory_use import MemoryUse, is_mapped, part, rss_bytes, scratch_part
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -47,6 +48,7 @@ class ArraySession(Session[None]):
     ) -> None:
         super().__init__(dilation)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
+        self._tensors = tuple(port for port in self.inputs if port.element is None)
         self._pool, self._turns, self._closed = pool, Turns(), False
 
     def __repr__(self) -> str:
@@ -71,7 +73,7 @@ class ArraySession(Session[None]):
         outputs = self._run(arrays, None)
         return Reply(outputs, self.name, time.perf_counter() - start_s, None, self._length(arrays))
 
-    def run_many(self, feeds: Sequence[GivenFeeds]) -> list[dict[str, np.ndarray]]:
+    def run_many(self, feeds: Sequence[GivenFeeds]) -> list[Tensors]:
         """What `run` gives for each of several feeds, in their order; none for an empty list.
 
         A model whose inputs have an open first dimension answers several feeds in one run: those of equal
@@ -129,13 +131,21 @@ class ArraySession(Session[None]):
             return runner.profile(fed, runs)
 
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
-        """The request of one array for each input. Raises InputError for arrays that do not fit."""
+        """The request of one array for each input. Raises InputError for arrays that do not fit.
+
+        A model whose inputs or outputs are no tensors has none: it answers `run` and calls.
+        """
+        require_tensors((*self.inputs, *self.outputs), "a request")
         arrays = fed_arrays(self.inputs, feeds)
         shapes_of(self.inputs, arrays)
         return Request(self._length(arrays), tensors=arrays)
 
     def sample(self, length: int) -> dict[str, np.ndarray]:
-        """Ones; the last open dimension of each input is `length`, and equal names have equal sizes."""
+        """Ones; the last open dimension of each input is `length`, and equal names have equal sizes.
+
+        Raises InputError for a model whose inputs are no tensors.
+        """
+        require_tensors(self.inputs, "a sample")
         sizes: dict[str, int] = {}
         for port in self.inputs:
             last = [s for s in symbols(port) if s is not None][-1:]
@@ -149,22 +159,22 @@ class ArraySession(Session[None]):
         }
 
     @abstractmethod
-    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> dict[str, np.ndarray]:
+    def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         """Outputs for feeds that fit the inputs, while no other thread runs."""
 
-    def _answer_many(self, items: Sequence[Item]) -> list[dict[str, np.ndarray]]:
+    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
         """As `_answer`, for each of several feeds."""
         return [self._answer(item.feeds, None, item.shapes) for item in items]
 
     @abstractmethod
-    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+    def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         """What runs feeds that fit the inputs, and these as it takes them."""
 
     @abstractmethod
     def _runners(self) -> Sequence[GraphRunner]:
         """All that there are now, the latest last."""
 
-    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
+    def _run(self, feeds: GivenFeeds, out: Feeds | None) -> Tensors:
         start_s = self._clock()
         arrays = fed_arrays(self.inputs, feeds)
         shapes = shapes_of(self.inputs, arrays)
@@ -224,8 +234,8 @@ class ArraySession(Session[None]):
             rss_bytes(),
         )
 
-    def _length(self, arrays: Feeds) -> int:
-        if not self.inputs:
+    def _length(self, arrays: AllTensors) -> int:
+        if not self.inputs or self.inputs[0].element is not None:
             return 1
         first = self.inputs[0]
         shape = arrays[first.name].shape

@@ -100,7 +100,7 @@ class GraphRunner:
         stages = {name: stage.beside(pool, arena) for name, stage in self.stages.items()}
         return GraphRunner(self.program, stages, self.inputs, self.outputs, pool)
 
-    def profile(self, feeds: Feeds, runs: int) -> "Profile":
+    def profile(self, feeds: AllTensors, runs: int) -> "Profile":
         """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
         from pliant.run.session.call_profile import TimedRun, profile_of  # draws tables, which no run needs
 

@@ -1,11 +1,12 @@
 """How a session on an ONNX model compiles it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
 from pliant.errors import InputError
 from pliant.ir.bitwidths import PLANES, Weights, check_weights
+from pliant.ir.port import Port
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.quantities import check_whole
 from pliant.run.batches.buckets import Buckets, check_mapping
@@ -51,8 +52,17 @@ class ModelOptions:
                 f"({PLANES} is the most faithful)."
             )
 
+    def check_ports(self, ports: Iterable[Port]) -> None:
+        """Raises InputError for options that a model of sequences or optional values cannot have."""
+        for port in ports:
+            if port.element is not None:
+                self._check_undivided(f"whose {port.name!r} is {port}")
+
     def check_parts(self, host: str) -> None:
         """Raises InputError for options that a model which data divide into several programs cannot have."""
+        self._check_undivided(f"with operators that decide shapes or control by data: {host}")
+
+    def _check_undivided(self, which: str) -> None:
         held = {
             "buckets": bool(self.buckets.sizes),
             "weights": self.weights not in ("fp32", "auto") or self.compute != "fp32",
@@ -60,7 +70,4 @@ class ModelOptions:
         }
         for name, is_given in held.items():
             if is_given:
-                raise InputError(
-                    f"{name} cannot be given for a model with operators that decide shapes or control by "
-                    f"data: {host}. Compile it without."
-                )
+                raise InputError(f"{name} cannot be given for a model {which}. Compile it without.")

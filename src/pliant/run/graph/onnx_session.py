@@ -36,7 +36,7 @@ from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.stacking import Answers, Item, Stacking
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.graph.array_stage import ExecutableStage
+from pliant.run.graph.array_stage import AllTensors, ExecutableStage, Tensors
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
@@ -53,7 +53,6 @@ from pliant.run.session.ports import Feeds, Shapes, fixed, shapes_of, shown, sym
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
 
-_Arrays = dict[str, np.ndarray]
 _Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
 
@@ -85,18 +84,19 @@ class OnnxSession(ArraySession):
         _check_dims(model, options.dims)
         inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))
         super().__init__(name, inputs, outputs, pool, dilation)
+        options.check_ports((*inputs, *outputs))
         self._model = model
         self._library = library
         self._options = options
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._forms = SymbolicForms()
         self._by_value: tuple[str, ...] = ()
-        self._has_parts: bool | None = None  # unknown yet
+        self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
         self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
         self._size_limits: dict[str, int] = {}
-        self._padding = Padding(options.buckets, self.inputs, self.outputs)
+        self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
         sizes = prod(map(len, options.buckets.sizes.values()))
@@ -157,55 +157,55 @@ class OnnxSession(ArraySession):
     def _runners(self) -> Sequence[GraphRunner]:
         return tuple(chain.from_iterable(map(nested, self._images.values())))
 
-    def _runner(self, feeds: Feeds) -> tuple[GraphRunner, Feeds]:
+    def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
         return self._image(_shapes(fed), fed), fed
 
-    def _answer(self, feeds: Feeds, out: Feeds | None, shapes: Shapes) -> _Arrays:
+    def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         fit = self._padding.fit(shapes)
         if not fit.padded:
             return self._exact(feeds, out)
         # Methods are handed over for the call: held, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
-    def _answer_many(self, items: Sequence[Item]) -> list[_Arrays]:
+    def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
         # Batches take larger activations, and parallel runs more of them: within a bound of memory fewer bits
         # of weights would be left.
         if self._options.memory_bytes is not None or (items and self._is_in_parts(items[0].feeds)):
             return super()._answer_many(items)
         return self._stacking.answers(items, Answers(self._alone, self._whole, self._each, self._once))
 
-    def _is_in_parts(self, feeds: Feeds) -> bool:
+    def _is_in_parts(self, feeds: AllTensors) -> bool:
         """Whether data divide the model into several programs, whose answers cannot be put together."""
         if self._has_parts is None:
             fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
             self._has_parts = bool(self._bound(_shapes(fed), fed).waiting)
         return self._has_parts
 
-    def _alone(self, feeds: Feeds) -> _Arrays:
+    def _alone(self, feeds: AllTensors) -> Tensors:
         return self._answer(feeds, None, _shapes(feeds))
 
-    def _whole(self, feeds: Feeds) -> _Arrays:
+    def _whole(self, feeds: AllTensors) -> Tensors:
         return self._exact(feeds, None)
 
-    def _each(self, batches: Sequence[Feeds]) -> list[_Arrays]:
+    def _each(self, batches: Sequence[Feeds]) -> list[Tensors]:
         results = self._parallel.run([(self._image(_shapes(feeds), feeds), feeds) for feeds in batches])
         self._trim()  # more may have run than are kept
         return results
 
-    def _as_run(self, feeds: GivenFeeds) -> Feeds:
+    def _as_run(self, feeds: GivenFeeds) -> AllTensors:
         """The feeds as large as they are run."""
         arrays = fed_arrays(self.inputs, feeds)
         return self._padding.padded(arrays, self._padding.fit(shapes_of(self.inputs, arrays)))
 
-    def _exact(self, feeds: Feeds, out: Feeds | None) -> _Arrays:
+    def _exact(self, feeds: AllTensors, out: Feeds | None) -> Tensors:
         return self._image(_shapes(feeds), feeds).walk(feeds, out)
 
-    def _again(self, feeds: Feeds, held: Feeds) -> _Arrays:
+    def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:
         """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
         return self._exact(feeds, None if self._by_value else held)
 
-    def _once(self, feeds: Feeds) -> _Arrays:
+    def _once(self, feeds: AllTensors) -> Tensors:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
         known = self._images.get(self._key(_shapes(feeds), feeds))
         image = known or self._compile(_shapes(feeds), feeds)
@@ -214,7 +214,7 @@ class OnnxSession(ArraySession):
             self._trim()
         return results
 
-    def _image(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
+    def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         """The image for these shapes, compiled now if they are new."""
         known = self._images.get(self._key(shapes, feeds))
         image = known or self._compile(shapes, feeds)
@@ -240,10 +240,10 @@ class OnnxSession(ArraySession):
         runners, forms = self._runners(), self._forms.forms
         self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
 
-    def _key(self, shapes: Shapes, feeds: Feeds) -> _Key:
+    def _key(self, shapes: Shapes, feeds: AllTensors) -> _Key:
         return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
 
-    def _compile(self, shapes: Shapes, feeds: Feeds) -> GraphRunner:
+    def _compile(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         self._model.check_same()
         own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
         texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
@@ -251,8 +251,8 @@ class OnnxSession(ArraySession):
         if form is not None:
             return self._bind_form(form, own)
         part = self._bound(own, feeds)
-        self._has_parts = bool(part.waiting)
-        if part.waiting:
+        self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
+        if self._has_parts:
             return self._in_parts(part, own)
         lowered = self._lowering.lower(part.graph, texts)
         self.schedule = lowered.planned.report
@@ -272,7 +272,7 @@ class OnnxSession(ArraySession):
             psutil.virtual_memory().total,
         )
         fed = [port for port in self.inputs if port.name not in self._by_value]
-        inputs = {port.name: TensorType(port.dtype, shapes[port.name]) for port in fed}
+        inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
         return binder.runner(part, inputs, {port.name: port for port in self.outputs})
 
     @property
@@ -326,7 +326,7 @@ class OnnxSession(ArraySession):
         sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
         return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
 
-    def _bound(self, shapes: Shapes, feeds: Feeds) -> Part:
+    def _bound(self, shapes: Shapes, feeds: AllTensors) -> Part:
         """What can be bound of the model for these shapes, before any pass."""
         try:
             return self._bind(shapes, feeds)
@@ -342,10 +342,10 @@ class OnnxSession(ArraySession):
             self._size_limits[limit.name] = limit.limit
             raise limit.error(error, self._options.buckets.sizes) from error
 
-    def _fits(self, shapes: Shapes, feeds: Feeds) -> bool:
+    def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
         """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
         try:
-            self._bind(shapes, {x: a for x, a in feeds.items() if a.shape == shapes[x]})
+            self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
         except (ShapeError, ValueNeeded):
             return False
         return True
@@ -354,7 +354,7 @@ class OnnxSession(ArraySession):
         """The whole model's graph, its lookups kept. Raises GraphError for a model that data divide."""
         return check_whole(self._bind(shapes, {}, keeps_lookups=True), self._model.source)
 
-    def _bind(self, shapes: Shapes, feeds: Feeds, *, keeps_lookups: bool = False) -> Part:
+    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
         """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
         memory = psutil.virtual_memory().total
         while True:
@@ -380,8 +380,8 @@ class OnnxSession(ArraySession):
             self._image(shapes, {})
 
 
-def _shapes(feeds: Feeds) -> Shapes:
-    return {x: tuple(array.shape) for x, array in feeds.items()}
+def _shapes(feeds: AllTensors) -> Shapes:
+    return {x: array.shape for x, array in feeds.items() if isinstance(array, np.ndarray)}
 
 
 def _check_dims(model: OnnxModel, dims: Mapping[str, int]) -> None:

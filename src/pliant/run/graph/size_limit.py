@@ -35,7 +35,7 @@ def size_limit(ports: Sequence[Port], shapes: Shapes, fits: Fits, guesses: Seque
     """
     sizes: dict[str, tuple[int, str]] = {}
     for port in ports:
-        for name, size in zip(symbols(port), shapes[port.name], strict=False):
+        for name, size in zip(symbols(port), shapes.get(port.name, ()), strict=False):
             if name is not None:
                 sizes.setdefault(name, (size, port.name))
     for name, (size, port_name) in sorted(sizes.items(), key=lambda item: -item[1][0]):

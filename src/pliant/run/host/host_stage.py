@@ -8,7 +8,7 @@ import numpy as np
 
 from pliant.arrays import Float64
 from pliant.compiler.executable.encode_image import Row
-from pliant.errors import GraphError
+from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.bind.onnx_blocks import Placed
@@ -70,6 +70,9 @@ def into(out: Feeds | None, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray | np.generic):
             return np.ascontiguousarray(value).reshape(np.shape(value))
         return value
+    if not isinstance(value, np.ndarray | np.generic):
+        what = "absent" if value is None else "a sequence"
+        raise InputError(f"output {name!r} is {what}: it is written into no array, leave it out of `out`.")
     array = np.asarray(value)
     np.copyto(writable(name, given, TensorType(str(array.dtype), array.shape)), array)
     return given

@@ -17,8 +17,11 @@ _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
 
 
-def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, np.ndarray]:
-    """Every input's array. Raises InputError for a feed that is missing, unknown, or of the wrong type."""
+def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, Any]:
+    """Every input's array; a list of them for a sequence, None for an optional value that is absent.
+
+    Raises InputError for a feed that is missing, unknown, or of the wrong type.
+    """
     require_named(feeds)
     names = {port.name for port in ports}
     if feeds.keys() != names:
@@ -26,7 +29,9 @@ def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, np.ndarray
         wrong += [f"there is no input {x!r}" for x in sorted(feeds.keys() - names)]
         inputs = ", ".join(f"{port.name}: {port}" for port in ports)
         raise InputError(f"the feeds do not fit: {'; '.join(wrong)}. The inputs are {inputs}.")
-    return {port.name: fed_array(port, feeds[port.name]) for port in ports}
+    return {
+        p.name: fed_array(p, feeds[p.name]) if p.element is None else _held(p, feeds[p.name]) for p in ports
+    }
 
 
 def require_named(feeds: object) -> None:
@@ -57,6 +62,21 @@ def fed_array(port: Port, value: Any) -> np.ndarray:
             f"only casts that lose nothing are made. Feed .astype({port.dtype!r}) if that is what you mean."
         )
     return array.astype(wanted)
+
+
+def _held(port: Port, value: Any) -> Any:
+    """A feed of a sequence or of an optional value, the arrays in it converted."""
+    if port.is_optional:
+        return next((_fed(element, x) for element, x in port.held(value)), None)
+    if not isinstance(value, list | tuple):
+        raise InputError(
+            f"input {port.name!r} must be {port}, but is a {type(value).__name__}: feed a list of arrays."
+        )
+    return [_fed(element, x) for element, x in port.held(value)]
+
+
+def _fed(port: Port, value: Any) -> Any:
+    return fed_array(port, value) if port.element is None else _held(port, value)
 
 
 def _widens(source: np.dtype, target: np.dtype) -> bool:

@@ -1,6 +1,7 @@
 """The inputs and outputs of a session: shapes checked, onnxruntime's call."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,16 @@ Feeds = Mapping[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
 
 
-def shapes_of(ports: Sequence[Port], feeds: Feeds) -> Shapes:
-    """Every input's shape. Raises InputError for shapes the ports do not take."""
+def shapes_of(ports: Sequence[Port], feeds: Mapping[str, Any]) -> Shapes:
+    """Every tensor's shape. Raises InputError for shapes the ports do not take.
+
+    Arrays in sequences and optional values are checked one by one: their open dimensions are their own.
+    """
     sizes: dict[str, tuple[int, str]] = {}
-    return {port.name: _shape(port, feeds[port.name], sizes) for port in ports}
+    shapes = {port.name: _shape(port, feeds[port.name], sizes) for port in ports if port.element is None}
+    if len(shapes) < len(ports):
+        _check_held(port.held(feeds[port.name]) for port in ports if port.element is not None)
+    return shapes
 
 
 def symbols(port: Port) -> tuple[str | None, ...]:
@@ -88,6 +95,14 @@ def _shape(port: Port, array: np.ndarray, sizes: dict[str, tuple[int, str]]) -> 
                     f"({_given(array)})."
                 )
     return shape
+
+
+def _check_held(inputs: Iterable[Iterable[tuple[Port, Any]]]) -> None:
+    for port, value in chain.from_iterable(inputs):
+        if port.element is None:
+            _shape(port, value, {})
+        else:
+            _check_held([port.held(value)])
 
 
 def _given(array: np.ndarray) -> TensorType:

@@ -89,18 +89,19 @@ class Session(ABC, Generic[D]):
         """The reply to one input; text sessions take several texts as well, and give a list."""
 
     @overload
-    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, np.ndarray]: ...
+    def run(self, feeds: GivenFeeds, out: Feeds | None = None) -> dict[str, Any]: ...
 
     @overload
-    def run(self, feeds: Sequence[str] | None, out: GivenFeeds) -> list[np.ndarray]: ...
+    def run(self, feeds: Sequence[str] | None, out: GivenFeeds) -> list[Any]: ...
 
     def run(
         self, feeds: GivenFeeds | Sequence[str] | None, out: GivenFeeds | None = None
-    ) -> dict[str, np.ndarray] | list[np.ndarray]:
+    ) -> dict[str, Any] | list[Any]:
         """Outputs by name, for feeds by name; those of `out` are written into the arrays given there.
 
         A feed is a numpy array, another library's tensor, or a list of numbers; run/session/feeds.py says
-        what is cast. As onnxruntime's users write it, `run(names or None, feeds)` gives a list. Raises
+        what is cast. A sequence is a list of arrays, an optional value that is absent None. As onnxruntime's
+        users write it, `run(names or None, feeds)` gives a list. Raises
         InputError naming a feed that is missing, unknown, or of the wrong type or shape, and a size larger
         than the model takes; GraphError when the model cannot be compiled for these shapes.
         """

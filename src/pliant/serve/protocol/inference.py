@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import structs
 
 from pliant.errors import InputError
-from pliant.ir.port import Port
+from pliant.ir.port import Port, require_tensors
 from pliant.run.session.session import Session
 from pliant.serve.http.limits import Limits
 from pliant.serve.protocol.oip_tensors import (
@@ -49,7 +49,8 @@ class Signature:
 
 
 def signature(session: Session[Any]) -> Signature:
-    """What the protocol says of `session`."""
+    """What the protocol says of `session`. Raises InputError for one whose ports are no tensors."""
+    require_tensors((*session.inputs, *session.outputs), "a node")
     return Signature(session.name, session.platform, session.inputs, session.outputs, session.ways)
 
 

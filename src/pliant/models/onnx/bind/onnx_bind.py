@@ -93,7 +93,7 @@ def bind_first(
     """
     types = input_types(model, dims, shapes or {})
     given = values or {}
-    inputs = [name for name in types if name not in given]
+    inputs = [name for name, type_ in types.items() if type_ is not None and name not in given]
     walk = _Walk(model, supported, max_bytes, count(), inputs, keeps_lookups)
     for name, array in model.constants.items():
         walk.known.know(name, array)
@@ -179,7 +179,7 @@ class _Walk:
         self._refused.check_none(self._model.source)
         known = self._known
         name = self._model.proto.graph.name or "graph"
-        if is_first and not self._waiting:
+        if is_first and not self._waiting and not self._odd:
             return Part(known.graph(name, inputs, list(outputs)), (), known.values, self._numbers)
         wanted = {x for placed in self._waiting for x in placed.reads} | set(outputs)
         made = [y for y in known.made if y in wanted]

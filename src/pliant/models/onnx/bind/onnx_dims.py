@@ -10,12 +10,13 @@ from pliant.models.onnx.onnx_file import OnnxModel
 
 def input_types(
     model: OnnxModel, dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, TensorType]:
-    """The type of each input; `shapes` gives whole shapes instead of dimensions.
+) -> dict[str, TensorType | None]:
+    """The type of each input, None of one that is no tensor; `shapes` gives whole shapes instead of
+    dimensions.
 
     Raises InputError for dimensions that are missing, unknown or negative.
     """
-    types = {port.name: _bound(port, dims, shapes) for port in model.inputs}
+    types = {p.name: None if p.element else _bound(p, dims, shapes) for p in model.inputs}
     _no_unknown(model, dims)
     return types
 
