@@ -206,3 +206,16 @@ def test_the_command_line_refuses_by_name(tmp_path: Path) -> None:
     )
     assert result.exit_code == 1
     assert "a request takes tensors only, but 'parts' is seq" in " ".join(result.output.split())
+
+
+def test_an_answer_is_the_callers_own() -> None:
+    """Written to, it changes neither what was fed nor the model; host steps give views and constants."""
+    perhaps = compile(parse(PERHAPS, opset=18), threads=1)
+    perhaps.run({"x": None})["y"][...] = 0
+    assert perhaps.run({"x": None})["y"].tolist() == [7, 8]
+    split = compile(parse("g (float[4] x) => (seq(float[a]) y) { y = SplitToSequence(x) }"), threads=1)
+    passed = compile(parse(PASSED, opset=18), threads=1)
+    x = floats(4)
+    for results in (split.run({"x": x})["y"], passed.run({"x": [x]})["y"]):
+        results[0][...] = 9
+        agree(x, floats(4))

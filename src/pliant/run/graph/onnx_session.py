@@ -46,6 +46,7 @@ from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
 from pliant.run.graph.symbolic_forms import SymbolicForm, SymbolicForms
 from pliant.run.host.block_stage import PartBinder, nested
+from pliant.run.host.host_stage import owned
 from pliant.run.memory_use import MemoryUse
 from pliant.run.packed_weights import SharedWeights
 from pliant.run.session.feeds import GivenFeeds, fed_arrays
@@ -164,7 +165,8 @@ class OnnxSession(ArraySession):
     def _answer(self, feeds: AllTensors, out: Feeds | None, shapes: Shapes) -> Tensors:
         fit = self._padding.fit(shapes)
         if not fit.padded:
-            return self._exact(feeds, out)
+            made = self._exact(feeds, out)
+            return owned(made, feeds, out) if self._has_parts else made
         # Methods are handed over for the call: held, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
 
@@ -263,14 +265,8 @@ class OnnxSession(ArraySession):
     def _in_parts(self, part: Part, shapes: Shapes) -> GraphRunner:
         """The program of a model that data divide. Raises InputError for options that it cannot have."""
         self._options.check_parts(host_names(part.waiting))
-        binder = PartBinder(
-            self._model,
-            self._opener.compiled,
-            self._pool,
-            self._options.images,
-            part.numbers,
-            psutil.virtual_memory().total,
-        )
+        images, memory = self._options.images, psutil.virtual_memory().total
+        binder = PartBinder(self._model, self._opener.compiled, self._pool, images, part.numbers, memory)
         fed = [port for port in self.inputs if port.name not in self._by_value]
         inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
         return binder.runner(part, inputs, {port.name: port for port in self.outputs})

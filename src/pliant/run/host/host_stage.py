@@ -1,7 +1,7 @@
 """Steps of a program that numpy runs between executables."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Never, final
 
 import numpy as np
@@ -76,6 +76,32 @@ def into(out: Feeds | None, name: str, value: Any) -> Any:
     array = np.asarray(value)
     np.copyto(writable(name, given, TensorType(str(array.dtype), array.shape)), array)
     return given
+
+
+def owned(answer: AllTensors, feeds: AllTensors, out: Feeds | None) -> Tensors:
+    """An answer that a caller may write to: what shares memory with feeds or constants is copied.
+
+    Host steps may give views, and constants as they are, which are read-only. What is in `out` stays there.
+    """
+    fed = list(_arrays(feeds.values()))
+    return {y: value if out and y in out else _own(value, fed) for y, value in answer.items()}
+
+
+def _own(value: Any, fed: Sequence[np.ndarray]) -> Any:
+    if isinstance(value, list):
+        return [_own(x, fed) for x in value]
+    if value is None or (value.flags.writeable and not any(np.may_share_memory(value, x) for x in fed)):
+        return value
+    return value.copy()
+
+
+def _arrays(values: Iterable[Any]) -> Iterator[np.ndarray]:
+    """The arrays of feeds, those in sequences included."""
+    for value in values:
+        if isinstance(value, list):
+            yield from _arrays(value)
+        elif value is not None:
+            yield value
 
 
 def in_turn(label: str) -> GraphError:

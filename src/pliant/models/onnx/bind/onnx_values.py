@@ -50,7 +50,8 @@ class KnownValues:
         return next(name for i in self._count if (name := f"{near}#{i}") not in self.types)
 
     def know(self, name: str, value: np.ndarray) -> None:
-        """From here on, tensor `name` is `value`."""
+        """From here on, tensor `name` is `value`, which nobody may write to any more."""
+        value.flags.writeable = False
         self.values[name] = value
         self.types[name] = TensorType(str(value.dtype), value.shape)
 
