@@ -21,7 +21,7 @@ from pliant.ir.program import (
 )
 from pliant.ir.text.program_text import parse_program, program_text
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 EXTENTS = ("tokens", "batch rows", "2n-1", 'a"b\\', "")
 names = st.sampled_from(
     ["x", "x.0", "up.1@d-0", "a b", "load", "send", "x[0:1, 0:2]", "a->b", "ü", "rows", "", "-1"]
