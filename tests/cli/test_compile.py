@@ -179,7 +179,7 @@ def test_the_bench_says_where_the_time_goes(model: Path) -> None:
     assert status == 0, said
     steps = json.loads(printed)["profile"]["steps"]
     names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert names == [step["label"] for step in steps]
+    assert names == ["graph", *(step["label"] for step in steps)], "the program's step, and its kernel calls"
 
 
 def test_weights_in_codes(tmp_path: Path) -> None:

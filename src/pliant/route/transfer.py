@@ -77,7 +77,7 @@ class TransferTimes:
         self._persistence = Persistence()
         self._floor: tuple[float, float] = (float("inf"), float("inf"))
         self._floor_from_s = 0.0
-        self.latency_s = prior.latency_s
+        self.rtt_s = prior.latency_s
         self.fixed_s = prior.latency_s
         self.per_item_s = 0.0
         self.changes_at_s = float("inf")

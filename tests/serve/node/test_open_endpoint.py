@@ -14,7 +14,7 @@ from pliant.ir.endpoint import Request
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.recurrent.recurrent_source import RecurrentSource, random_recurrent
 from pliant.models.spec import tensor_shapes
-from pliant.models.tokenizer import open_tokenizer
+from pliant.models.tokenizer import Encoded, open_tokenizer
 from pliant.run.session.session import Session
 from pliant.run.session.text_feeds import Tensors
 from pliant.serve.node.open_endpoint import open_endpoint
@@ -54,7 +54,8 @@ def test_a_text_of_far_too_many_bytes_is_not_cut_into_tokens(monkeypatch: pytest
     """[crime.damage] 16 MB of words took 40 s on the event loop, only to be refused."""
     served = opened("imdb-lstm")
     asked: list[str] = []
-    monkeypatch.setattr(RecurrentSource, "read", lambda _, text: asked.append(text) or np.zeros(1, np.int32))
+    one = Encoded(*np.zeros((2, 1), np.int32))
+    monkeypatch.setattr(RecurrentSource, "encode", lambda _, text: asked.append(text) or one)
     assert served.request({"text": texts("good " * served.max_length)}).length == 1
     with pytest.raises(InputError, match=r"10000000 bytes; at most 262144 .* 16384 tokens"):
         served.request({"text": texts("good film " * 1_000_000)})
@@ -66,7 +67,7 @@ def test_an_encoder_without_labels_answers_with_its_vector() -> None:
     """CoVe's shape, whose weights are random."""
     with running(opened("random:cove-200")) as node:
         name = node.node.served.name if node.node is not None else ""
-        ids = random_recurrent("cove-200").read(TEXT)
+        ids = random_recurrent("cove-200").encode(TEXT).ids
         words = {"name": "ids", "shape": [1, len(ids)], "datatype": "INT64", "data": ids.tolist()}
         (vector,) = asked(node.url, name, words).json()["outputs"]
         assert vector["name"] == "vector"
