@@ -6,11 +6,12 @@ Most versions of an operator only took more types; those need nothing.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from pliant.ir.graph import Attribute, Node, TensorType
+from pliant.models.onnx.onnx_nodes import schema_of
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
 
@@ -259,3 +260,13 @@ SAME_BEFORE_7 = frozenset(
 
 RENAMED = frozenset(("Upsample", "Scatter"))
 """Operators that today have another name."""
+
+
+def means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:
+    """Whether an operator of a very old opset is still the one that is translated."""
+    if node.domain not in ("", "ai.onnx") or opsets.get("", BROADCASTING_OPSET) >= BROADCASTING_OPSET:
+        return True
+    later = schema_of(node.domain, node.op_type, BROADCASTING_OPSET)
+    return node.op_type in SAME_BEFORE_7 or (
+        later is not None and later.since_version == schema.since_version
+    )

@@ -23,7 +23,7 @@ from pliant.models.onnx.bind.onnx_scope import MAX_DEPTH, Scope
 from pliant.models.onnx.bind.onnx_shapes import VALUE_INPUTS, known_shape
 from pliant.models.onnx.bind.onnx_unsupported import Refused
 from pliant.models.onnx.bind.onnx_values import KnownValues
-from pliant.models.onnx.onnx_adapt import BROADCASTING_OPSET, SAME_BEFORE_7, adapt
+from pliant.models.onnx.onnx_adapt import adapt, means_the_same
 from pliant.models.onnx.onnx_contrib import CONTRIB, contrib_function
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.models.onnx.onnx_fit import check_fit
@@ -36,7 +36,6 @@ from pliant.models.onnx.onnx_nodes import (
     function_of,
     infer,
     operator_key,
-    schema_of,
 )
 from pliant.models.onnx.onnx_vanish import VANISHING, cast_of, constant, drops_nothing, size_of
 
@@ -273,7 +272,7 @@ class _Walk:
     def _operator(self, placed: Placed, key: str, where: str) -> None:
         known, node, scope = self._known, placed.node, placed.scope
         schema = scope.schema(node)
-        if schema is None or not _means_the_same(schema, node, scope.opsets):
+        if schema is None or not means_the_same(schema, node, scope.opsets):
             self._refused.refuse(node, key, where)
             return
         check_attributes(schema, node, where)
@@ -391,13 +390,3 @@ class _Walk:
                 inner_key = operator_key(inner.domain, inner.op_type)
                 at = f"node {scope.prefix + (inner.name or inner.output[0])!r} ({inner_key})"
                 self._check_possible(inner, inner_key, scope, at)
-
-
-def _means_the_same(schema: Any, node: Any, opsets: Mapping[str, int]) -> bool:
-    """Whether an operator of a very old opset is still the one that is translated."""
-    if node.domain not in ("", "ai.onnx") or opsets.get("", BROADCASTING_OPSET) >= BROADCASTING_OPSET:
-        return True
-    later = schema_of(node.domain, node.op_type, BROADCASTING_OPSET)
-    return node.op_type in SAME_BEFORE_7 or (
-        later is not None and later.since_version == schema.since_version
-    )
