@@ -119,3 +119,18 @@ def test_a_position_outside_a_sequence_is_refused() -> None:
         node = helper.make_node(op, ["s", "i"], ["y"], "it")
         with pytest.raises(InputError, match=r"position 2 is outside a sequence of 2"):
             checked(host_function(node, {"": OPSET}), node, "node 'it'")([[X, X], np.array(2)])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [
+        ("ConstantOfShape", [np.array([1 << 20, 1 << 20])]),
+        ("Expand", [np.ones(1, np.float32), np.array([1 << 20, 1 << 20])]),
+        ("Tile", [np.ones((2, 2), np.float32), np.array([1 << 20, 1 << 20])]),
+        ("Range", [np.array(0), np.array(1 << 50), np.array(1)]),
+    ],
+)
+def test_data_that_ask_for_more_than_the_machine_has_are_refused(op: str, inputs: list[np.ndarray]) -> None:
+    """A client's numbers must not end a node: the system kills who touches that much."""
+    with pytest.raises(InputError, match=r"node 'it'.* would take [0-9.]+ GB; this machine has"):
+        ours(op, inputs)

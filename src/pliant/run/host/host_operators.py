@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
+import psutil
 from onnx import helper
 
 from pliant.errors import InputError
@@ -34,7 +36,7 @@ def checked(run: HostFunction, node: Any, where: str) -> HostFunction:
     def run_checked(inputs: Sequence[Any]) -> Sequence[Any]:
         try:
             return run(inputs)
-        except (ValueError, IndexError, TypeError, OverflowError) as error:
+        except (ValueError, IndexError, TypeError, OverflowError, MemoryError) as error:
             shown = ", ".join(f"{x}: {_shown(v)}" for x, v in zip(node.input, inputs, strict=False) if x)
             raise InputError(f"{where} cannot run on its inputs ({shown}): {error}.") from error
 
@@ -52,6 +54,15 @@ def _shown(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return "none" if value is None else f"a sequence of {len(value)}"
+
+
+def _check_memory(shape: Sequence[int], dtype: np.dtype) -> None:
+    """Raise ValueError for a tensor larger than the machine's memory, which data may ask for."""
+    wanted, there = prod(shape) * dtype.itemsize, psutil.virtual_memory().total
+    if wanted > there:
+        raise ValueError(
+            f"its output would take {wanted / 1e9:.1f} GB; this machine has {there / 1e9:.1f} GB"
+        )
 
 
 def _given(inputs: Sequence[Any], i: int) -> Any:
@@ -89,7 +100,9 @@ def _reshape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence
 
 def _expand(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
     x, wanted = inputs
-    return (np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(wanted.tolist()))),)
+    shape = np.broadcast_shapes(x.shape, tuple(wanted.tolist()))
+    _check_memory(shape, x.dtype)
+    return (np.broadcast_to(x, shape),)
 
 
 def _slice(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
@@ -107,13 +120,16 @@ def _range(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[A
     count = max(int(np.ceil((limit.item() - start.item()) / delta.item())), 0) if delta else -1
     if count < 0:
         raise ValueError("its step is 0")
+    _check_memory((count,), start.dtype)
     return ((start + delta * np.arange(count)).astype(start.dtype),)
 
 
 def _constant_of_shape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
     value = attributes.get("value")
     filler = np.zeros(1, np.float32) if value is None else np.asarray(_array(value)).reshape(-1)
-    return (np.full(tuple(inputs[0].tolist()), filler[0], filler.dtype),)
+    shape = tuple(inputs[0].tolist())
+    _check_memory(shape, filler.dtype)
+    return (np.full(shape, filler[0], filler.dtype),)
 
 
 def _array(value: Any) -> np.ndarray:
@@ -123,7 +139,9 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _tile(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    return (np.tile(inputs[0], tuple(inputs[1].tolist())),)
+    x, repeats = inputs[0], inputs[1].tolist()
+    _check_memory((x.size, *repeats), x.dtype)
+    return (np.tile(x, tuple(repeats)),)
 
 
 def _squeeze(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
