@@ -1,6 +1,7 @@
 """A cluster whose devices hold a store's codes, as real processes: no one of them could hold the model."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,14 @@ def test_three_devices_of_a_twelfth_each_answer_by_the_codes(
     prepared = one.prepare(one.sample(TOKENS))
     wanted = run_local(one, alone, prepared.feeds, Library(host_isa(), None))
     np.testing.assert_allclose(reply.outputs["logits"][0], wanted.answer, atol=1e-4)
+
+
+def test_threads_that_share_a_coded_session_get_their_own_answers(cluster: Cluster, store: Path) -> None:
+    """Lengths change the plan, and plans of other lengths share the coded weights."""
+    session = cluster.open(str(store))
+    feeds = [session.sample(n, seed=n) for n in (5, 9, TOKENS)]
+    wanted = [session(one).outputs["logits"] for one in feeds]
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda i: session(feeds[i % 3]).outputs["logits"], range(48)))
+    for i, logits in enumerate(found):
+        np.testing.assert_allclose(logits, wanted[i % 3], atol=1e-4)

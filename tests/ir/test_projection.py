@@ -113,7 +113,7 @@ def test_members_that_run_so_never_wait_for_each_other_in_a_ring(mode: Mode, ran
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_both_ends_of_a_lane_follow_the_order_of_its_steps(mode: Mode, ranks: int) -> None:
-    """What is priced is one message behind the other; another order at one end would be another program."""
+    """The priced program sends the messages of a lane one after another: both ends must use that order."""
     for seed in range(30):
         for whole, devices in _segments(mode, ranks, seed):
             for device in devices:

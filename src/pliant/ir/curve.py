@@ -68,10 +68,6 @@ class Curve:
         times: Float[np.ndarray, "*some"] = seconds + slope * (sizes - start)
         return times
 
-    def times(self, factor: float) -> "Curve":
-        """This curve of something that takes `factor` times as long."""
-        return Curve(tuple([(n, t * factor) for n, t in self.points]))
-
     def plus(self, seconds: float, per_item: float = 0.0) -> "Curve":
         """This curve with `seconds` + `per_item` * n (both >= 0) added; no point rises above MAX_SECONDS."""
         if not per_item:

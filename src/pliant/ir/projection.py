@@ -17,10 +17,11 @@ class Projection:
 def project(segment: Segment, device: str) -> Projection:
     """What `device` performs of a segment: its lanes `device/...` and the exchanges it takes part in.
 
-    Work keeps its order. What is sent goes out as soon as it is made. What is received is waited for when
-    work needs it, or at the end, and messages of one sender in their order. A message that another thread
-    sends or takes costs two hand-offs, some 0.4 ms where cores are idle, so that one thread follows all of
-    it. No two members wait for each other so, as long as a send does not wait for the receive.
+    The device computes in the order of the steps. It sends a tensor as soon as it has made it. It waits for a
+    message when a computation needs it, or at the end of the segment; messages of one sender are taken in
+    the order in which they are sent. One thread does all of this, since handing a message to another thread
+    costs some 0.4 ms on idle cores. A send does not wait for its receiver, so that no two members can wait
+    for each other.
 
     Raises ValueError when a step would wait for another device without an exchange that says so.
     """

@@ -109,7 +109,7 @@ def test_a_golden_file_is_a_program() -> None:
     ],
 )
 def test_what_is_no_program_is_named_by_its_line(line: int, instead: str, message: str) -> None:
-    """Whoever edits a plan looks for the line, not for a field of ours."""
+    """A user who edits a plan needs the number of the wrong line."""
     lines = (GOLDEN / "program.txt").read_text(encoding="utf-8").splitlines()
     lines[line - 1] = instead
     with pytest.raises(InputError, match=message):

@@ -48,9 +48,9 @@ def measure_member(
     Measures for about `seconds`, after two rounds that are not counted, and everything twice at least;
     reading, packing and compiling one layer come on top. A device whose memory is too little for the model in
     float32 is measured on coded matrices, where the model has codes. Shares whose weights take more than a
-    quarter of `free_bytes` are left out, all but the smallest. What is measured is undilated; `dilation` is
-    only noted; where there is one, the core sleeps between stages as it will in a run. Raises InputError for
-    a length the model has not.
+    quarter of `free_bytes` are left out, but the smallest share is always measured. The measured times leave
+    `dilation` out: it is stored beside them. With a dilation above 1 the core sleeps between stages, as it
+    will in a run. Raises InputError for a length that the model does not read.
     """
     shards = Shards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
