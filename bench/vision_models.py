@@ -1,7 +1,7 @@
-"""VGG-16 and ResNet-50 as torch modules with random weights and a fixed seed, exported to ONNX.
+"""Image models as torch modules with random weights and a fixed seed, exported to ONNX; VGG-16 and ResNet-50.
 
 Written here because torchvision need not be installed; the architectures are its own (VGG configuration D;
-ResNet v1.5, whose stride stands on the 3x3 convolution).
+ResNet v1.5, whose stride stands on the 3x3 convolution). The others stand in modules of their own.
 """
 
 import warnings
@@ -10,6 +10,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+from vision_inverted import efficientnet_b0, mobilenet_v3_large
+from vision_transformers import convnext_tiny, vit_b_16
 
 _VGG16 = (64, 64, "M", 128, 128, "M", 256, 256, 256, "M", 512, 512, 512, "M", 512, 512, 512, "M")
 
@@ -65,7 +68,14 @@ def resnet50(n_classes: int = 1000) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_classes))
 
 
-MODELS: dict[str, Callable[[], nn.Module]] = {"vgg16": vgg16, "resnet50": resnet50}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "vgg16": vgg16,
+    "resnet50": resnet50,
+    "mobilenet_v3_large": mobilenet_v3_large,
+    "efficientnet_b0": efficientnet_b0,
+    "convnext_tiny": convnext_tiny,
+    "vit_b_16": vit_b_16,
+}
 
 
 def build(name: str) -> nn.Module:

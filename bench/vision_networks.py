@@ -1,0 +1,83 @@
+"""Five architectures of torchvision in pliant beside onnxruntime: batch 1 and 4, two threads and one.
+
+fp32, weights random, wall time. Both runtimes have equally many threads, a process of their own, and a run
+that is not timed before each that is; they take turns.
+"""
+
+from argparse import ArgumentParser, Namespace
+from contextlib import ExitStack
+from itertools import product
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from paired import Ratio, paired
+from report import Report, interleaved
+from serving import Server, write_feeds
+
+NETWORKS = ("mobilenet_v3_large", "resnet50", "efficientnet_b0", "convnext_tiny", "vit_b_16")
+BATCHES, THREADS = (1, 4), (2, 1)
+BAR, MOST_ERROR = 1.0, 1e-4
+_QUICK = ("mobilenet_v3_large",)
+_PEERS = ("pliant", "onnxruntime")
+_FEWEST, _MOST, _CELL_S = 7, 31, 12.0
+"""Rounds of a cell, and how long they may take where the fewest do not take longer."""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """--networks, and what is measured of them."""
+    parser.add_argument("--networks", action="store_true", help="only the section of the five networks")
+    parser.add_argument("--model", choices=NETWORKS, action="append", help="only this one (may be repeated)")
+    parser.add_argument("--batch", type=int, choices=BATCHES, help="only this batch")
+    parser.add_argument("--threads", type=int, choices=THREADS, help="only this number of threads")
+    parser.add_argument("--models", metavar="DIR", type=Path, help="keep the exported models here")
+
+
+def networks(report: Report, folder: Path, opts: Namespace) -> None:
+    """A row and a claim for each network, batch and number of threads."""
+    names = opts.model or (_QUICK if opts.quick else NETWORKS)
+    batches = (opts.batch,) if opts.batch else BATCHES[:1] if opts.quick else BATCHES
+    threads = (opts.threads,) if opts.threads else THREADS
+    rows = []
+    for name, batch, n in product(names, batches, threads):
+        row, ratio, error = _measured(name, batch, n, opts.models or folder)
+        rows.append(row)
+        what = f"{name}, batch {batch}, {n} thread{'s' if n > 1 else ''}"
+        note = f"{what}; 95 % interval {ratio.low:.3f} to {ratio.high:.3f}; largest error {error:.1e}"
+        holds = ratio.value <= BAR and error <= MOST_ERROR
+        report.claim("compile.vision", ratio.value, f"at most {BAR} of onnxruntime", holds, note)
+    report.table("Networks of torchvision (medians; the ratio is of paired runs)", rows)
+
+
+def _measured(name: str, batch: int, threads: int, folder: Path) -> tuple[dict[str, object], Ratio, float]:
+    """A row, the ratio of wall times, and the largest difference over the largest answer."""
+    path = _exported(name, batch, folder)
+    x = np.random.default_rng(0).standard_normal((batch, 3, 224, 224)).astype(np.float32)
+    feeds = write_feeds({"x": x}, path.with_suffix(".npz"))
+    with ExitStack() as stack:
+        servers = {peer: stack.enter_context(Server(peer, path, feeds, threads)) for peer in _PEERS}
+        want = servers["onnxruntime"].answer
+        error = float(np.abs(servers["pliant"].answer - want).max() / np.abs(want).max())
+        start = perf_counter()
+        interleaved({peer: server.seconds for peer, server in servers.items()}, 1)
+        rounds = int(_CELL_S / (perf_counter() - start))
+        runs = {peer: server.seconds for peer, server in servers.items()}
+        seconds, _ = interleaved(runs, min(max(rounds, _FEWEST), _MOST))
+    ratio = paired(seconds["pliant"], seconds["onnxruntime"])
+    row: dict[str, object] = {"network": name, "batch": batch, "threads": threads}
+    row |= {f"{peer} ms": 1e3 * median(taken) for peer, taken in seconds.items()}
+    row |= {"/ onnxruntime": str(ratio), "rounds": len(seconds["pliant"])}
+    row["largest difference / largest"] = error
+    return row, ratio, error
+
+
+def _exported(name: str, batch: int, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{batch}.onnx"
+    if not path.exists():
+        from vision_models import export
+
+        export(name, path, batch)
+    return path
