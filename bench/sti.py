@@ -16,8 +16,10 @@ import numpy as np
 
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.importance import ablate, first_order
+from pliant.ir.cost import TOKENISE
 from pliant.models.examples import read_examples
 from pliant.plan.submodel.accuracy import expected_grid
+from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.shape import store_shape
 from pliant.profile.measure_device import measure_device
 from pliant.settings import cache_folder, thread_count
@@ -201,14 +203,14 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
             {
                 "device": preset.name,
                 "m": m,
-                "layer, ms": 1e3 * device.costs(is_median=True).layer_s(m, with_io=False),
-                "p95 while IO runs": 1e3 * device.costs().layer_s(m, with_io=True),
+                "layer, ms": 1e3 * layer_seconds(device.costs(is_median=True), m, with_io=False),
+                "p95 while IO runs": 1e3 * layer_seconds(device.costs(), m, with_io=True),
                 "compute slowed by": device.profile.dilation.factor(m),
-                "full layer's IO, ms": 1e3 * device.costs(is_median=True).disk.seconds(layer_bytes),
+                "full layer's IO, ms": 1e3 * device.costs(is_median=True).link("io").seconds(layer_bytes),
                 "reads slowed by": device.profile.dilation.io,
                 "a read's latency, ms": 1e3 * device.profile.disk.latency_s,
                 "p95": 1e3 * device.profile.disk_p95.latency_s,
-                "tokenising and Python, ms": 1e3 * device.costs(is_median=True).tokenise_s,
+                "tokenising and Python, ms": 1e3 * device.costs(is_median=True).seconds(TOKENISE),
             }
             for m in profile.widths
         ]

@@ -13,6 +13,7 @@ from pliant.ir.cost import CostTable, LayerCost, Span, SpanState, cost_table, la
 from pliant.ir.device import DeviceProfile, Dilation, LayerTime, Overhead, Timing, dilate
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
+from pliant.plan.submodel.prices import layer_seconds
 
 TABLE = CostTable((LayerCost(4, 1.0, 2.0),), Link(0.0, 100.0), 0.0, 0.5, 0.25)
 
@@ -107,13 +108,13 @@ class Fixed:
         self.by_layer = seconds
         self.slower = slower
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
         assert isinstance(work, Compute)
         assert work.layer is not None
-        return self.by_layer[work.layer]
+        return self.by_layer[work.layer] * (self.slower if busy else 1.0)
 
-    def slowdown(self, work: Work, busy: Collection[str]) -> float:
-        return self.slower if busy else 1.0
+    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
+        raise AssertionError(f"nothing moves on {lane} beside {busy}")
 
 
 def random_program(rng: np.random.Generator) -> Program:
@@ -207,11 +208,12 @@ def profile() -> DeviceProfile:
 def test_costs_between_measured_lengths_are_interpolated() -> None:
     """Lengths are bucketed for profiling: between two of them time is bounded by the line through both."""
     table = cost_table(profile(), 40, "median")
-    assert table.layer_s(3, with_io=False) == pytest.approx(40 * 3e-5)
-    assert table.layer_s(3, with_io=True) == pytest.approx(40 * 3.6e-5)
+    assert layer_seconds(table, 3, with_io=False) == pytest.approx(40 * 3e-5)
+    assert layer_seconds(table, 3, with_io=True) == pytest.approx(40 * 3.6e-5)
     assert table.embed_s == pytest.approx(40e-6)
-    assert cost_table(profile(), 5, "p95").layer_s(12, with_io=False) == pytest.approx(16 * 12e-5 * 1.5)
-    assert cost_table(profile(), 5, "p95").disk == Link(2e-4, 5e8)
+    p95 = cost_table(profile(), 5, "p95")
+    assert layer_seconds(p95, 12, with_io=False) == pytest.approx(16 * 12e-5 * 1.5)
+    assert p95.link("io") == Link(2e-4, 5e8)
     with pytest.raises(ProfileError, match="65 tokens"):
         cost_table(profile(), 65, "median")
 

@@ -1,7 +1,7 @@
 """The cost model of all planners: what steps cost and when they run."""
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, assert_never, runtime_checkable
@@ -13,6 +13,9 @@ from pliant.ir.device import Timing as Timing
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 from pliant.ir.projection import joined, n_devices
+
+TOKENISE, EMBED, HEAD = Compute("tokenise"), Compute("embed"), Compute("head")
+"""What a run computes outside its layers, as `Cost` prices it."""
 
 
 class SpanState(Enum):
@@ -40,13 +43,16 @@ class Span:
 
 @runtime_checkable
 class Cost(Protocol):
-    """The price of work with all extents bound."""
+    """What work takes, as it was measured: all that planners and `simulate` ask of devices."""
 
-    def seconds(self, work: Work) -> float:
-        """Seconds of `work` when nothing else runs on the device."""
+    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
+        """Seconds of `work`, its extents bound, while the lanes `busy` are at work all the time.
 
-    def slowdown(self, work: Work, busy: Collection[str]) -> float:
-        """How many times longer `work` takes while the lanes `busy` are at work, at least 1."""
+        No less than while none is. Raises ProfileError for work that was not measured.
+        """
+
+    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
+        """What moving bytes on `lane` takes meanwhile: of reads (`io`), or of exchanges (`net:src->dst`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class LayerCost:
 class CostTable:
     """Costs of one model on one device at one input length, as plain numbers; a `Cost`.
 
-    `tokenise_s` is paid before the program starts; `io_slowdown` multiplies reads while compute runs.
+    `tokenise_s` is paid before the program starts, and priced as work of its own (`TOKENISE`); `io_slowdown`
+    multiplies reads while compute runs.
     """
 
     layers: tuple[LayerCost, ...]
@@ -80,45 +87,34 @@ class CostTable:
         if not self.layers or self.io_slowdown < 1:
             raise ProfileError(f"a cost table needs a layer and an IO slowdown of at least 1: {self}.")
 
-    @property
-    def disk_beside(self) -> Link:
-        """The disk while compute runs."""
-        return self.disk.times(self.io_slowdown)
-
-    def layer_s(self, width: int, *, with_io: bool) -> float:
-        """One layer at `width` slices, alone or while IO runs."""
-        row = self._layer(width)
-        return row.busy_s if with_io else row.alone_s
-
     def _layer(self, width: int) -> LayerCost:
         for row in self.layers:
             if row.width == width:
                 return row
         raise ProfileError(f"width {width} was not profiled, only {[r.width for r in self.layers]}.")
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
         match work:
+            case Compute(kernel="tokenise"):
+                return self.tokenise_s
             case Compute(kernel="embed"):
                 return self.embed_s
             case Compute(kernel="head"):
                 return self.head_s
             case Compute(kernel="layer", width=int(width)):
-                return self.layer_s(width, with_io=False)
+                row = self._layer(width)
+                return row.busy_s if "io" in busy else row.alone_s
             case Load(n_bytes=n_bytes, n_reads=n_reads):
-                return self.disk.seconds(n_bytes, n_reads)
+                return self.link("io", busy).seconds(n_bytes, n_reads)
             case Compute() | Exchange():
                 raise ProfileError(f"this device was not measured for '{work}'.")
             case _:
                 assert_never(work)
 
-    def slowdown(self, work: Work, busy: Collection[str]) -> float:
-        match work:
-            case Compute(kernel="layer", width=int(width)) if "io" in busy:
-                return self.layer_s(width, with_io=True) / self.layer_s(width, with_io=False)
-            case Load() if "cpu" in busy:
-                return self.io_slowdown
-            case _:
-                return 1.0
+    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
+        if lane != "io":
+            raise ProfileError(f"this device was measured to read on lane io, not to move bytes on {lane!r}.")
+        return self.disk.times(self.io_slowdown) if "cpu" in busy else self.disk
 
 
 def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
@@ -170,7 +166,8 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
     for i, step in enumerate(steps):
         queues.setdefault(step.lane, deque()).append(i)
     unblocks, pleases = _consumers(segment)
-    left = [cost.seconds(step.work) for step in steps]
+    alone_s = [cost.seconds(step.work) for step in steps]
+    left = alone_s.copy()
     started_s = [0.0] * len(steps)
     is_started = [False] * len(steps)
     states = [SpanState.RAN] * len(steps)
@@ -202,7 +199,7 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
                 left[i] = 0.0
                 states[i] = SpanState.SKIPPED
         # The lowest unfinished step waits only for finished ones, so something runs or wakes.
-        slow = _slowdowns(running, segment, cost)
+        slow = _slowdowns(running, steps, alone_s, cost)
         then_s = min(wake_s, *[now + left[i] * slow[lane] for lane, i in running.items()])
         for lane, i in list(running.items()):
             end_s = now + left[i] * slow[lane]
@@ -247,8 +244,14 @@ def _consumers(segment: Segment) -> tuple[list[list[int]], list[list[int]]]:
     return unblocks, pleases
 
 
-def _slowdowns(running: Mapping[str, int], segment: Segment, cost: Cost) -> dict[str, float]:
+def _slowdowns(
+    running: Mapping[str, int], steps: Sequence[Step], alone_s: Sequence[float], cost: Cost
+) -> dict[str, float]:
+    """How many times longer than alone the step on each lane takes beside the others."""
     if len(running) < 2:
         return dict.fromkeys(running, 1.0)
     busy = set(running)
-    return {lane: cost.slowdown(segment.steps[i].work, busy - {lane}) for lane, i in running.items()}
+    return {
+        lane: cost.seconds(steps[i].work, busy - {lane}) / alone_s[i] if alone_s[i] else 1.0
+        for lane, i in running.items()
+    }

@@ -144,31 +144,35 @@ class ClusterCost:
     links: Links
     flops: Callable[[Compute], float]
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
         match work:
             case Compute():
                 return self._capability(work).seconds(work.kernel, self.flops(work))
             case Exchange():
-                return self.links.link(work.src, work.dst).seconds(value(work.n_bytes, {}))
+                return self._link(work.src, work.dst, busy).seconds(value(work.n_bytes, {}))
             case Load():
                 raise ProfileError(f"a cluster's program loads nothing while it runs: '{work}'.")
             case _:
                 assert_never(work)
 
-    def slowdown(self, work: Work, busy: Collection[str]) -> float:
-        if not isinstance(work, Exchange):
-            return 1.0
-        n_out = 1 + sum(lane.startswith(f"net:{work.src}->") for lane in busy)
-        n_in = 1 + sum(lane.startswith("net:") and lane.endswith(f"->{work.dst}") for lane in busy)
-        alone = self.links.link(work.src, work.dst)
+    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
+        src, arrow, dst = lane.removeprefix("net:").partition("->")
+        if not arrow:
+            raise ProfileError(f"lane {lane!r} joins no two devices: a cluster moves bytes on net:src->dst.")
+        return self._link(src, dst, busy)
+
+    def _link(self, src: str, dst: str, busy: Collection[str]) -> Link:
+        alone = self.links.link(src, dst)
+        if not busy:
+            return alone
+        n_out = 1 + sum(lane.startswith(f"net:{src}->") for lane in busy)
+        n_in = 1 + sum(lane.startswith("net:") and lane.endswith(f"->{dst}") for lane in busy)
         shared_Bps = min(
             alone.bandwidth_Bps,
-            self.links.interfaces[work.src].egress_Bps / n_out,
-            self.links.interfaces[work.dst].ingress_Bps / n_in,
+            self.links.interfaces[src].egress_Bps / n_out,
+            self.links.interfaces[dst].ingress_Bps / n_in,
         )
-        n_bytes = value(work.n_bytes, {})
-        alone_s = alone.seconds(n_bytes)
-        return Link(alone.latency_s, shared_Bps).seconds(n_bytes) / alone_s if alone_s else 1.0
+        return Link(alone.latency_s, shared_Bps)
 
     def _capability(self, work: Compute) -> Capability:
         if work.device not in self.capabilities:

@@ -17,6 +17,7 @@ from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.preload_set import PreloadRule, held_bytes
+from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.search import OURS, PAPER, PlanOptions, plan
 from pliant.plan.submodel.shape import StoreShape
 from tests.plan.problems import random_problem
@@ -214,7 +215,7 @@ def test_as_long_as_io_keeps_its_profile_no_refinement_is_lost(
 def test_a_layer_starts_in_anytime_mode_before_the_deadline_can_be_missed() -> None:
     """Every latest start leaves the remaining layers time to end within the target."""
     p = plan(SHAPE, COSTS, Budget(0.02, 0), IMPORTANCE)
-    layer_s = COSTS.layer_s(p.width, with_io=True)
+    layer_s = layer_seconds(COSTS, p.width, with_io=True)
     for k, latest_s in enumerate(p.latest_start_s):
         assert latest_s is not None
         end_s = COSTS.tokenise_s + latest_s + (p.n - k) * layer_s + COSTS.head_s

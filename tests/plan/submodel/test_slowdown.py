@@ -13,6 +13,7 @@ from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.plan.result import Budget
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
+from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.slowdown import Slowdown, coarse, io_reserve, slowed
@@ -41,7 +42,7 @@ def test_a_coarse_factor_allows_for_the_one_observed_and_little_more(factor: flo
 def test_a_slower_device_costs_more_wherever_it_computes_or_reads() -> None:
     """Reads are slower relative to compute: both factors count for them."""
     costs = slowed(table(Link(1e-4, 1e8)), Slowdown(2.0, 1.5))
-    assert costs.layer_s(4, with_io=True) == pytest.approx(0.002)
+    assert layer_seconds(costs, 4, with_io=True) == pytest.approx(0.002)
     assert costs.disk.seconds(10**6) == pytest.approx(3 * Link(1e-4, 1e8).seconds(10**6))
     assert (costs.tokenise_s, costs.embed_s, costs.head_s) == pytest.approx((2e-4, 2e-4, 2e-5))
 

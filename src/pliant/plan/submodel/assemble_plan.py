@@ -7,13 +7,14 @@ from itertools import pairwise
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.cost import CostTable, Span, latency, simulate
+from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost, Span, latency, simulate
 from pliant.ir.link import Link
 from pliant.ir.program import Run
 from pliant.plan.result import Budget, Grid, Plan, PlanMemory
 from pliant.plan.submodel.io_plan import Held, LayerLoad, count_reads, fidelity
 from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.preload_set import held_bytes
+from pliant.plan.submodel.prices import disk_beside, layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import Cut
 from pliant.store.coding.shard_order import block_bytes
@@ -45,10 +46,10 @@ class Draft:
 def assemble(
     draft: Draft,
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     *,
-    expected: CostTable | None = None,
+    expected: Cost | None = None,
     errors: Sequence[float],
     margin: float = 0.0,
     patience: float = 0.5,
@@ -66,16 +67,18 @@ def assemble(
     planned, would then be late.
     """
     load_s = [_load_seconds(shape, costs, load) for load in draft.loads]
-    layer_s = costs.layer_s(draft.width, with_io=any(load_s))
+    layer_s = layer_seconds(costs, draft.width, with_io=any(load_s))
     start_by_s = _start_by(costs, budget, draft.loads, draft.width, margin)
     read_by_s = _read_by(shape, costs, draft.loads, draft.width, start_by_s, io_reserve)
     window = len(draft.layers)
     if draft.is_pipelined:
         base_s = [io_reserve * _seconds(shape, costs, load.base) for load in draft.loads]
-        window = _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+        window = _window(load_s, base_s, layer_s, costs.seconds(EMBED), read_by_s, start_by_s)
         window = _fitting(window, shape, draft.loads, budget.working_bytes)
-    starts_s, end_s, _ = pipeline(load_s, layer_s, costs.embed_s, window, is_pipelined=draft.is_pipelined)
-    bound_s = costs.tokenise_s + end_s + costs.head_s
+    starts_s, end_s, _ = pipeline(
+        load_s, layer_s, costs.seconds(EMBED), window, is_pipelined=draft.is_pipelined
+    )
+    bound_s = costs.seconds(TOKENISE) + end_s + costs.seconds(HEAD)
     latest: tuple[float | None, ...] = (None,) * len(load_s)
     latest_refinement: tuple[tuple[float | None, ...], ...] = tuple(
         (None,) * len(load.refinements) for load in draft.loads
@@ -121,7 +124,7 @@ def assemble(
         aib_start_s=draft.aib_start_s,
         aib_s=draft.aib_s,
         spans=spans,
-        latency_s=table.tokenise_s + latency(spans),
+        latency_s=table.seconds(TOKENISE) + latency(spans),
         latency_p95_s=bound_s,
         compute_s=sum((s.seconds for s in spans if s.lane == "cpu"), 0.0),
         io_s=sum((s.seconds for s in spans if s.lane == "io"), 0.0),
@@ -165,7 +168,7 @@ def pipeline(
 
 def needed_window(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     loads: Sequence[LayerLoad],
     width: int,
@@ -176,10 +179,10 @@ def needed_window(
     """How many layers' loads must be in memory at once, so that none has to wait for room."""
     load_s = [_load_seconds(shape, costs, load) for load in loads]
     base_s = [io_reserve * _seconds(shape, costs, load.base) for load in loads]
-    layer_s = costs.layer_s(width, with_io=any(load_s))
+    layer_s = layer_seconds(costs, width, with_io=any(load_s))
     start_by_s = _start_by(costs, budget, loads, width, margin)
     read_by_s = _read_by(shape, costs, loads, width, start_by_s, io_reserve)
-    return _window(load_s, base_s, layer_s, costs.embed_s, read_by_s, start_by_s)
+    return _window(load_s, base_s, layer_s, costs.seconds(EMBED), read_by_s, start_by_s)
 
 
 def working_bytes(shape: StoreShape, loads: Sequence[LayerLoad], window: int) -> int:
@@ -216,17 +219,17 @@ def granule_s(shape: StoreShape, disk: Link, width: int) -> float:
 
 
 def _start_by(
-    costs: CostTable, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
+    costs: Cost, budget: Budget, loads: Sequence[LayerLoad], width: int, margin: float
 ) -> list[float]:
     """When each layer must start to keep the target, from the end of tokenising on, as the program is."""
-    layer_s = costs.layer_s(width, with_io=any(load.runs for load in loads))
-    deadline_s = budget.target_s * (1 - margin) - costs.tokenise_s - costs.head_s
+    layer_s = layer_seconds(costs, width, with_io=any(load.runs for load in loads))
+    deadline_s = budget.target_s * (1 - margin) - costs.seconds(TOKENISE) - costs.seconds(HEAD)
     return [deadline_s - (len(loads) - k) * layer_s for k in range(len(loads))]
 
 
 def _read_by(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     loads: Sequence[LayerLoad],
     width: int,
     start_by_s: Sequence[float],
@@ -234,7 +237,7 @@ def _read_by(
 ) -> list[float]:
     """When refinements of each layer must have ended, so that all later base planes are in time."""
     base_s = [_seconds(shape, costs, load.base) for load in loads]
-    spare_s = (io_reserve - 1) * granule_s(shape, costs.disk_beside, width)
+    spare_s = (io_reserve - 1) * granule_s(shape, disk_beside(costs), width)
     by_s = [float("inf")] * len(base_s)
     for k in range(len(base_s) - 2, -1, -1):
         by_s[k] = min(by_s[k + 1], start_by_s[k + 1]) - io_reserve * base_s[k + 1]
@@ -279,10 +282,10 @@ def _holds_late(base_s: Sequence[float], layer_s: float, start_by_s: Sequence[fl
     return True
 
 
-def _load_seconds(shape: StoreShape, costs: CostTable, load: LayerLoad) -> float:
+def _load_seconds(shape: StoreShape, costs: Cost, load: LayerLoad) -> float:
     return sum((_seconds(shape, costs, runs) for runs in (load.base, *load.refinements)), 0.0)
 
 
-def _seconds(shape: StoreShape, costs: CostTable, runs: Sequence[Run]) -> float:
+def _seconds(shape: StoreShape, costs: Cost, runs: Sequence[Run]) -> float:
     n_bytes = sum(shape.part_bytes(run.part) * run.count for run in runs)
-    return costs.disk_beside.seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0
+    return disk_beside(costs).seconds(n_bytes, count_reads(shape, runs)) if runs else 0.0

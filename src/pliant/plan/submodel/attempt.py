@@ -8,7 +8,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import BITS, FULL_BITS, LOWEST_BITS, PLANES
-from pliant.ir.cost import CostTable
+from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost
 from pliant.models.spec import picked_layers
 from pliant.plan.result import Budget
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW, granule_s, needed_window, working_bytes
@@ -25,6 +25,7 @@ from pliant.plan.submodel.io_plan import (
 )
 from pliant.plan.submodel.plan_options import PlanOptions
 from pliant.plan.submodel.preload_set import hold_in_order, preload
+from pliant.plan.submodel.prices import disk_beside, layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import Submodel
 
@@ -52,7 +53,7 @@ class Problem:
     """What is asked of the planner, and the pieces of an answer for one submodel."""
 
     shape: StoreShape
-    costs: CostTable
+    costs: Cost
     budget: Budget
     importance: Float[np.ndarray, "N M"]
     options: PlanOptions
@@ -66,7 +67,7 @@ class Problem:
 
     @property
     def overhead_s(self) -> float:
-        return self.costs.tokenise_s + self.costs.embed_s + self.costs.head_s
+        return self.costs.seconds(TOKENISE) + self.costs.seconds(EMBED) + self.costs.seconds(HEAD)
 
     @property
     def usable_s(self) -> float:
@@ -96,7 +97,7 @@ class Problem:
 
     def may_read(self, c: Submodel) -> bool:
         """False when `c` fits only as long as no IO slows its compute."""
-        return c.n * self.costs.layer_s(c.m, with_io=True) <= self.usable_s + TOLERANCE_S
+        return c.n * layer_seconds(self.costs, c.m, with_io=True) <= self.usable_s + TOLERANCE_S
 
     def attempt(self, c: Submodel) -> Attempt | None:
         """The best preload set for `c` by the fidelity of uniform bits; None when nothing fits."""
@@ -206,12 +207,12 @@ class Problem:
 
     def _first_sets(self, c: Submodel) -> Iterator[Held]:
         """The lowest planes of all layers first; and the first layer ahead by what a layer's time reads."""
-        disk = self.costs.disk_beside
+        disk = disk_beside(self.costs)
         seek = disk.latency_s / disk.seconds(self.shape.plane_bytes, 0)
         row_s = disk.seconds(c.m * self.shape.plane_bytes)
         together, ahead = (
             hold_in_order(self.shape, c.n, c.m, self.budget.preload_bytes, seek=seek, later=later)
-            for later in (0.0, self.costs.layer_s(c.m, with_io=True) / row_s)
+            for later in (0.0, layer_seconds(self.costs, c.m, with_io=True) / row_s)
         )
         yield together
         if not np.array_equal(together, ahead):
@@ -219,9 +220,9 @@ class Problem:
 
     def _ledger(self, c: Submodel, held: Held) -> Ledger:
         """AIBs of `c` without slack, nothing debited."""
-        layer_s = self.costs.layer_s(c.m, with_io=True)
-        lead_s = self.costs.embed_s if self.options.uses_lead else 0.0
-        disk = self.costs.disk_beside
+        layer_s = layer_seconds(self.costs, c.m, with_io=True)
+        lead_s = self.costs.seconds(EMBED) if self.options.uses_lead else 0.0
+        disk = disk_beside(self.costs)
         # A read that nobody waits for any more delays the next: keep each under a quarter layer.
         quarter_s = 0.0 if self.is_reserved else layer_s / 4
         chunk = max(1, int(quarter_s / disk.seconds(self.shape.full_bytes, 0)))
@@ -241,7 +242,7 @@ class Problem:
         if self.is_reserved:
             slower_s = np.cumsum(ledger.load_s) * (self.options.reserve - 1)
             stall_s = max(stall_s, float((slower_s - ledger.spare_s).max()))
-        busy_s = c.n * self.costs.layer_s(c.m, with_io=True)
+        busy_s = c.n * layer_seconds(self.costs, c.m, with_io=True)
         self._grant(ledger, stall_s if self.options.slack == "none" else max(stall_s, self.usable_s - busy_s))
         needs_s = busy_s + stall_s if any(ledger.load_s) else c.compute_s
         return Attempt(c, layers, weights, held, rule, ledger, needs_s)
@@ -249,7 +250,7 @@ class Problem:
     def _grant(self, ledger: Ledger, slack_s: float) -> None:
         ledger.grant(slack_s)
         if self.is_reserved:
-            disk = self.costs.disk_beside
+            disk = disk_beside(self.costs)
             ledger.reserve(self.options.reserve, granule_s(self.shape, disk, ledger.m))
 
     def _spend(self, ledger: Ledger, weights: Float[np.ndarray, "n m"]) -> Ledger:

@@ -12,12 +12,13 @@ import numpy as np
 from pliant.arrays import Float
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import CostTable
+from pliant.ir.cost import EMBED, HEAD, TOKENISE, Cost
 from pliant.models.spec import picked_layers
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.submodel.assemble_plan import Draft, assemble, pipeline
 from pliant.plan.submodel.io_plan import Ledger, weights_of
+from pliant.plan.submodel.prices import disk_beside, layer_seconds
 from pliant.plan.submodel.search import OURS, PlanOptions
 from pliant.plan.submodel.shape import StoreShape
 from pliant.plan.submodel.submodel import (
@@ -35,12 +36,12 @@ from pliant.quantities import format_seconds
 
 def load_and_execute(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     importance: Float[np.ndarray, "N M"],
     options: PlanOptions = OURS,
     *,
-    expected: CostTable | None = None,
+    expected: Cost | None = None,
     accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """Load the whole submodel at full fidelity, then execute it.
@@ -64,13 +65,13 @@ def load_and_execute(
 
 def standard_pipeline(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     importance: Float[np.ndarray, "N M"],
     bits: int,
     options: PlanOptions = OURS,
     *,
-    expected: CostTable | None = None,
+    expected: Cost | None = None,
     accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """StdPL-X: the same bits everywhere, layers read while earlier ones compute, nothing preloaded.
@@ -86,13 +87,13 @@ def standard_pipeline(
 
 def preload_model(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     importance: Float[np.ndarray, "N M"],
     bits: int,
     options: PlanOptions = OURS,
     *,
-    expected: CostTable | None = None,
+    expected: Cost | None = None,
     accuracy: AccuracyGrid | None = None,
 ) -> Plan:
     """PreloadModel-X: the whole N x M model in memory at the same bits, so only compute counts.
@@ -117,17 +118,21 @@ class _Uniform:
 @dataclass(frozen=True, slots=True)
 class _Job:
     shape: StoreShape
-    costs: CostTable
+    costs: Cost
     budget: Budget
     importance: Float[np.ndarray, "N M"]
     options: PlanOptions
-    expected: CostTable | None
+    expected: Cost | None
     known: Curves
 
     @property
     def usable_s(self) -> float:
         """T without tokenising and head: what the pipeline, the embedding included, may take."""
-        return self.budget.target_s * (1 - self.options.margin) - self.costs.tokenise_s - self.costs.head_s
+        return (
+            self.budget.target_s * (1 - self.options.margin)
+            - self.costs.seconds(TOKENISE)
+            - self.costs.seconds(HEAD)
+        )
 
     @property
     def submodels(self) -> tuple[Submodel, ...]:
@@ -149,7 +154,7 @@ class _Job:
         return self.known.at(c.n, c.m, 1.0 if bits == FULL_BITS else 1.0 - self.options.errors[bits])
 
     def ledger(self, c: Submodel, bits: int, held: np.ndarray) -> Ledger:
-        disk = self.costs.disk_beside
+        disk = disk_beside(self.costs)
         ledger = Ledger(
             self.shape, c.m, disk, [0.0] * c.n, held, is_anytime=False, full_chunk=self.shape.n_slices
         )
@@ -159,8 +164,8 @@ class _Job:
     def end_s(self, c: Submodel, bits: int, *, is_pipelined: bool = True) -> float:
         """When the last layer ends, from the end of tokenising."""
         load_s = self.ledger(c, bits, np.zeros((c.n, c.m), dtype=np.int64)).load_s
-        layer_s = self.costs.layer_s(c.m, with_io=is_pipelined)
-        return pipeline(load_s, layer_s, self.costs.embed_s, c.n, is_pipelined=is_pipelined)[1]
+        layer_s = layer_seconds(self.costs, c.m, with_io=is_pipelined)
+        return pipeline(load_s, layer_s, self.costs.seconds(EMBED), c.n, is_pipelined=is_pipelined)[1]
 
     def best(self, fits: Sequence[Submodel], bits: int) -> Submodel:
         """The one of `fits` that the rule takes; at full fidelity the whole model, where it is in time."""
@@ -193,7 +198,7 @@ class _Job:
         layers = picked_layers(self.shape.n_layers, c.n)
         held = np.full((c.n, c.m), bits if is_held else 0, dtype=np.int64)
         ledger = self.ledger(c, bits, held)
-        layer_s = self.costs.layer_s(c.m, with_io=True)
+        layer_s = layer_seconds(self.costs, c.m, with_io=True)
         aib_start_s = tuple(k * layer_s for k in range(c.n))
         cut = cut_of(self.shape, c.n, c.m, self.known.places)
         draft = Draft(

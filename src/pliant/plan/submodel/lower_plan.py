@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from pliant.ir.cost import EMBED, HEAD
 from pliant.ir.program import Compute, Load, Program, Run, Segment, Step
 from pliant.plan.submodel.io_plan import LayerLoad, count_reads
 from pliant.plan.submodel.shape import StoreShape
@@ -23,7 +24,7 @@ def lower(
     A layer waits for its base planes and prefers its refinements; the first load of a layer waits
     until the window has a free buffer. Without pipelining the first layer waits for every load.
     """
-    steps = [Step("cpu", Compute("embed"))]
+    steps = [Step("cpu", EMBED)]
     sequential = None if is_pipelined else _all_loads(shape, loads, steps)
     freed: list[int] = []  # layers with loads, in order: the number of the step that frees their buffer
     for k, (layer, load) in enumerate(zip(layers, loads, strict=True)):
@@ -37,7 +38,7 @@ def lower(
         if load.runs:
             freed.append(len(steps) - 1)
         sequential = None
-    steps.append(Step("cpu", Compute("head")))
+    steps.append(Step("cpu", HEAD))
     return Program((Segment(tuple(steps)),))
 
 

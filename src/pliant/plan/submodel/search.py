@@ -8,7 +8,7 @@ import numpy as np
 from pliant.arrays import Float, Int
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS, LOWEST_BITS
-from pliant.ir.cost import CostTable
+from pliant.ir.cost import EMBED, Cost
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import AccuracyGrid, Curves, curves
 from pliant.plan.submodel.assemble_plan import Draft, assemble
@@ -51,12 +51,12 @@ class _Choice:
 
 def plan(
     shape: StoreShape,
-    costs: CostTable,
+    costs: Cost,
     budget: Budget,
     importance: Float[np.ndarray, "N M"],
     options: PlanOptions = OURS,
     *,
-    expected: CostTable | None = None,
+    expected: Cost | None = None,
     held: Int[np.ndarray, "N M"] | None = None,
     accuracy: AccuracyGrid | None = None,
     arena_bytes: int = 0,
@@ -202,8 +202,8 @@ def _reasons(problem: Problem, chosen: _Choice, order: Sequence[Submodel], known
         yield f"{int((held > 0).sum())} of {held.size} shards start from memory (rule: {a.rule})"
     if not any(ledger.load_s):
         yield "the preload buffer holds everything that runs: nothing is read at run time"
-    elif ledger.load_s[0] > problem.costs.embed_s:
-        wait_s = ledger.load_s[0] - problem.costs.embed_s
+    elif ledger.load_s[0] > problem.costs.seconds(EMBED):
+        wait_s = ledger.load_s[0] - problem.costs.seconds(EMBED)
         yield f"the first layer waits {wait_s * 1e3:.2f} ms for its own load"
     if all(bits == FULL_BITS for row in ledger.bits for bits in row):
         yield "every shard runs at full fidelity"

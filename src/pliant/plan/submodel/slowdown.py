@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import ceil, log
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable
+from pliant.ir.cost import Cost, CostTable
 
 _STEP = 1.15
 _MOST_RESERVE = 3.0
@@ -62,7 +62,7 @@ def coarse(factor: float, before: float) -> float:
     return float(round(_STEP ** ceil(log(factor) / log(_STEP) - 1e-9), 6))
 
 
-def io_reserve(costs: CostTable, expected: CostTable | None, n_bytes: int) -> float:
+def io_reserve(costs: Cost, expected: Cost | None, n_bytes: int) -> float:
     """How many times slower than by `costs` a read of `n_bytes` may be: as `costs` are than `expected`.
 
     `costs` are 95th percentiles and `expected` medians: what a slow read takes lies as far above the one as
@@ -70,4 +70,5 @@ def io_reserve(costs: CostTable, expected: CostTable | None, n_bytes: int) -> fl
     """
     if expected is None:
         return 1.0
-    return min(max(costs.disk.seconds(n_bytes) / expected.disk.seconds(n_bytes), 1.0), _MOST_RESERVE)
+    spread = costs.link("io").seconds(n_bytes) / expected.link("io").seconds(n_bytes)
+    return min(max(spread, 1.0), _MOST_RESERVE)

@@ -5,9 +5,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
-from pliant.ir.cost import CostTable
+from pliant.ir.cost import Cost
 from pliant.plan.submodel.accuracy import Curves
 from pliant.plan.submodel.plan_options import Depths
+from pliant.plan.submodel.prices import layer_seconds
 from pliant.plan.submodel.shape import StoreShape
 
 # Why a submodel may run: nothing is left out, it was trained for that, its accuracy was measured, or neither.
@@ -39,9 +40,9 @@ class Submodel:
         return self.n * self.m
 
 
-def submodels(n_layers: int, widths: Iterable[int], costs: CostTable) -> tuple[Submodel, ...]:
+def submodels(n_layers: int, widths: Iterable[int], costs: Cost) -> tuple[Submodel, ...]:
     """Every submodel of a model: depths 1..n_layers, trained widths only."""
-    layer_s = {m: costs.layer_s(m, with_io=False) for m in widths}
+    layer_s = {m: layer_seconds(costs, m, with_io=False) for m in widths}
     return tuple(Submodel(n, m, n * s) for m, s in layer_s.items() for n in range(1, n_layers + 1))
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from pliant.ir.cost import CostTable, DeviceProfile, Span, SpanState, cost_table
+from pliant.ir.cost import TOKENISE, CostTable, DeviceProfile, Span, SpanState, cost_table
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.ir.times.bounds import AdaptiveBound
 from pliant.plan.submodel.slowdown import Slowdown, coarse
@@ -126,11 +126,11 @@ def _finished(steps: Sequence[Step], spans: Sequence[Span]) -> tuple[int, ...]:
 def _predicted(steps: Sequence[Step], done: Sequence[int], costs: CostTable) -> LaneTimes:
     """What the steps that ran should have taken by `costs`, as the planner counts them."""
     loads = [work for i in done if isinstance(work := steps[i].work, Load)]
-    compute_s = costs.tokenise_s
+    compute_s = costs.seconds(TOKENISE)
     for i in done:
         work = steps[i].work
         if isinstance(work, Compute):
             busy = ("io",) if loads else ()
-            compute_s += costs.seconds(work) * costs.slowdown(work, busy)
-    reads_s = sum((costs.seconds(load) * costs.slowdown(load, ("cpu",)) for load in loads), 0.0)
+            compute_s += costs.seconds(work, busy)
+    reads_s = sum((costs.seconds(load, ("cpu",)) for load in loads), 0.0)
     return LaneTimes(compute_s, reads_s)

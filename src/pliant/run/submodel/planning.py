@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import Span, cost_table, latency, simulate
+from pliant.ir.cost import TOKENISE, Span, cost_table, latency, simulate
 from pliant.ir.device import DeviceProfile, Percentile
 from pliant.ir.program import Program
 from pliant.models.encoder.encoder_graph import Precise
@@ -169,7 +169,7 @@ class Planner:
         """Seconds from text to answer of `program` over `n_tokens`, and its steps' spans, by the profile."""
         costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
         spans = simulate(program, costs, {"tokens": n_tokens})
-        return costs.tokenise_s + latency(spans), spans
+        return costs.seconds(TOKENISE) + latency(spans), spans
 
     def expected(self, plan: Plan, bits: Grid, errors: tuple[float, ...]) -> float | None:
         """Expected accuracy of `plan`'s submodel at the bits that ran, which late loads may have lowered."""
