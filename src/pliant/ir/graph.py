@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from pliant.errors import GraphError
 
+D = TypeVar("D")
+_REQUIRED = cast(Any, object())
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | np.ndarray
 
 # What ONNX has and numpy lacks; ml_dtypes has them under the same names.
@@ -67,7 +70,9 @@ def numpy_type(dtype: str) -> np.dtype:
 class Node:
     """One operator: ONNX's names and meanings at `OPSET`, or one of pliant's own fused operators.
 
-    An absent optional input is ""; so is an output nobody asked for.
+    An absent optional input is ""; so is an output nobody asked for. Attributes are read by the getter of
+    their kind. Each raises GraphError, naming node and attribute, for a value of another kind, and for one
+    that is absent where no `default` is given.
     """
 
     op: str
@@ -80,6 +85,67 @@ class Node:
     def label(self) -> str:
         """What messages and profiles call it: its name, or its operator where it has none."""
         return self.name or self.op
+
+    def integer(self, name: str, default: D = _REQUIRED) -> int | D:
+        """An attribute that is a whole number."""
+        value = self.attributes.get(name, default)
+        if isinstance(value, int) or (value is default and default is not _REQUIRED):
+            return value
+        raise self._wrong(name, "an integer")
+
+    def integers(self, name: str, default: D = _REQUIRED) -> tuple[int, ...] | D:
+        """An attribute that is a list of whole numbers."""
+        return self._list(name, default, int, "a list of integers")
+
+    def real(self, name: str, default: D = _REQUIRED) -> float | D:
+        """An attribute that is a number; whole ones are given as float."""
+        value = self.attributes.get(name, default)
+        if value is default and default is not _REQUIRED:
+            return default
+        if isinstance(value, int | float):
+            return float(value)
+        raise self._wrong(name, "a number")
+
+    def reals(self, name: str, default: D = _REQUIRED) -> tuple[float, ...] | D:
+        """An attribute that is a list of numbers."""
+        return self._list(name, default, (int, float), "a list of numbers")
+
+    def text(self, name: str, default: D = _REQUIRED) -> str | D:
+        """An attribute that is a string."""
+        value = self.attributes.get(name, default)
+        if isinstance(value, str) or (value is default and default is not _REQUIRED):
+            return value
+        raise self._wrong(name, "a string")
+
+    def texts(self, name: str, default: D = _REQUIRED) -> tuple[str, ...] | D:
+        """An attribute that is a list of strings."""
+        return self._list(name, default, str, "a list of strings")
+
+    def array(self, name: str, default: D = _REQUIRED) -> np.ndarray | D:
+        """An attribute that is a tensor."""
+        value = self.attributes.get(name, default)
+        if isinstance(value, np.ndarray) or (value is default and default is not _REQUIRED):
+            return value
+        raise self._wrong(name, "a tensor")
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """An attribute that is a whole number and stands for no where it is 0."""
+        return bool(self.integer(name, default))
+
+    def _list(self, name: str, default: D, kind: Any, wanted: str) -> tuple[Any, ...] | D:
+        value = self.attributes.get(name, default)
+        if value is default and default is not _REQUIRED:
+            return default
+        if isinstance(value, tuple) and all(isinstance(one, kind) for one in value):
+            return value
+        raise self._wrong(name, wanted)
+
+    def _wrong(self, name: str, wanted: str) -> GraphError:
+        where = f"node {self.name!r} ({self.op})"
+        if name not in self.attributes:
+            return GraphError(f"{where} lacks its attribute {name!r}, which must be {wanted}.")
+        value = self.attributes[name]
+        return GraphError(f"{where}: its attribute {name!r} is {_short(value)}, but must be {wanted}.")
 
     def __str__(self) -> str:
         shown = ", ".join(f"{k}={_short(v)}" for k, v in sorted(self.attributes.items()))

@@ -50,7 +50,7 @@ def fuse_attention(graph: Graph) -> Graph:
 def _is_over_keys(graph: Graph, node: Node) -> bool:
     type_ = graph.types[node.inputs[0]]
     rank = len(type_.shape)
-    axis = int(node.attributes.get("axis", -1))  # type: ignore[arg-type]
+    axis = node.integer("axis", -1)
     return type_.dtype == "float32" and rank in (3, 4) and axis in (-1, rank - 1) and 0 not in type_.shape
 
 

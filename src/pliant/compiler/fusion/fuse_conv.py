@@ -86,27 +86,20 @@ def _ending(around: GraphContext, y: str) -> tuple[_Ending, str, set[str]] | Non
 
 def _activation(around: GraphContext, node: Node) -> _Ending | None:
     """An operator of one input as an activation; None where the kernel has none."""
-    attributes = node.attributes
-
-    def number(name: str, otherwise: float) -> float:
-        value = attributes.get(name, otherwise)
-        assert isinstance(value, int | float)
-        return float(value)
-
     match node.op:
         case "Relu" | "Sigmoid" | "Tanh":
             return _PLAIN[node.op], 0.0, 0.0
         case "Clip":
             return _clip(around, node)
         case "LeakyRelu":
-            return "leaky", number("alpha", 0.01), 0.0
+            return "leaky", node.real("alpha", 0.01), 0.0
         case "HardSigmoid":
-            return "hard_sigmoid", number("alpha", 0.2), number("beta", 0.5)
+            return "hard_sigmoid", node.real("alpha", 0.2), node.real("beta", 0.5)
         case "HardSwish":
             return "hard_swish", 1 / 6, 0.5
-        case "Gelu" if attributes.get("approximate", "none") == "none":
+        case "Gelu" if node.text("approximate", "none") == "none":
             return "gelu", 0.0, 0.0
-        case "Swish" if number("alpha", 1.0) == 1.0:
+        case "Swish" if node.real("alpha", 1.0) == 1.0:
             return "silu", 0.0, 0.0
         case _:
             return None

@@ -42,9 +42,10 @@ def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
     graph = around.graph
     if node.op == "Gemm" and not _is_plain(around, node):
         return None
-    attributes: dict[str, Attribute] = dict(_views(graph, node))
-    if node.op == "Gemm" and node.attributes.get("alpha", 1.0) != 1.0:
-        attributes["alpha"] = float(node.attributes["alpha"])  # type: ignore[arg-type]
+    views = _views(graph, node)
+    attributes: dict[str, Attribute] = {f"{name}_view": view.attribute for name, view in views.items()}
+    if node.op == "Gemm" and node.real("alpha", 1.0) != 1.0:
+        attributes["alpha"] = node.real("alpha")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     tail = follow(around, node.outputs[0], bias, made)
     if tail.activation:
@@ -52,12 +53,11 @@ def _fused(around: GraphContext, node: Node, gone: set[str], made: Mapping[str, 
     if not tail.swallowed and node.op == "MatMul" and not attributes:
         return None
     gone.update(tail.swallowed)
-    operands = [_operand(attributes, name, x) for name, x in zip("ab", node.inputs, strict=False)]
-    inputs = [*operands, tail.bias, tail.residual]
+    read = [views[name].tensor if name in views else x for name, x in zip("ab", node.inputs, strict=False)]
+    inputs = [*read, tail.bias, tail.residual]
     while not inputs[-1]:
         inputs.pop()
-    kept = {k: v for k, v in attributes.items() if not k.endswith("_of")}
-    return Node("FusedMatMul", tuple(inputs), (tail.y,), kept, node.name)
+    return Node("FusedMatMul", tuple(inputs), (tail.y,), attributes, node.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def follow(around: GraphContext, y: str, bias: str, made: Container[str], known_
         elif residual:
             break
         else:
-            is_tanh = after.op == "Gelu" and after.attributes.get("approximate", "none") == "tanh"
+            is_tanh = after.op == "Gelu" and after.text("approximate", "none") == "tanh"
             activation = _ACTIVATIONS[after.op] + ("_tanh" if is_tanh else "")
         swallowed.append(y)
         y = after.outputs[0]
@@ -112,29 +112,24 @@ def _is_plain(around: GraphContext, node: Node) -> bool:
     if len(node.inputs) < 3 or not node.inputs[2]:
         return True
     is_row = _is_row(around.graph, node.inputs[2], around.graph.types[node.outputs[0]].shape)
-    return is_row and node.attributes.get("beta", 1.0) == 1.0
+    return is_row and node.real("beta", 1.0) == 1.0
 
 
-def _views(graph: Graph, node: Node) -> Mapping[str, Attribute]:
-    """Attributes of operands that are other tensors' views, and which tensors these are."""
-    found: dict[str, Attribute] = {}
+def _views(graph: Graph, node: Node) -> Mapping[str, View]:
+    """The operands, a or b, that are other tensors' views."""
+    found: dict[str, View] = {}
     for name, x in zip("ab", node.inputs, strict=False):
         view = traced(graph, x, _is_readable)
         assert view is not None, "every tensor can be read as it is"
         if view.tensor in graph.constants and view.tensor != x:
             view = whole(x, graph.types[x])
-        if node.attributes.get(f"trans{name.upper()}", 0):
+        if node.flag(f"trans{name.upper()}"):
             view = View(view.tensor, view.offset, view.shape[::-1], view.strides[::-1])
         if view != whole(x, graph.types[x]):
-            found[f"{name}_view"] = view.attribute
-            found[f"{name}_of"] = view.tensor
+            found[name] = view
     return found
 
 
 def _is_readable(view: View) -> bool:
     """Either the rows or the columns of the matrices are contiguous; packing anything else is slow."""
     return 1 in view.strides[-2:] or 0 in view.shape or len(view.shape) < 2
-
-
-def _operand(attributes: Mapping[str, Attribute], name: str, x: str) -> str:
-    return str(attributes.get(f"{name}_of", x))

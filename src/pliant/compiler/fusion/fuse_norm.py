@@ -71,7 +71,7 @@ def _normal(around: GraphContext, root: Node) -> _Normal | None:
 def _mean_of(around: GraphContext, tensor: str) -> str | None:
     """What `tensor` is the mean of, over the last axis, which is kept."""
     node = around.maker(tensor, "ReduceMean")
-    if node is None or not node.attributes.get("keepdims", 1):
+    if node is None or not node.flag("keepdims", True):
         return None
     axes = around.graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
     last = len(around.graph.types[node.inputs[0]].shape) - 1

@@ -49,7 +49,7 @@ def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Nod
     shape = graph.types[y].shape
     whole = x
     after = around.reader(y, "Concat")
-    if after and len(after.inputs) == 2 and after.inputs[0] == y and after.attributes["axis"] in (-1, 3):
+    if after and len(after.inputs) == 2 and after.inputs[0] == y and after.integer("axis") in (-1, 3):
         rest = _view(graph, after.inputs[1], graph.types[after.inputs[1]].shape)
         behind = (x.tensor, x.offset + shape[-1] * x.strides[-1], x.strides)
         if rest is not None and (rest.tensor, rest.offset, rest.strides) == behind:
@@ -66,7 +66,7 @@ def _fused(around: GraphContext, node: Node, x: View, cos: str, sin: str) -> Nod
 def _rotated(around: GraphContext, tensor: str) -> View | None:
     """What `tensor` is the rotation of: concat(-x[half:], x[:half]) along the last axis."""
     node = around.maker(tensor, "Concat")
-    if node is None or len(node.inputs) != 2 or node.attributes["axis"] not in (-1, 3):
+    if node is None or len(node.inputs) != 2 or node.integer("axis") not in (-1, 3):
         return None
     minus = around.maker(node.inputs[0], "Neg")
     if minus is None:

@@ -67,8 +67,8 @@ def _fused(graph: Graph, node: Node, found: Mapping[str, Affine], constants: dic
     attributes: dict[str, Attribute] = {"b_view": matrix.codes.attribute, "element": matrix.element}
     if p.a != whole(p.a.tensor, graph.types[p.a.tensor]):
         attributes["a_view"] = p.a.attribute
-    if node.attributes.get("activation"):
-        attributes["activation"] = node.attributes["activation"]
+    if activation := node.text("activation", ""):
+        attributes["activation"] = activation
     inputs = [p.a.tensor, matrix.codes.tensor, scales, zeros, p.bias, p.residual]
     while not inputs[-1]:
         inputs.pop()

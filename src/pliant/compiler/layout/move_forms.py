@@ -23,7 +23,6 @@ from pliant.compiler.layout.layouts import (
     physical,
     place,
 )
-from pliant.compiler.rules.conv.window_extents import integer
 from pliant.compiler.rules.lower_reduce import FORMULAS as REDUCTIONS
 from pliant.compiler.rules.lower_reduce import axes_of
 from pliant.compiler.rules.move.lower_move import axis_of
@@ -144,7 +143,7 @@ def _reduce_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Lay
     x, y = node.inputs[0], node.outputs[0]
     if x in graph.constants:
         return None
-    if integer(node.attributes, "keepdims", 1):
+    if node.flag("keepdims", True):
         return {x: layout, y: layout}
     if tensor != x:
         return None
@@ -165,7 +164,7 @@ def _reduce(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realise
 
 def _perm(node: Node, graph: Graph) -> tuple[int, ...]:
     rank = _rank(graph, node.inputs[0])
-    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
+    perm = node.integers("perm", tuple(reversed(range(rank))))
     assert isinstance(perm, tuple), perm
     return tuple(int(d) for d in perm)
 
@@ -271,7 +270,7 @@ def _pad_gaps(
 ) -> Sequence[tuple[Layouts, str]]:
     """A gap put behind rows, or taken away, while they are copied."""
     x, y = node.inputs[0], node.outputs[0]
-    if node.attributes.get("mode", "constant") != "constant":
+    if node.text("mode", "constant") != "constant":
         return ()
     pairs = [(a, b) for a in candidates.get(x, ()) for b in candidates.get(y, ()) if dense(a) == dense(b)]
     return [

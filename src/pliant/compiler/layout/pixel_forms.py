@@ -10,7 +10,6 @@ from pliant.compiler.layout.family import Layouts, Realised
 from pliant.compiler.layout.layout_problem import Layout
 from pliant.compiler.layout.layouts import gap_of, physical
 from pliant.compiler.rewrite.view import View
-from pliant.compiler.rules.conv.window_extents import integer, numbers
 from pliant.ir.graph import Attribute, Graph, Node, TensorType
 
 
@@ -33,8 +32,8 @@ def stepping(node: Node, graph: Graph, layouts: Layouts) -> Realised:
         "b_view": View(w, 0, (channels, outs), (1, channels)).attribute,
         "y_view": _pixels(y, graph.types[y], layouts[y], outs).attribute,
     }
-    if node.attributes.get("activation"):
-        attributes["activation"] = node.attributes["activation"]
+    if activation := node.text("activation", ""):
+        attributes["activation"] = activation
     return Realised((replace(node, op="FusedMatMul", attributes=attributes),))
 
 
@@ -47,12 +46,12 @@ def _pixels(tensor: str, type_: TensorType, layout: Layout, channels: int) -> Vi
 
 def _is_depthwise(node: Node, graph: Graph) -> bool:
     channels, outs = graph.types[node.inputs[0]].shape[1], graph.types[node.inputs[1]].shape[0]
-    return 1 < integer(node.attributes, "group", 1) == channels == outs
+    return 1 < node.integer("group", 1) == channels == outs
 
 
 def _is_point(node: Node, graph: Graph) -> bool:
     """Whether each pixel becomes one, by the same weights."""
-    window, strides = graph.types[node.inputs[1]].shape[2:], numbers(node.attributes, "strides", ())
-    is_single = set(window) <= {1} and set(strides) <= {1} and not any(numbers(node.attributes, "pads", ()))
-    is_known = node.attributes.get("activation", "") in ("", "relu")
-    return is_single and is_known and integer(node.attributes, "group", 1) == 1
+    window, strides = graph.types[node.inputs[1]].shape[2:], node.integers("strides", ())
+    is_single = set(window) <= {1} and set(strides) <= {1} and not any(node.integers("pads", ()))
+    is_known = node.text("activation", "") in ("", "relu")
+    return is_single and is_known and node.integer("group", 1) == 1

@@ -25,8 +25,8 @@ def _operand(node: Node, graph: Graph, i: int, layout: Layout) -> View | None:
 def _seen(node: Node, graph: Graph, i: int) -> View:
     """Operand 0 or 1 as the node says."""
     x = node.inputs[i]
-    view = read(graph, x, node.attributes.get(f"{'ab'[i]}_view"))
-    if node.op == "Gemm" and node.attributes.get(f"trans{'AB'[i]}", 0):
+    view = read(graph, x, node.integers(f"{'ab'[i]}_view", None))
+    if node.op == "Gemm" and node.flag(f"trans{'AB'[i]}"):
         view = View(x, 0, view.shape[::-1], view.strides[::-1])
     return view
 
@@ -78,7 +78,7 @@ def _is_plain(node: Node, graph: Graph) -> bool:
     if not bias:
         return True
     is_row = graph.types[bias].size == y.shape[-1] == graph.types[bias].shape[-1]
-    return is_row and node.attributes.get("beta", 1.0) == 1.0
+    return is_row and node.real("beta", 1.0) == 1.0
 
 
 def _innermost(layout: Layout) -> int:
@@ -139,7 +139,7 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
         k: v for k, v in node.attributes.items() if k in ("alpha", "activation")
     }
     if variant:
-        return _looped(node, graph, variant, attributes)
+        return _looped(node, graph, variant)
     type_, layout = graph.types[y], layouts[y]
     out = _cut(View(y, 0, type_.shape, strides(type_, layout)), _batch(node, graph))
     inputs = (a.tensor, b.tensor, *node.inputs[2:])
@@ -152,12 +152,12 @@ def _realise(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realis
     return Realised((Node("FusedMatMul", inputs, node.outputs, attributes, node.name),))
 
 
-def _looped(node: Node, graph: Graph, variant: str, attributes: Mapping[str, Attribute]) -> Realised:
+def _looped(node: Node, graph: Graph, variant: str) -> Realised:
     """The bare product in plain loops, then what the kernel would have added along."""
     a, b = (_seen(node, graph, i) for i in (0, 1))
     bias, residual = (*node.inputs[2:], "", "")[:2]
     steps: list[tuple[str, tuple[str, ...]]] = [("Add", (x,)) for x in (bias, residual) if x]
-    activation = str(attributes.get("activation", ""))
+    activation = node.text("activation", "")
     if activation:
         steps.append(({"relu": "Relu", "tanh": "Tanh"}.get(activation, "Gelu"), ()))
     first = Node(
@@ -168,7 +168,7 @@ def _looped(node: Node, graph: Graph, variant: str, attributes: Mapping[str, Att
             "a_view": a.attribute,
             "b_view": b.attribute,
             "order": variant,
-            "alpha": attributes.get("alpha", 1.0),
+            "alpha": node.real("alpha", 1.0),
         },
         node.name,
     )
@@ -231,7 +231,7 @@ def _attention_forms(
 def _attention_views(node: Node, graph: Graph, layouts: Layouts) -> dict[str, View] | None:
     views = {}
     for name, x in zip(_READS, node.inputs, strict=False):
-        view = read(graph, x, node.attributes.get(f"{name}_view"))
+        view = read(graph, x, node.integers(f"{name}_view", None))
         moved = relaid(view, graph.types[x], _of(layouts, graph, x))
         if moved is None:
             return None

@@ -14,8 +14,7 @@ from pliant.compiler.layout.layout_problem import Layout
 from pliant.compiler.layout.layouts import dense, has_gap, identity, physical
 from pliant.compiler.layout.pixel_forms import stepping, steps_over
 from pliant.compiler.passes.mark_winograd import mark_winograd
-from pliant.compiler.rules.conv.window_extents import numbers
-from pliant.ir.graph import Attribute, Graph, Node, TensorType
+from pliant.ir.graph import Graph, Node, TensorType
 
 _NAMES: Mapping[Layout, tuple[str, bool]] = {
     "012": ("nchw", False),
@@ -123,9 +122,8 @@ def _can_winograd(node: Node, graph: Graph, layouts: Layouts) -> bool:
 
 def can_loop(node: Node) -> bool:
     """Whether plain loops and an activation behind them compute a convolution."""
-    return node.attributes.get("activation", "") in ("", "relu", "clip") and node.attributes.get(
-        "auto_pad", "NOTSET"
-    ) in ("NOTSET", "VALID")
+    is_plain = node.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    return is_plain and node.text("activation", "") in ("", "relu", "clip")
 
 
 def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
@@ -137,25 +135,25 @@ def _conv(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     attributes = {**node.attributes, "x_layout": x_name, "y_layout": y_name}
     if variant == WINOGRAD:
         attributes["algorithm"] = WINOGRAD
-    node = replace(node, op="FusedConv")
+    node = replace(node, op="FusedConv", attributes=attributes)
     if not is_exchanged:
-        return Realised((replace(node, attributes=attributes),))
+        return Realised((node,))
     w = node.inputs[1]
     exchanged = f"{w}@0132"
     inputs = (node.inputs[0], exchanged, *node.inputs[2:])
-    made = replace(node, inputs=inputs, attributes=_exchanged(attributes))
+    made = replace(_exchanged(node), inputs=inputs)
     return Realised((made,), {exchanged: np.ascontiguousarray(graph.constants[w].swapaxes(2, 3))})
 
 
-def _exchanged(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    """Attributes of a window with the last two axes exchanged."""
-    found = dict(attributes)
+def _exchanged(node: Node) -> Node:
+    """The node with the last two axes of its window exchanged."""
+    found = dict(node.attributes)
     for name in ("kernel_shape", "strides", "dilations", "pads"):
-        values = numbers(attributes, name, ())
+        values = node.integers(name, ())
         if values:
             pairs = [values[i : i + 2][::-1] for i in range(0, len(values), 2)]
             found[name] = tuple(n for pair in pairs for n in pair)
-    return found
+    return replace(node, attributes=found)
 
 
 def _looped(node: Node, graph: Graph, order: str) -> Realised:
@@ -164,8 +162,8 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
     y = node.outputs[0]
     type_, made = graph.types[y], graph.types[x]
     rank = len(made.shape) - 2
-    pads = numbers(node.attributes, "pads", (0,) * (2 * rank))
-    is_padded = any(pads) and node.attributes.get("auto_pad", "NOTSET") == "NOTSET"
+    pads = node.integers("pads", (0,) * (2 * rank))
+    is_padded = any(pads) and node.text("auto_pad", "NOTSET") == "NOTSET"
     nodes, types = list[Node](), dict[str, TensorType]()
     constants: dict[str, np.ndarray] = {}
     if is_padded:
@@ -183,11 +181,11 @@ def _looped(node: Node, graph: Graph, order: str) -> Realised:
         steps.append(("Add", (column,)))
     if residual:
         steps.append(("Add", (residual,)))
-    if node.attributes.get("activation") == "relu":
+    if node.text("activation", "") == "relu":
         steps.append(("Relu", ()))
-    if node.attributes.get("activation") == "clip":
+    if node.text("activation", "") == "clip":
         for name in ("low", "high"):
-            constants[f"{y}.{name}"] = np.array(node.attributes[name], np.float32)
+            constants[f"{y}.{name}"] = np.array(node.real(name), np.float32)
         steps.append(("Clip", (f"{y}.low", f"{y}.high")))
     first = Node("LoopConv", (x, w), (y,), {**kept, "order": order}, node.name)
     behind, more = chained(first, steps, type_)
@@ -217,8 +215,8 @@ def _pool_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layou
 
 def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     name, is_exchanged = _NAMES[layouts[node.inputs[0]]]
-    attributes = {**node.attributes, "layout": name}
-    return Realised((replace(node, attributes=_exchanged(attributes) if is_exchanged else attributes),))
+    named = replace(node, attributes={**node.attributes, "layout": name})
+    return Realised((_exchanged(named) if is_exchanged else named,))
 
 
 _CONV = Family(_conv, _conv_follow, _conv_forms, _wishes, steps_over=True)

@@ -129,6 +129,4 @@ class _Turned:
 
     def _joins_channels(self, node: Node) -> bool:
         rank = len(self.graph.types[node.inputs[0]].shape)
-        axis = node.attributes.get("axis", 0)
-        assert isinstance(axis, int)
-        return axis % rank == 1 and all(x in self.last for x in node.inputs)
+        return node.integer("axis", 0) % rank == 1 and all(x in self.last for x in node.inputs)

@@ -64,8 +64,8 @@ class _Work:
             "n_segments": matrix.n_segments,
             "largest": matrix.largest,
         }
-        if node.attributes.get("activation"):
-            attributes["activation"] = node.attributes["activation"]
+        if activation := node.text("activation", ""):
+            attributes["activation"] = activation
         added = [p.bias, p.residual]
         while added and not added[-1]:
             added.pop()

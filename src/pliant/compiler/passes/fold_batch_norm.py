@@ -18,7 +18,7 @@ def fold_batch_norm(graph: Graph) -> Graph:
     gone: set[str] = set()
     constants: dict[str, np.ndarray] = {}
     for node in graph.nodes:
-        if node.op != "BatchNormalization" or node.attributes.get("training_mode", 0):
+        if node.op != "BatchNormalization" or node.flag("training_mode"):
             continue
         conv = around.maker(node.inputs[0], "Conv")
         if conv is None or around.reader(conv.outputs[0]) is not node or not _are_known(graph, node, conv):
@@ -42,7 +42,7 @@ def _are_known(graph: Graph, norm: Node, conv: Node) -> bool:
 def _folded(graph: Graph, norm: Node, conv: Node, constants: dict[str, np.ndarray]) -> Node:
     """(conv(x) + b - mean) * gain + shift, with gain = scale / sqrt(variance + epsilon), as one Conv."""
     scale, shift, mean, variance = (graph.constants[x].astype(np.float64) for x in norm.inputs[1:5])
-    epsilon = norm.attributes.get("epsilon", 1e-5)
+    epsilon = norm.real("epsilon", 1e-5)
     assert isinstance(epsilon, float)
     gain = scale / np.sqrt(variance + epsilon)
     w = graph.constants[conv.inputs[1]]

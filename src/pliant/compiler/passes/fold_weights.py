@@ -115,7 +115,7 @@ def _looks_up(graph: Graph, node: Node, found: dict[str, Affine]) -> bool:
     if node.op != "Gather" or node.inputs[0] not in found or node.inputs[0] == node.inputs[1]:
         return False
     weights = found[node.inputs[0]]
-    axis = int(node.attributes.get("axis", 0)) % len(weights.shape)  # type: ignore[arg-type]
+    axis = node.integer("axis", 0) % len(weights.shape)
     if axis or not weights.codes.is_dense or weights.shape != graph.types[weights.codes.tensor].shape:
         return False
     parameters = [p for p in (weights.zero, weights.scale, weights.offset) if p is not None]

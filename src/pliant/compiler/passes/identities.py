@@ -52,7 +52,7 @@ def _dropout(node: Node, graph: Graph) -> str | None:
 
 def _transpose(node: Node, graph: Graph) -> str | None:
     rank = len(graph.types[node.inputs[0]].shape)
-    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
+    perm = node.integers("perm", tuple(reversed(range(rank))))
     return node.inputs[0] if perm == tuple(range(rank)) else None
 
 

@@ -24,21 +24,16 @@ def mark_winograd(graph: Graph) -> Graph:
 
 
 def _gains(graph: Graph, node: Node) -> bool:
-    attributes = node.attributes
-    if node.op != "FusedConv" or "algorithm" in attributes:
+    if node.op != "FusedConv" or "algorithm" in node.attributes:
         return False
-    if (attributes.get("x_layout"), attributes.get("y_layout")) != ("nhwc", "nhwc"):
+    if (node.text("x_layout", ""), node.text("y_layout", "")) != ("nhwc", "nhwc"):
         return False
     w = graph.types[node.inputs[1]].shape
-    ones = all(n == 1 for name in ("strides", "dilations") for n in _list(attributes.get(name)))
+    ones = all(n == 1 for name in ("strides", "dilations") for n in node.integers(name, ()))
     known = all(x in graph.constants for x in node.inputs[1:3] if x)
-    if w[2:] != (3, 3) or not ones or not known or attributes.get("group", 1) != 1:
+    if w[2:] != (3, 3) or not ones or not known or node.integer("group", 1) != 1:
         return False
     if any(n % _VECTOR or n < _FEWEST_CHANNELS for n in w[:2]):
         return False
     _, height, width, _ = graph.types[node.outputs[0]].shape
     return -(-height // 4) * -(-width // 4) >= _FEWEST_TILES
-
-
-def _list(value: object) -> tuple[int, ...]:
-    return value if isinstance(value, tuple) else ()

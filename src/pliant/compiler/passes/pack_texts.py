@@ -64,7 +64,7 @@ def pack_texts(graph: Graph, texts: TextShape, isa: Isa) -> Graph:
     """
     packed = _Packing(graph, texts)
     nodes = list(packed.nodes())
-    ops = {node.op for node in nodes if node.attributes.get("extent")}
+    ops = {node.op for node in nodes if node.flag("extent")}
     if "SelfAttention" not in ops or not ops & {"MatMul", "FusedMatMul"}:
         return graph
     types = {x + _PACKED: t for x, t in graph.types.items()} | texts.types(isa)
@@ -153,7 +153,7 @@ class _Packing:
 
     def _of_attention(self, node: Node) -> tuple[str, ...] | None:
         qkv = node.inputs[:3]
-        if node.attributes.get("group", 1) != 1 or not all(map(self._is_text, (*qkv, node.outputs[0]))):
+        if node.integer("group", 1) != 1 or not all(map(self._is_text, (*qkv, node.outputs[0]))):
             return None
         views = [self._view(node, x, f"{name}_view") for name, x in zip("qkv", qkv, strict=True)]
         views.append(self._view(node, node.outputs[0], "y_view"))
@@ -167,7 +167,7 @@ class _Packing:
         return qkv if is_even else None
 
     def _view(self, node: Node, x: str, attribute: str) -> View:
-        return read(self._graph, x, node.attributes.get(attribute))
+        return read(self._graph, x, node.integers(attribute, None))
 
     def _is_text(self, x: str) -> bool:
         """Whether a tensor is float32 [n_texts, n_tokens, ...], and no constant."""

@@ -95,7 +95,7 @@ def _pads_before(graph: Graph, pad: Node, chain: Sequence[Node]) -> np.ndarray |
     """
     pads = graph.constants.get(pad.inputs[1]) if chain else None
     has_axes = len(pad.inputs) > 3 and bool(pad.inputs[3])
-    if pads is None or has_axes or pad.attributes.get("mode", "constant") != "constant":
+    if pads is None or has_axes or pad.text("mode", "constant") != "constant":
         return None
     rank = len(graph.types[chain[0].inputs[0]].shape)
     dims: list[int | None] = list(range(rank))

@@ -28,6 +28,6 @@ def merge_transposes(graph: Graph) -> Graph:
 def permutation(node: Node, graph: Graph) -> tuple[int, ...]:
     """Dimension i of a Transpose's output is dimension permutation[i] of its input."""
     rank = len(graph.types[node.inputs[0]].shape)
-    perm = node.attributes.get("perm", tuple(reversed(range(rank))))
+    perm = node.integers("perm", tuple(reversed(range(rank))))
     assert isinstance(perm, tuple)
     return tuple(int(i) for i in perm)

@@ -110,7 +110,7 @@ def _dequantize(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine
     if scales.size == 1:
         one = (1,) * len(start.shape)
         return replace(start, scale=scales.reshape(one), zero=None if zeros is None else zeros.reshape(one))
-    axis = int(node.attributes.get("axis", 1)) % len(start.shape)  # type: ignore[arg-type]
+    axis = node.integer("axis", 1) % len(start.shape)
     if scales.ndim == 1:
         along = tuple(n if i == axis else 1 for i, n in enumerate(start.shape))
         return replace(
@@ -168,7 +168,7 @@ def _transpose(graph: Graph, node: Node, found: Mapping[str, Affine]) -> Affine 
     was = found.get(node.inputs[0])
     if was is None:
         return None
-    perm = node.attributes.get("perm", tuple(reversed(range(len(was.shape)))))
+    perm = node.integers("perm", tuple(reversed(range(len(was.shape)))))
     assert isinstance(perm, tuple), perm
     order = [int(i) for i in perm]
     return replace(was, codes=was.codes.transposed(order)).each(lambda p: p.transpose(order))

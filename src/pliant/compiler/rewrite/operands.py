@@ -25,18 +25,18 @@ def operands(graph: Graph, node: Node) -> Operands | None:
     if node.op not in ("MatMul", "Gemm", "FusedMatMul", "ScaledMatMul"):
         return None
     y = graph.types[node.outputs[0]]
-    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
-    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
+    a = read(graph, node.inputs[0], node.integers("a_view", None))
+    b = read(graph, node.inputs[1], node.integers("b_view", None))
     if y.dtype != "float32" or y.size == 0 or "y_view" in node.attributes:
         return None
-    if node.attributes.get("transB", 0):
+    if node.flag("transB"):
         b = b.transposed((1, 0))
-    if len(b.shape) != 2 or len(a.shape) < 2 or node.attributes.get("transA", 0) or 0 in a.shape:
+    if len(b.shape) != 2 or len(a.shape) < 2 or node.flag("transA") or 0 in a.shape:
         return None
     first = 4 if node.op == "ScaledMatMul" else 2
     bias, residual = (*node.inputs[first:], "", "")[:2]
     if node.op == "Gemm" and bias:
         own = graph.types[bias].shape
-        if node.attributes.get("beta", 1.0) != 1.0 or own not in ((b.shape[1],), (1, b.shape[1])):
+        if node.real("beta", 1.0) != 1.0 or own not in ((b.shape[1],), (1, b.shape[1])):
             return None
-    return Operands(a, b, float(node.attributes.get("alpha", 1.0)), bias, residual)  # type: ignore[arg-type]
+    return Operands(a, b, node.real("alpha", 1.0), bias, residual)

@@ -94,7 +94,7 @@ def _flops(node: Node, graph: Graph) -> int:
         case "MatMul" | "MatMulInteger" | "QLinearMatMul" if shapes[0]:
             return 2 * size * shapes[0][-1]
         case "Gemm":
-            return 2 * size * shapes[0][0 if node.attributes.get("transA", 0) else 1]
+            return 2 * size * shapes[0][0 if node.flag("transA") else 1]
         case "Conv" | "ConvInteger":
             return 2 * size * prod(shapes[1][1:])
         case "QLinearConv":

@@ -111,11 +111,10 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(n if m == 1 else m for m, n in pairs)
 
 
-def read(graph: Graph, tensor: str, attribute: object = None) -> View:
+def read(graph: Graph, tensor: str, attribute: tuple[int, ...] | None = None) -> View:
     """A node's input: through the view that an attribute describes, or as it is."""
     if attribute is None:
         return whole(tensor, graph.types[tensor])
-    assert isinstance(attribute, tuple), f"{attribute!r} is no view"
     rank = len(attribute) // 2
     offset, *numbers = attribute
     return View(tensor, offset, tuple(numbers[:rank]), tuple(numbers[rank:]))

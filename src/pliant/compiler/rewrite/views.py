@@ -115,7 +115,7 @@ def _reshape(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None
 
 
 def _transpose(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
-    perm = node.attributes.get("perm", tuple(reversed(range(len(seen.dims)))))
+    perm = node.integers("perm", tuple(reversed(range(len(seen.dims)))))
     assert isinstance(perm, tuple), perm
     return replace(seen, dims=tuple(seen.dims[int(i)] for i in perm))
 
@@ -140,7 +140,7 @@ def _slice(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
 
 
 def _split(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
-    axis = int(node.attributes.get("axis", 0))  # type: ignore[arg-type]
+    axis = node.integer("axis", 0)
     before = node.outputs[: node.outputs.index(output)]
     if not all(before):
         return None
@@ -151,7 +151,7 @@ def _split(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
 def _gather(graph: Graph, node: Node, output: str, seen: _Runs) -> _Runs | None:
     """Forward, along indices that are known and lie as a view does."""
     shape = graph.types[node.inputs[0]].shape
-    axis = int(node.attributes.get("axis", 0)) % len(shape)  # type: ignore[arg-type]
+    axis = node.integer("axis", 0) % len(shape)
     found = regular(graph.constants.get(node.inputs[1]), shape[axis])
     if found is None or any(step < 0 for step in found[1]):
         return None

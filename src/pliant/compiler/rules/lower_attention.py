@@ -19,26 +19,26 @@ from pliant.kernels.attention.attention import AttentionArgs
 def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
     names = ("q", "k", "v", "mask")[: len(node.inputs)]
     views = {
-        name: read(graph, x, node.attributes.get(f"{name}_view"))
+        name: read(graph, x, node.integers(f"{name}_view", None))
         for name, x in zip(names, node.inputs, strict=True)
     }
     y = node.outputs[0]
     batch, heads, rows, key_dim = views["q"].shape
     tokens, value_dim = views["v"].shape[-2:]
     fields: dict[str, Field] = {}
-    for name, view in {**views, "out": read(graph, y, node.attributes.get("y_view"))}.items():
+    for name, view in {**views, "out": read(graph, y, node.integers("y_view", None))}.items():
         fields[name] = view.ref(4)
         for axis, stride in zip(("batch", "head", "row"), view.strides, strict=False):
             fields[f"{name}_{axis}"] = stride
     fields |= {
         "n_heads": heads,
-        "group": _integer(node, "group", 1),
+        "group": node.integer("group", 1),
         "n_rows": rows,
         "n_tokens": tokens,
-        "is_causal": _integer(node, "is_causal", 0),
-        "shift": _integer(node, "shift", 0),
-        "is_empty_zero": _integer(node, "is_empty_zero", 0),
-        "scale": float(node.attributes.get("scale", 1.0)),  # type: ignore[arg-type]
+        "is_causal": node.integer("is_causal", 0),
+        "shift": node.integer("shift", 0),
+        "is_empty_zero": node.integer("is_empty_zero", 0),
+        "scale": node.real("scale", 1.0),
     }
     isa, n = target.isa, batch * heads
     call = Call(
@@ -60,7 +60,7 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
     names = ("x", "cos", "sin")
-    views = {n: read(graph, x, node.attributes[f"{n}_view"]) for n, x in zip(names, node.inputs, strict=True)}
+    views = {n: read(graph, x, node.integers(f"{n}_view")) for n, x in zip(names, node.inputs, strict=True)}
     batch, heads, rows, columns = views["x"].shape
     fields: dict[str, Field] = {"out": Ref(node.outputs[0])}
     for name, view in views.items():
@@ -80,10 +80,6 @@ def _rotary(node: Node, graph: Graph, target: Target) -> Lowered:
         label=node.label,
     )
     return Lowered(calls=(call,))
-
-
-def _integer(node: Node, name: str, otherwise: int) -> int:
-    return int(node.attributes.get(name, otherwise))  # type: ignore[arg-type]
 
 
 RULES = {"FusedAttention": _attention, "FusedRotary": _rotary}

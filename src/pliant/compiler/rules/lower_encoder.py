@@ -78,13 +78,13 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
 def _gemm_fields(node: Node, graph: Graph, a: str, slices: str, bias: str, residual: str) -> dict[str, Field]:
     rows, columns = graph.types[node.outputs[0]].shape
     depth = graph.types[a].size // rows
-    assert depth == _integer(node, "segment_rows") * _integer(node, "n_segments"), node.name
+    assert depth == node.integer("segment_rows") * node.integer("n_segments"), node.name
     return {
         **{"a": Ref(a), "lda": depth, "c": Ref(node.outputs[0]), "ldc": columns},
         **{"n_rows": rows, "n_columns": columns, "slices": Ref(slices), "bias": Ref(bias)},
         **{"residual": Ref(residual) if residual else None, "ldr": columns},
-        **{name: _integer(node, name) for name in _PLACES},
-        "activation": ACTIVATIONS[str(node.attributes["activation"]) or None],
+        **{name: node.integer(name) for name in _PLACES},
+        "activation": ACTIVATIONS[node.text("activation") or None],
     }
 
 
@@ -118,9 +118,9 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
         (affine[0], affine[1]),
         (rows, columns),
         graph.types[affine[0]].size,
-        float(node.attributes["epsilon"]),  # type: ignore[arg-type]
+        node.real("epsilon"),
         node.name,
-        has_extent=bool(node.attributes.get("extent")),
+        has_extent=node.flag("extent"),
     )
     return Lowered((call,))
 
@@ -129,12 +129,12 @@ def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
     ids, types, word, codebook, position, type_ = node.inputs
     y = node.outputs[0]
     rows, padded = graph.types[y].shape
-    formats = embed.EmbedFormats(node.attributes["word"], "F32", "F32" if type_ else None)  # type: ignore[arg-type]
+    formats = embed.EmbedFormats(node.text("word"), "F32", "F32" if type_ else None)  # type: ignore[arg-type]
     fields: dict[str, Field] = {
         **{"ids": Ref(ids), "types": Ref(types), "word": Ref(word), "position": Ref(position)},
         **{"word_codebook": Ref(codebook) if codebook else None, "type": Ref(type_) if type_ else None},
-        **{"first_position": _integer(node, "first_position"), "out": Ref(y), "ld_out": padded},
-        **{"n": _integer(node, "columns"), "n_padded": padded},
+        **{"first_position": node.integer("first_position"), "out": Ref(y), "ld_out": padded},
+        **{"n": node.integer("columns"), "n_padded": padded},
     }
     call = Call(
         kernel=Kernel(embed.embed_name(formats), lambda isa: embed.embed_ir(isa, formats)),
@@ -151,11 +151,11 @@ def _embed(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
-    if node.attributes["mode"] == "cls":
+    if node.text("mode") == "cls":
         return Lowered(aliases=(Alias(y, x),))
     rows, columns = graph.types[x].shape
     units = rowwise.mean_units(columns)
-    is_most = node.attributes["mode"] == "max"
+    is_most = node.text("mode") == "max"
     fields: dict[str, Field] = {"x": Ref(x), "ld_x": columns, "n_rows": rows, "out": Ref(y), "n": columns}
     call = Call(
         kernel=Kernel(rowwise.MOST, rowwise.most_ir) if is_most else Kernel(rowwise.MEAN, rowwise.mean_ir),
@@ -173,13 +173,7 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
 def _extent(
     node: Node, fields: tuple[str, ...], share: Callable[[Sequence[int]], tuple[int, int]]
 ) -> Extent | None:
-    return Extent(fields, share) if node.attributes.get("extent") else None
-
-
-def _integer(node: Node, name: str) -> int:
-    value = node.attributes[name]
-    assert isinstance(value, int), f"{node.name}: {name} is {value!r}"
-    return value
+    return Extent(fields, share) if node.flag("extent") else None
 
 
 RULES = {

@@ -5,7 +5,6 @@ from functools import partial
 from math import prod
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules.conv.window_extents import integer
 from pliant.compiler.rules.move.lower_move import axis_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -33,7 +32,7 @@ def extremum_call(
 def _lower(node: Node, graph: Graph, target: Target) -> Lowered:
     type_ = graph.types[node.inputs[0]]
     axis = axis_of(node, len(type_.shape))
-    is_last = bool(integer(node.attributes, "select_last_index", 0))
+    is_last = node.flag("select_last_index")
     given = (node.inputs[0], type_.shape, type_.dtype)
     is_largest = node.op == "ArgMax"
     return Lowered(

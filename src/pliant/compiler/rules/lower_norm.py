@@ -14,7 +14,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import read
-from pliant.compiler.rules.conv.window_extents import integer, numbers, real
 from pliant.compiler.rules.lower_elementwise import map_calls
 from pliant.compiler.rules.lower_extremum import extremum_call
 from pliant.compiler.rules.lower_reduce import accumulator, finite, reduce_call
@@ -84,7 +83,7 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     if "x_view" in node.attributes:
-        return _layer_norm_rows(node, graph, read(graph, x, node.attributes["x_view"]).shape[-1])
+        return _layer_norm_rows(node, graph, read(graph, x, node.integers("x_view")).shape[-1])
     axis = axis_of(node, len(type_.shape), -1)
     n = prod(type_.shape[axis:])
     affine = [name for name in node.inputs[1:3] if name]
@@ -101,7 +100,7 @@ def _layer_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     average = leaf(0, wide) / leaf(2, "int64").cast(wide)
     calls = reduce_call((x, type_.shape), axes, mean, (element, "add", average.cast(stash[mean])))
     centred = element - leaf(1, stash[mean]).cast(wide)
-    inverse = constant(1, wide) / (average + real(node.attributes, "epsilon", 1e-5)).to("sqrt")
+    inverse = constant(1, wide) / (average + node.real("epsilon", 1e-5)).to("sqrt")
     terms = (centred * centred, "add", inverse.cast(stash[scale]))
     calls += reduce_call((x, type_.shape), axes, scale, terms, mean)
     tree = centred * leaf(2, stash[scale]).cast(wide)
@@ -114,15 +113,15 @@ def _layer_norm_rows(node: Node, graph: Graph, n: int) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and node.inputs[2] else f"{y}@bias"
     packed = {} if bias in node.inputs else {bias: _packed(np.zeros(n, np.float32))}
-    epsilon = real(node.attributes, "epsilon", 1e-5)
+    epsilon = node.real("epsilon", 1e-5)
     steps = {"ld_x": n, "ld_out": n}
     if "x_view" in node.attributes:
-        views = (read(graph, t, node.attributes[f"{v}_view"]) for v, t in (("x", x), ("y", y)))
+        views = (read(graph, t, node.integers(f"{v}_view")) for v, t in (("x", x), ("y", y)))
         steps = dict(zip(steps, (view.strides[-2] for view in views), strict=True))
     rows = graph.types[x].size // (steps["ld_x"] or 1)
     call = layer_norm_call(
         x, y, (node.inputs[1], bias), (rows, n), n, epsilon, node.name,
-        has_extent=bool(node.attributes.get("extent")),
+        has_extent=node.flag("extent"),
     )  # fmt: skip
     call = replace(call, fields={**call.fields, **steps})
     return Lowered((call,) if rows else (), packed=packed)
@@ -132,7 +131,7 @@ def _rms_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_ = graph.types[x]
     wide, axis = accumulator(type_.dtype), axis_of(node, len(type_.shape), -1)
-    n, epsilon = prod(type_.shape[axis:]), real(node.attributes, "epsilon", 1e-5)
+    n, epsilon = prod(type_.shape[axis:]), node.real("epsilon", 1e-5)
     if type_.dtype == "float32" and n and _covers(graph.types[node.inputs[1]], type_.shape[axis:]):
         return _rms_norm_rows(node, graph, n, epsilon)
     axes = tuple(range(axis, len(type_.shape)))
@@ -167,7 +166,7 @@ def _affine(
 
 
 def _batch_norm(node: Node, graph: Graph, target: Target) -> Lowered:
-    if integer(node.attributes, "training_mode", 0) or len([y for y in node.outputs if y]) > 1:
+    if node.flag("training_mode") or len([y for y in node.outputs if y]) > 1:
         raise GraphError(
             f"node {node.name!r} (BatchNormalization) is in training mode; export for inference."
         )
@@ -177,7 +176,7 @@ def _batch_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     channels = type_.shape[1] if len(type_.shape) > 1 else 1
     factor = f"{y}@factor"
     leaves = [leaf(i, graph.types[name].dtype).cast(wide) for i, name in enumerate((scale, variance))]
-    tree = leaves[0] / (leaves[1] + real(node.attributes, "epsilon", 1e-5)).to("sqrt")
+    tree = leaves[0] / (leaves[1] + node.real("epsilon", 1e-5)).to("sqrt")
     calls = map_calls(tree, [(scale, (channels,)), (variance, (channels,))], (factor, (channels,)))
     along = (channels, *(1 for _ in type_.shape[2:]))
     element, centre = leaf(0, type_.dtype).cast(wide), leaf(1, graph.types[mean].dtype).cast(wide)
@@ -192,10 +191,10 @@ def _group_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     x, scale, bias = node.inputs
     y, type_ = node.outputs[0], graph.types[node.inputs[0]]
     batch, channels, *rest = type_.shape
-    groups = integer(node.attributes, "num_groups", channels)
+    groups = node.integer("num_groups", channels)
     shape = (batch, groups, channels // groups, prod(rest))
     wide = accumulator(type_.dtype)
-    calls, temporaries = _moments((x, shape), type_.dtype, (2, 3), y, real(node.attributes, "epsilon", 1e-5))
+    calls, temporaries = _moments((x, shape), type_.dtype, (2, 3), y, node.real("epsilon", 1e-5))
     along, kept = (groups, channels // groups, 1), (batch, groups, 1, 1)
     tree = (leaf(0, type_.dtype).cast(wide) - leaf(1, wide)) * leaf(2, wide)
     tree = tree * leaf(3, graph.types[scale].dtype).cast(wide) + leaf(4, graph.types[bias].dtype).cast(wide)
@@ -222,7 +221,7 @@ def _mean_variance(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
     type_, wide = graph.types[x], accumulator(graph.types[x].dtype)
     rank = len(type_.shape)
-    axes = tuple(a % rank for a in numbers(node.attributes, "axes", (0, 2, 3)))
+    axes = tuple(a % rank for a in node.integers("axes", (0, 2, 3)))
     calls, temporaries = _moments((x, type_.shape), type_.dtype, axes, y, 0.0)
     kept = _kept(type_.shape, axes)
     # ONNX divides by deviation + 1e-9.
@@ -238,7 +237,7 @@ def _lp_norm(node: Node, graph: Graph, target: Target) -> Lowered:
     axis = axis_of(node, len(type_.shape), -1)
     given, total = leaf(0, type_.dtype).cast(wide), leaf(0, wide)
     absolute, square = (given.to("abs"), "add", total), (given * given, "add", total.to("sqrt"))
-    terms = absolute if integer(node.attributes, "p", 2) == 1 else square
+    terms = absolute if node.integer("p", 2) == 1 else square
     calls = reduce_call((x, type_.shape), (axis,), f"{y}@norm", terms, label=node.name)
     norm, kept = leaf(1, wide), _kept(type_.shape, (axis,))
     tree = choose(norm.compare("eq", 0), norm.like(0), given / norm)
@@ -249,15 +248,15 @@ def _lp_norm(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _lrn(node: Node, graph: Graph, target: Target) -> Lowered:
     x, y = node.inputs[0], node.outputs[0]
-    type_, size = graph.types[x], integer(node.attributes, "size", 1)
+    type_, size = graph.types[x], node.integer("size", 1)
     if type_.dtype != "float32":
         raise GraphError(f"node {node.name!r} (LRN) is of {type_.dtype}; only float32 is supported.")
     batch, channels, *rest = type_.shape
     fields: dict[str, Field] = {
         **{"x": Ref(x), "out": Ref(y), "channels": channels, "inner": prod(rest)},
-        **{"before": (size - 1) // 2, "after": size // 2, "bias": real(node.attributes, "bias", 1.0)},
-        "share": real(node.attributes, "alpha", 1e-4) / size,
-        "beta": real(node.attributes, "beta", 0.75),
+        **{"before": (size - 1) // 2, "after": size // 2, "bias": node.real("bias", 1.0)},
+        "share": node.real("alpha", 1e-4) / size,
+        "beta": node.real("beta", 0.75),
     }
     n_units = batch * channels if prod(rest) else 0
     call = Call(Kernel(lrn.LRN, lrn.lrn_ir), lrn.LrnArgs, fields, n_units, (x,), (y,), label=node.name)

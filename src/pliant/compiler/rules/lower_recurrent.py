@@ -13,7 +13,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Extent, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rules.conv.conv_call import Tensors, conv_call, matrix
-from pliant.compiler.rules.conv.window_extents import integer, real, reals, text, texts
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_weights
@@ -75,7 +74,7 @@ def _recurrent(node: Node, graph: Graph, target: Target) -> Lowered:
         node.label,
     )
     cells, memory = _cells(layer, names, pre, target)
-    if node.attributes.get("extent"):
+    if node.flag("extent"):
         assert layer.batch == 1, "an extent is of one sequence"
         first, cells = _with_extents(first, cells)
     temporaries = {pre: 4 * rows * layer.columns, **memory}
@@ -107,12 +106,12 @@ def _layer(node: Node, graph: Graph) -> _Layer:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     if x.dtype != "float32":
         raise GraphError(f"node {node.label!r}: recurrent kernels are float32 only, not {x.dtype}.")
-    is_batch_first = integer(node.attributes, "layout", 0) == 1
+    is_batch_first = node.integer("layout", 0) == 1
     steps, batch = (x.shape[1], x.shape[0]) if is_batch_first else x.shape[:2]
     if 0 in x.shape:
         raise GraphError(f"node {node.label!r}: {node.inputs[0]!r} is {x}, which has nothing to read.")
     hidden = graph.types[node.inputs[2]].shape[-1]
-    resets_late = integer(node.attributes, "linear_before_reset", 0) != 0
+    resets_late = node.flag("linear_before_reset")
     cells: dict[str, Cell] = {
         "LSTM": "lstm",
         "RNN": "rnn",
@@ -191,7 +190,7 @@ def _cells(
 ) -> tuple[list[Call], dict[str, int]]:
     """Calls for all directions at once, or for each where their activations differ; and their memory."""
     acts = _activations(layer)
-    is_reverse = text(layer.node.attributes, "direction", "forward") == "reverse"
+    is_reverse = layer.node.text("direction", "forward") == "reverse"
     if len(set(acts)) == 1:
         spans = [(acts[0], 0, layer.directions, int(is_reverse))]
     else:
@@ -247,7 +246,7 @@ def _calls(
     }
     tensors = {**inputs, **outputs, "memory": names["memory"]}
     first_of_batch = layer.is_batch_first
-    clip = real(node.attributes, "clip", 0.0)
+    clip = node.real("clip", 0.0)
     fields: dict[str, Field] = {
         **{name: Ref(tensor) for name, tensor in tensors.items() if tensor},
         "steps": S,
@@ -268,7 +267,7 @@ def _calls(
         "y_d": H * (1 if first_of_batch else B),
         "state_b": H * (D if first_of_batch else 1),
         "state_d": H * (1 if first_of_batch else B),
-        "couples_gates": integer(node.attributes, "input_forget", 0),
+        "couples_gates": node.integer("input_forget", 0),
         "clip": clip if clip > 0 else inf,
         **{f"alpha{i}": a for i, (_, a, _) in enumerate(acts)},
         **{f"beta{i}": b for i, (_, _, b) in enumerate(acts)},
@@ -302,9 +301,9 @@ def _activations(layer: _Layer) -> list[tuple[tuple[str, float, float], ...]]:
     `activation_alpha` and `activation_beta` are lists of what the activations that have such a parameter
     take, in order. Raises GraphError for an unknown name.
     """
-    attributes, default = layer.node.attributes, _DEFAULTS[layer.node.op]
-    given = texts(attributes, "activations", default * layer.directions)
-    alphas, betas = (list(reals(attributes, f"activation_{n}", ())) for n in ("alpha", "beta"))
+    default = _DEFAULTS[layer.node.op]
+    given = layer.node.texts("activations", default * layer.directions)
+    alphas, betas = (list(layer.node.reals(f"activation_{n}", ())) for n in ("alpha", "beta"))
     found = []
     for name in (n.lower() for n in given):
         if name not in ACTIVATIONS:

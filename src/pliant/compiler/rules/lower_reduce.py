@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules.conv.window_extents import integer, numbers
 from pliant.compiler.rules.move.lower_move import static
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -94,9 +93,9 @@ def axes_of(node: Node, graph: Graph) -> tuple[int, ...]:
     """The axes to reduce, counted from the front; none named are all, unless the node says otherwise."""
     rank = len(graph.types[node.inputs[0]].shape)
     given = static(node, graph, 1)
-    named = tuple(given.ravel().tolist()) if given is not None else numbers(node.attributes, "axes", ())
+    named = tuple(given.ravel().tolist()) if given is not None else node.integers("axes", ())
     if not named:
-        return () if integer(node.attributes, "noop_with_empty_axes", 0) else tuple(range(rank))
+        return () if node.flag("noop_with_empty_axes") else tuple(range(rank))
     return tuple(sorted({axis + rank if axis < 0 else axis for axis in named}))
 
 

@@ -9,7 +9,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.conv.window_extents import integer, numbers
 from pliant.compiler.rules.move.copy_calls import copies, grain_of
 from pliant.compiler.rules.move.lower_index import place
 from pliant.compiler.rules.move.lower_move import axis_of, require, required
@@ -41,7 +40,7 @@ def _topk(node: Node, graph: Graph, target: Target) -> Lowered:
             "n": type_.shape[axis],
             "k": k,
             "inner": inner,
-            "flip": 0 if node.attributes.get("largest", 1) else -1,
+            "flip": 0 if node.integer("largest", 1) else -1,
         },
         n_units=n_rows,
         reads=(x,),
@@ -91,7 +90,7 @@ def _trilu(node: Node, graph: Graph, target: Target) -> Lowered:
     require(len(type_.shape) >= 2 and (not k or graph.types[k].size == 1), node, graph)
     if type_.size == 0:
         return Lowered()
-    is_upper = bool(node.attributes.get("upper", 1))
+    is_upper = node.flag("upper", True)
     name = "triangle_upper" if is_upper else "triangle_lower"
     n_rows = type_.size // type_.shape[-1]
     call = Call(
@@ -125,7 +124,7 @@ def _tensor_scatter(node: Node, graph: Graph, target: Target) -> Lowered:
     copy = copies(whole(cache, type_), whole(y, type_), type_.itemsize, node.name)
     if type_.size == 0 or update_type.size == 0:
         return Lowered(calls=copy)
-    is_circular = node.attributes.get("mode", "linear") == "circular"
+    is_circular = node.text("mode", "linear") == "circular"
     name = "cache_circular" if is_circular else "cache_linear"
     n_units = prod(type_.shape[:axis])
     call = Call(
@@ -179,9 +178,9 @@ def _max_unpool(node: Node, graph: Graph, target: Target) -> Lowered:
     type_, result = graph.types[x], whole(y, graph.types[y])
     zero, packed = zero_for(node, graph)
     rank = len(type_.shape) - 2
-    kernel = numbers(node.attributes, "kernel_shape", ())
-    steps = numbers(node.attributes, "strides", (1,) * rank)
-    cut = numbers(node.attributes, "pads", (0,) * (2 * rank))
+    kernel = node.integers("kernel_shape", ())
+    steps = node.integers("strides", (1,) * rank)
+    cut = node.integers("pads", (0,) * (2 * rank))
     require(graph.types[indices].shape == type_.shape, node, graph)
     if (len(kernel), len(steps), len(cut)) != (rank, rank, 2 * rank):
         raise GraphError(
@@ -222,14 +221,14 @@ def _constant(node: Node, graph: Graph, value: np.ndarray) -> Lowered:
 
 
 def _eye_like(node: Node, graph: Graph, target: Target) -> Lowered:
-    k = integer(node.attributes, "k", 0)
+    k = node.integer("k", 0)
     require(len(graph.types[node.outputs[0]].shape) == 2, node, graph)
     rows, columns = graph.types[node.outputs[0]].shape
     return _constant(node, graph, np.eye(rows, columns, k))
 
 
 def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
-    value = np.asarray(node.attributes.get("value", np.float32(0)))
+    value = node.array("value", np.zeros(1, np.float32))
     if value.size != 1:
         raise GraphError(f"node {node.name!r} (ConstantOfShape) has {value.size} values; give one.")
     return _constant(node, graph, value.reshape(-1))
@@ -237,8 +236,8 @@ def _constant_of_shape(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _shape(node: Node, graph: Graph, target: Target) -> Lowered:
     shape = graph.types[node.inputs[0]].shape
-    start = integer(node.attributes, "start", 0)
-    end = integer(node.attributes, "end", len(shape))
+    start = node.integer("start", 0)
+    end = node.integer("end", len(shape))
     return _constant(node, graph, np.array(shape[start:end], np.int64))
 
 

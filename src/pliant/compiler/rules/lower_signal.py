@@ -36,8 +36,8 @@ def _cumulate(operation: str) -> Any:
                 "target": Ref(y),
                 "n": type_.shape[axis],
                 "inner": inner,
-                "is_reverse": int(bool(node.attributes.get("reverse", 0))),
-                "is_exclusive": int(bool(node.attributes.get("exclusive", 0))),
+                "is_reverse": int(node.flag("reverse")),
+                "is_exclusive": int(node.flag("exclusive")),
             },
             n_units=n_units,
             reads=(x,),
@@ -56,7 +56,7 @@ def _dft(node: Node, graph: Graph, target: Target) -> Lowered:
     given = static(node, graph, 2)
     rank = len(source.shape)
     axis = rank - 2 if given is None else _axis(node, given, rank)
-    is_inverse, is_onesided = (bool(node.attributes.get(k, 0)) for k in ("inverse", "onesided"))
+    is_inverse, is_onesided = (node.flag(k) for k in ("inverse", "onesided"))
     is_mirrored = is_inverse and is_onesided
     n_in, n_out = source.shape[axis], result.shape[axis]
     asked = static(node, graph, 1)

@@ -22,7 +22,7 @@ _SIZES = ("n_rows", "n_tokens")
 def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
     q, k, v, blocks, *mask = node.inputs
     (alone,) = fused.RULES["FusedAttention"](replace(node, inputs=(q, k, v, *mask)), graph, target).calls
-    _, heads, tokens, head_dim = read(graph, q, node.attributes.get("q_view")).shape
+    _, heads, tokens, head_dim = read(graph, q, node.integers("q_view", None)).shape
     isa = target.isa
 
     def share(lengths: Sequence[int]) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def _attention(node: Node, graph: Graph, target: Target) -> Lowered:
         | {"blocks": Ref(blocks)},
         reads=(*alone.reads, blocks),
         scratch_bytes=attention_texts.scratch_bytes(head_dim, tokens, isa),
-        extent=Extent((), share) if node.attributes.get("extent") else None,
+        extent=Extent((), share) if node.flag("extent") else None,
     )
     return Lowered((call,))
 

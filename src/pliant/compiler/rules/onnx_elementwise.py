@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import reduce
 
-from pliant.compiler.rules.conv.window_extents import integer, real, text
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.emit.expression import Constant, Expr, choose, leaf, parse
 from pliant.kernels.emit.small_floats import POWERS, SMALL_FLOATS
@@ -83,9 +82,9 @@ def _cast(node: Node, args: Args) -> Expr:
 
 def _rounded(node: Node, x: Expr, dtype: str) -> Expr:
     """A cast: small floats saturate unless told otherwise, powers of two have rounding modes of their own."""
-    saturates = bool(integer(node.attributes, "saturate", 1))
+    saturates = node.flag("saturate", True)
     if dtype == POWERS and x.dtype != POWERS:
-        how = text(node.attributes, "round_mode", "up")
+        how = node.text("round_mode", "up")
         return x.cast("float32").to(f"power_{how}{'_saturated' if saturates else ''}").cast(dtype)
     if dtype in SMALL_FLOATS and saturates and x.row.kind == "float":
         limit = SMALL_FLOATS[dtype].highest
@@ -99,11 +98,11 @@ def _mean(node: Node, args: Args) -> Expr:
 
 
 def _modulo(node: Node, args: Args) -> Expr:
-    return args[0].with_("fmod" if integer(node.attributes, "fmod", 0) else "mod", args[1])
+    return args[0].with_("fmod" if node.flag("fmod") else "mod", args[1])
 
 
 def _shift(node: Node, args: Args) -> Expr:
-    is_left = text(node.attributes, "direction", "LEFT") == "LEFT"
+    is_left = node.text("direction", "LEFT") == "LEFT"
     return args[0].with_("shl" if is_left else "shr", args[1])
 
 
@@ -142,7 +141,7 @@ def _relu(node: Node, args: Args) -> Expr:
 
 
 def _leaky_relu(node: Node, args: Args) -> Expr:
-    return _positive(args[0], args[0] * real(node.attributes, "alpha", 0.01))
+    return _positive(args[0], args[0] * node.real("alpha", 0.01))
 
 
 def _prelu(node: Node, args: Args) -> Expr:
@@ -151,23 +150,23 @@ def _prelu(node: Node, args: Args) -> Expr:
 
 def _elu(node: Node, args: Args) -> Expr:
     x = args[0]
-    return _positive(x, x.to("expm1") * real(node.attributes, "alpha", 1.0))
+    return _positive(x, x.to("expm1") * node.real("alpha", 1.0))
 
 
 def _celu(node: Node, args: Args) -> Expr:
-    x, alpha = args[0], real(node.attributes, "alpha", 1.0)
+    x, alpha = args[0], node.real("alpha", 1.0)
     return _positive(x, (x / alpha).to("expm1") * alpha)
 
 
 def _selu(node: Node, args: Args) -> Expr:
     x = args[0]
-    alpha = real(node.attributes, "alpha", 1.6732631921768188)
-    gamma = real(node.attributes, "gamma", 1.0507010221481323)
+    alpha = node.real("alpha", 1.6732631921768188)
+    gamma = node.real("gamma", 1.0507010221481323)
     return _positive(x, x.to("expm1") * alpha) * gamma
 
 
 def _hard_sigmoid(node: Node, args: Args) -> Expr:
-    alpha, beta = real(node.attributes, "alpha", 0.2), real(node.attributes, "beta", 0.5)
+    alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
     return _between(args[0] * alpha + beta, 0, 1)
 
 
@@ -181,7 +180,7 @@ def _between(x: Expr, low: Constant, high: Constant) -> Expr:
 
 
 def _swish(node: Node, args: Args) -> Expr:
-    alpha = real(node.attributes, "alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     return args[0] * (args[0] if alpha == 1.0 else args[0] * alpha).to("sigmoid")
 
 
@@ -190,7 +189,7 @@ def _mish(node: Node, args: Args) -> Expr:
 
 
 def _gelu(node: Node, args: Args) -> Expr:
-    return args[0].to("gelu_tanh" if text(node.attributes, "approximate", "none") == "tanh" else "gelu")
+    return args[0].to("gelu_tanh" if node.text("approximate", "none") == "tanh" else "gelu")
 
 
 def _softsign(node: Node, args: Args) -> Expr:
@@ -198,7 +197,7 @@ def _softsign(node: Node, args: Args) -> Expr:
 
 
 def _shrink(node: Node, args: Args) -> Expr:
-    x, bias, limit = args[0], real(node.attributes, "bias", 0.0), real(node.attributes, "lambd", 0.5)
+    x, bias, limit = args[0], node.real("bias", 0.0), node.real("lambd", 0.5)
     if x.row.kind != "float":
         wide = _shrink(node, (x.cast("float64"),))
         return wide.cast(x.dtype)
@@ -207,7 +206,7 @@ def _shrink(node: Node, args: Args) -> Expr:
 
 
 def _thresholded_relu(node: Node, args: Args) -> Expr:
-    return choose(args[0].compare("gt", real(node.attributes, "alpha", 1.0)), args[0], args[0].like(0))
+    return choose(args[0].compare("gt", node.real("alpha", 1.0)), args[0], args[0].like(0))
 
 
 def _reciprocal(node: Node, args: Args) -> Expr:
@@ -217,9 +216,9 @@ def _reciprocal(node: Node, args: Args) -> Expr:
 def _is_infinite(node: Node, args: Args) -> Expr:
     x = args[0]
     answer = Expr("isinf", "bool", (x,))
-    if not integer(node.attributes, "detect_negative", 1):
+    if not node.flag("detect_negative", True):
         answer = answer.with_("and", x.compare("gt", 0))
-    if not integer(node.attributes, "detect_positive", 1):
+    if not node.flag("detect_positive", True):
         answer = answer.with_("and", x.compare("lt", 0))
     return answer
 
@@ -229,7 +228,7 @@ def _is_nan(node: Node, args: Args) -> Expr:
 
 
 def _map(node: Node, args: Args) -> Expr:
-    return parse(text(node.attributes, "expression", ""))
+    return parse(node.text("expression", ""))
 
 
 FORMULAS: Mapping[str, Formula] = {

@@ -16,7 +16,6 @@ from pliant.models.spec import Activation, ModelSpec, Precision
 Precise = Literal["fp32", "int8"]
 TableFormat = Literal["codes", "F32", "F16", "BF16"]
 
-TOKENS = "tokens"
 DESCRIPTOR_WORDS = 12
 """64-bit words that describe a slice."""
 BLOCK_WORDS = 4
@@ -80,7 +79,7 @@ def embedding_graph(spec: ModelSpec, word: TableFormat, tokens: int) -> Graph:
         g.normalise("norm", "sum", "out", E, spec.norm_eps)
         return g.graph("out")
     g.normalise("norm", "sum", "normed", E, spec.norm_eps)
-    g.add_linear("project", "normed", "out", (tokens, d), extent=TOKENS)
+    g.add_linear("project", "normed", "out", (tokens, d), extent=1)
     return g.graph("out")
 
 
@@ -123,7 +122,7 @@ class _Draft:
     ) -> None:
         """`y` float32 = op(inputs); where there is no other attribute `extent`, over the tokens."""
         self.types[y] = TensorType("float32", shape)
-        self.nodes.append(Node(op, inputs, (y,), {"extent": TOKENS, **attributes}, y))
+        self.nodes.append(Node(op, inputs, (y,), {"extent": 1, **attributes}, y))
 
     def multiply(
         self,
@@ -148,7 +147,7 @@ class _Draft:
         q, scales = f"{name}.q", f"{name}.scales"
         tokens, depth = shape[0], matrix.rows * segments
         self.types |= {q: TensorType("int16", (tokens, depth)), scales: TensorType("float32", (tokens,))}
-        self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": TOKENS}, q))
+        self.nodes.append(Node("QuantizeRows", (a,), (q, scales), {"extent": 1}, q))
         self.add("CodedMatMulInteger", name, shape, (q, scales, "step", *rest), **attributes)
 
     def add_linear(
@@ -159,7 +158,7 @@ class _Draft:
         shape: tuple[int, int],
         *,
         activation: Activation | None = None,
-        extent: str = "",
+        extent: int = 0,
     ) -> None:
         """A plain matrix: one slice at full fidelity."""
         self.add_input(f"{name}.slices", (1, DESCRIPTOR_WORDS), "uint64")

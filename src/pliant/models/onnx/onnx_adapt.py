@@ -54,7 +54,7 @@ def _moved(node: Node, around: AdapterContext, *names: str) -> Node:
     """Attributes `names`, in order, as further int64 inputs."""
     inputs = list(node.inputs)
     for name in names:
-        value = node.attributes.get(name)
+        value = node.integers(name, None)
         inputs.append(
             "" if value is None else around.constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64))
         )
@@ -80,8 +80,7 @@ def _coerced(node: Node, around: AdapterContext) -> list[Node]:
     """Before 13, softmax ran over all axes from `axis` on as one."""
     type_ = around.type(node.inputs[0])
     rank = len(type_.shape)
-    axis = node.attributes.get("axis", 1)
-    assert isinstance(axis, int)
+    axis = node.integer("axis", 1)
     axis = axis + rank if axis < 0 else axis
     if axis == rank - 1 or rank == 0:
         return [replace(node, attributes={**node.attributes, "axis": -1})]
@@ -110,23 +109,23 @@ def _batch_normalization(node: Node, around: AdapterContext) -> list[Node] | Non
 
 
 def _upsample(node: Node, around: AdapterContext) -> list[Node]:
-    scales = node.attributes.get("scales")
+    scales = node.reals("scales", None)
     given = (
         node.inputs[1]
         if scales is None
         else around.constant(f"{node.outputs[0]}.scales", np.array(scales, np.float32))
     )
-    mode = node.attributes.get("mode", "nearest")
+    mode = node.text("mode", "nearest")
     return [_resize(node, given, mode)]
 
 
 def _resize_10(node: Node, around: AdapterContext) -> list[Node]:
     if len(node.inputs) > 2:
         return [node]
-    return [_resize(node, node.inputs[1], node.attributes.get("mode", "nearest"))]
+    return [_resize(node, node.inputs[1], node.text("mode", "nearest"))]
 
 
-def _resize(node: Node, scales: str, mode: Attribute) -> Node:
+def _resize(node: Node, scales: str, mode: str) -> Node:
     attributes = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return replace(node, op="Resize", inputs=(node.inputs[0], "", scales), attributes=attributes)
 
@@ -137,9 +136,8 @@ def _scatter(node: Node, around: AdapterContext) -> list[Node]:
 
 def _group_normalization(node: Node, around: AdapterContext) -> list[Node] | None:
     """Before 21, scale and bias were per group; now per channel."""
-    groups = node.attributes["num_groups"]
+    groups = node.integer("num_groups")
     channels = around.type(node.inputs[0]).shape[1]
-    assert isinstance(groups, int)
     inputs = [node.inputs[0]]
     for x in node.inputs[1:]:
         value = around.value(x)
@@ -150,14 +148,14 @@ def _group_normalization(node: Node, around: AdapterContext) -> list[Node] | Non
 
 
 def _grid_sample(node: Node, around: AdapterContext) -> list[Node]:
-    mode = node.attributes.get("mode", "bilinear")
-    new = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
+    mode = node.text("mode", "bilinear")
+    new = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     return [replace(node, attributes={**node.attributes, "mode": new})]
 
 
 def _dft(node: Node, around: AdapterContext) -> list[Node]:
     inputs = (*node.inputs, "")[:2]
-    axis = around.constant(f"{node.outputs[0]}.axis", np.array(node.attributes.get("axis", 1), np.int64))
+    axis = around.constant(f"{node.outputs[0]}.axis", np.array(node.integer("axis", 1), np.int64))
     return [replace(node, inputs=(*inputs, axis), attributes=_without(node, "axis"))]
 
 
@@ -166,7 +164,7 @@ def _slice(node: Node, around: AdapterContext) -> list[Node]:
 
 
 def _top_k(node: Node, around: AdapterContext) -> list[Node]:
-    k = around.constant(f"{node.outputs[0]}.k", np.array([node.attributes["k"]], np.int64))
+    k = around.constant(f"{node.outputs[0]}.k", np.array([node.integer("k")], np.int64))
     return [replace(node, inputs=(node.inputs[0], k), attributes=_without(node, "k"))]
 
 
@@ -175,9 +173,9 @@ def _top_k_10(node: Node, around: AdapterContext) -> list[Node]:
 
 
 def _pad(node: Node, around: AdapterContext) -> list[Node]:
-    pads = around.constant(f"{node.outputs[0]}.pads", np.array(node.attributes["pads"], np.int64))
+    pads = around.constant(f"{node.outputs[0]}.pads", np.array(node.integers("pads"), np.int64))
     dtype = around.type(node.inputs[0]).numpy
-    value = np.asarray(node.attributes.get("value", 0.0)).astype(dtype)
+    value = np.asarray(node.real("value", 0.0)).astype(dtype)
     filler = around.constant(f"{node.outputs[0]}.value", value)
     return [replace(node, inputs=(node.inputs[0], pads, filler), attributes=_without(node, "pads", "value"))]
 
@@ -207,7 +205,7 @@ def _in_float32(node: Node, around: AdapterContext) -> list[Node]:
 def _clip(node: Node, around: AdapterContext) -> list[Node]:
     dtype = around.type(node.inputs[0]).numpy
     bounds = [
-        around.constant(f"{node.outputs[0]}.{name}", np.asarray(node.attributes[name]).astype(dtype))
+        around.constant(f"{node.outputs[0]}.{name}", np.asarray(node.real(name)).astype(dtype))
         if name in node.attributes
         else ""
         for name in ("min", "max")

@@ -6,12 +6,12 @@ Kernels take sizes from one tensor and trust the rest.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from onnx import helper
-
 from pliant.errors import GraphError, ShapeError
-from pliant.ir.graph import TensorType
+from pliant.ir.graph import Node, TensorType
+from pliant.models.onnx.onnx_nodes import node_of
 
 Shape = tuple[int | None, ...]
 
@@ -60,9 +60,10 @@ class _Given:
             raise GraphError(f"{self.where}: {name!r} is {self.types[name]}, which has too few or many axes.")
         return shape
 
-    def attribute(self, name: str, otherwise: Any) -> Any:
-        found = next((a for a in self.node.attribute if a.name == name), None)
-        return otherwise if found is None else helper.get_attribute_value(found)
+    @cached_property
+    def read(self) -> Node:
+        """The node's attributes."""
+        return node_of(self.node)
 
     def refuse(self, why: str) -> GraphError:
         return GraphError(f"{self.where}: {why}.")
@@ -87,14 +88,14 @@ def _check_window(given: _Given) -> None:
         "pads": (2 * rank, 0),
     }
     for name, (n, least) in wanted.items():
-        value = given.attribute(name, None)
+        value = given.read.integers(name, None)
         if value is None or (name == "output_shape" and len(value) == rank + 2):
             continue
         if len(value) != n or min(value, default=least) < least:
             raise given.refuse(f"{name} is {value}; {n} numbers of {least} or more are needed")
         if name != "output_shape" and max(value, default=0) > MAX_WINDOW:
             raise given.refuse(f"{name} is {value}; numbers up to {MAX_WINDOW} are supported")
-    if (taps := math.prod(given.attribute("kernel_shape", ()))) > MAX_WINDOW:
+    if (taps := math.prod(given.read.integers("kernel_shape", ()))) > MAX_WINDOW:
         raise given.refuse(f"the window has {taps} positions; up to {MAX_WINDOW} are supported")
 
 
@@ -106,7 +107,7 @@ def _conv(given: _Given) -> Iterator[tuple[int, Shape]]:
 def _deform_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
     yield from _weights(given, 1)
     x, w = given.of_rank(0, 4), given.of_rank(1, 4)
-    groups, taps = given.attribute("offset_group", 1), w[2] * w[3]
+    groups, taps = given.read.integer("offset_group", 1), w[2] * w[3]
     if groups < 1 or x[1] % groups:
         raise given.refuse(f"{x[1]} channels are not {groups} offset groups")
     yield 2, (x[0], 2 * groups * taps, None, None)
@@ -116,19 +117,19 @@ def _deform_conv(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _weights(given: _Given, i: int) -> Iterator[tuple[int, Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(i, 3, 5)
-    groups = given.attribute("group", 1)
+    groups = given.read.integer("group", 1)
     if groups < 1 or x[1] % groups or w[0] % groups:
         raise given.refuse(f"{x[1]} channels to {w[0]} are not {groups} groups")
-    kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
+    kernel = given.read.integers("kernel_shape", ()) or (None,) * (len(x) - 2)
     yield i, (None, x[1] // groups, *kernel)
 
 
 def _conv_transpose(given: _Given) -> Iterator[tuple[int, Shape]]:
     x, w = given.of_rank(0, 3, 5), given.of_rank(1, 3, 5)
-    groups = given.attribute("group", 1)
+    groups = given.read.integer("group", 1)
     if groups < 1 or x[1] % groups:
         raise given.refuse(f"{x[1]} channels are not {groups} groups")
-    kernel = given.attribute("kernel_shape", None) or (None,) * (len(x) - 2)
+    kernel = given.read.integers("kernel_shape", ()) or (None,) * (len(x) - 2)
     yield 1, (x[1], None, *kernel)
     yield 2, (w[1] * groups,)
 
@@ -187,7 +188,7 @@ def _per_channel(given: _Given) -> Iterator[tuple[int, Shape]]:
 def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
     """Scale and bias are per group before opset 21, then per channel."""
     x = given.of_rank(0, 2, 99)
-    groups = given.attribute("num_groups", 1)
+    groups = given.read.integer("num_groups", 1)
     if groups < 1 or x[1] % groups:
         raise given.refuse(f"{x[1]} channels are not {groups} groups")
     scale = given.of_rank(1, 1)
@@ -197,7 +198,7 @@ def _group_normalization(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _into_normalized(given: _Given) -> Iterator[tuple[int, Shape]]:
     x = given.of_rank(0, 1, 99)
-    axis = given.attribute("axis", -1)
+    axis = given.read.integer("axis", -1)
     for i in (1, 2):
         yield from _broadcast(given, i, x[axis:] if axis else x)
 
@@ -208,8 +209,8 @@ def _slope(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _gemm(given: _Given) -> Iterator[tuple[int, Shape]]:
     a, b = given.of_rank(0, 2), given.of_rank(1, 2)
-    rows = a[1 if given.attribute("transA", 0) else 0]
-    columns = b[0 if given.attribute("transB", 0) else 1]
+    rows = a[1 if given.read.flag("transA") else 0]
+    columns = b[0 if given.read.flag("transB") else 1]
     yield from _broadcast(given, 2, (rows, columns))
 
 
@@ -226,7 +227,7 @@ def _along_axis(given: _Given) -> Iterator[tuple[int, Shape]]:
     """Indices lie inside the data along all axes but one; updates have the indices' shape."""
     data = given.of_rank(0, 1, 99)
     indices = given.of_rank(1, len(data))
-    axis = given.attribute("axis", 0) % len(data)
+    axis = given.read.integer("axis", 0) % len(data)
     for d, (n, most) in enumerate(zip(indices, data, strict=True)):
         if n > most and d != axis:
             yield 1, tuple(None if a == axis else size for a, size in enumerate(data))
@@ -242,7 +243,7 @@ def _scatter_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _gather_nd(given: _Given) -> Iterator[tuple[int, Shape]]:
     data, indices = given.of_rank(0, 1, 99), given.of_rank(1, 1, 99)
-    batch = given.attribute("batch_dims", 0)
+    batch = given.read.integer("batch_dims", 0)
     if indices[-1] > len(data) - batch:
         raise given.refuse(f"indices of {indices[-1]} numbers into {len(data) - batch} axes")
     yield 1, (*data[:batch], *(None,) * (len(indices) - batch))
@@ -262,7 +263,7 @@ def _norm(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _within(given: _Given, name: str, least: int, most: int) -> None:
     """A number that loops run to: what no model has would run for hours."""
-    value = given.attribute(name, least)
+    value = given.read.integer(name, least)
     if not least <= value <= most:
         raise given.refuse(f"{name} is {value}; {least} to {most} are supported")
 
@@ -279,8 +280,8 @@ def _unpool(given: _Given) -> Iterator[tuple[int, Shape]]:
 def _scaled(given: _Given) -> Iterator[tuple[int, Shape]]:
     """A scale for all, for each position of an axis, or for each block; zero points are as scales."""
     x, scale = given.of_rank(0, 0, 99), given.of_rank(1, 0, 99)
-    block = given.attribute("block_size", 0)
-    axis = given.attribute("axis", 1)
+    block = given.read.integer("block_size", 0)
+    axis = given.read.integer("axis", 1)
     if block < 0 or (block and not -len(x) <= axis < len(x)):
         raise given.refuse(f"block_size is {block} along axis {axis} of {len(x)}")
     if block and len(scale) == len(x):
@@ -302,7 +303,7 @@ def _one_hot(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _reverse_sequence(given: _Given) -> Iterator[tuple[int, Shape]]:
     x = given.of_rank(0, 2, 99)
-    axes = given.attribute("batch_axis", 1), given.attribute("time_axis", 0)
+    axes = given.read.integer("batch_axis", 1), given.read.integer("time_axis", 0)
     if sorted(axes) != [0, 1]:
         raise given.refuse(f"batch_axis and time_axis are {axes}; one is 0, the other 1")
     yield 1, (x[axes[0]],)
@@ -310,16 +311,16 @@ def _reverse_sequence(given: _Given) -> Iterator[tuple[int, Shape]]:
 
 def _recurrent(given: _Given) -> Iterator[tuple[int, Shape]]:
     x, r = given.of_rank(0, 3), given.of_rank(2, 3)
-    if given.attribute("layout", 0) not in (0, 1):
-        raise given.refuse(f"layout is {given.attribute('layout', 0)}; it is 0 or 1")
-    if given.attribute("direction", b"forward") not in (b"forward", b"reverse", b"bidirectional"):
-        raise given.refuse(f"direction is {given.attribute('direction', b'')!r}")
-    is_batch_first = given.attribute("layout", 0) == 1
+    if given.read.integer("layout", 0) not in (0, 1):
+        raise given.refuse(f"layout is {given.read.integer('layout', 0)}; it is 0 or 1")
+    if given.read.text("direction", "forward") not in ("forward", "reverse", "bidirectional"):
+        raise given.refuse(f"direction is {given.read.text('direction')!r}")
+    is_batch_first = given.read.integer("layout", 0) == 1
     batch = x[0] if is_batch_first else x[1]
-    directions = 2 if given.attribute("direction", b"forward") == b"bidirectional" else 1
+    directions = 2 if given.read.text("direction", "forward") == "bidirectional" else 1
     hidden, gates = r[2], {"LSTM": 4, "GRU": 3, "RNN": 1}[given.node.op_type]
-    if given.attribute("hidden_size", hidden) != hidden:
-        size = given.attribute("hidden_size", hidden)
+    if given.read.integer("hidden_size", hidden) != hidden:
+        size = given.read.integer("hidden_size", hidden)
         raise given.refuse(f"hidden_size is {size}, but {given.node.input[2]!r} is for {hidden}")
     state = (batch, directions, hidden) if is_batch_first else (directions, batch, hidden)
     rows = gates * hidden

@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.errors import ShapeError
 from pliant.ir.graph import TensorType
+from pliant.models.onnx.onnx_nodes import node_of
 
 
 def check_indices(
@@ -21,7 +22,7 @@ def check_indices(
     data, indices = types[node.input[0]].shape, values.get(node.input[1])
     if indices is None or not indices.size or not data:
         return
-    n = data[next((a.i for a in node.attribute if a.name == "axis"), 0)]
+    n = data[node_of(node).integer("axis", 0)]
     if indices.min() < -n or indices.max() >= n:
         raise ShapeError(
             f"{where}: {node.input[1]!r} asks for entries {indices.min()} to {indices.max()} of "

@@ -9,13 +9,20 @@ import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, TypeProto
 
 from pliant.errors import GraphError, ShapeError
-from pliant.ir.graph import Attribute, TensorType
+from pliant.ir.graph import Attribute, Node, TensorType
 from pliant.models.onnx.onnx_external import ExternalData
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES, array_of, as_proto, dtype_name
 
 _REFUSALS = (
     *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError),
     *(RuntimeError, ValueError, IndexError),
+)
+
+_READABLE = frozenset(
+    (
+        *(AttributeProto.INT, AttributeProto.FLOAT, AttributeProto.STRING, AttributeProto.TENSOR),
+        *(AttributeProto.INTS, AttributeProto.FLOATS, AttributeProto.STRINGS),
+    )
 )
 
 # Longer arrays decide no shape.
@@ -55,6 +62,17 @@ def attribute(proto: Any, external: ExternalData) -> Attribute:
             return array_of(proto.t, external)
     kind = AttributeProto.AttributeType.Name(proto.type).lower()
     raise GraphError(f"attribute {proto.name!r} is of kind {kind}, which is not supported.")
+
+
+def node_of(proto: Any, external: ExternalData | None = None) -> Node:
+    """A node as it stands in the file, for its attributes to be read; those that `Node` has not are left out.
+
+    Such are bodies and types. Messages name a node without a name by its first output.
+    """
+    files = ExternalData(None) if external is None else external
+    attributes = {a.name: attribute(a, files) for a in proto.attribute if a.type in _READABLE}
+    label = proto.name or (proto.output[0] if proto.output else "")
+    return Node(proto.op_type, tuple(proto.input), tuple(proto.output), attributes, label)
 
 
 def type_proto(type_: TensorType) -> Any:
@@ -102,10 +120,11 @@ def check_axes(node: Any, types: Mapping[str, TensorType], where: str) -> None:
     for a in node.attribute:
         if a.name in _SMALLEST and a.i < _SMALLEST[a.name]:
             raise GraphError(f"{where}: {a.name} is {a.i}; it must be at least {_SMALLEST[a.name]}.")
-    batch_dims = next((a.i for a in node.attribute if a.name == "batch_dims"), 0)
+    read = node_of(node)
+    batch_dims = read.integer("batch_dims", 0)
     if batch_dims and any(batch_dims >= len(types[x].shape) for x in node.input[:2]):
         raise GraphError(f"{where}: batch_dims is {batch_dims}, more than its inputs have.")
-    parts = next((a.i for a in node.attribute if a.name == "num_outputs"), None)
+    parts = read.integer("num_outputs", None)
     if node.op_type == "Split" and parts is not None and parts != len(node.output):
         raise GraphError(f"{where}: num_outputs is {parts}, but there are {len(node.output)} outputs.")
     if not node.input or not node.input[0]:

@@ -9,7 +9,7 @@ from onnx import helper
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
 from pliant.models.onnx.onnx_external import ExternalData
-from pliant.models.onnx.onnx_nodes import attribute
+from pliant.models.onnx.onnx_nodes import attribute, node_of
 from pliant.models.onnx.onnx_tensor import ELEMENT_TYPES
 
 VANISHING = frozenset(("Constant", "Shape", "Size", "Dropout", "CastLike"))
@@ -33,16 +33,15 @@ def size_of(node: Any, type_: TensorType) -> np.ndarray:
     """What Shape or Size says of a tensor of this type: int64 [n] or []."""
     if node.op_type == "Size":
         return np.asarray(np.int64(type_.size))
-    attributes = {a.name: a.i for a in node.attribute}
-    part = type_.shape[slice(attributes.get("start", 0), attributes.get("end"))]
+    read = node_of(node)
+    part = type_.shape[slice(read.integer("start", 0), read.integer("end", None))]
     return np.array(part, np.int64)
 
 
 def cast_of(node: Any, like: TensorType) -> Any:
     """The Cast that a CastLike is: of its second input, only the type counts, which is known."""
-    attributes = {a.name: a.i for a in node.attribute}
     to = ELEMENT_TYPES[like.dtype]
-    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to, **attributes)
+    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to, **node_of(node).attributes)
 
 
 def drops_nothing(node: Any, values: Mapping[str, np.ndarray]) -> bool:

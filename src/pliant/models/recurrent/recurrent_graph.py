@@ -12,7 +12,6 @@ from pliant.ir.graph import Attribute, Graph, Node, TensorType
 from pliant.models.recurrent.recurrent_spec import CLASSIFIER, GATES, Cell, RecurrentSpec, layer_suffix
 
 VECTORS, STATES, POOLED, LOGITS = "vectors", "states", "pooled", "logits"
-TOKENS = "tokens"
 _GATE_ORDER: dict[Cell, tuple[int, ...]] = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}
 """Where ONNX's gates stand in torch's weights: i, o, f, c of i, f, g, o; and z, r, h of r, z, n."""
 
@@ -32,7 +31,7 @@ def recurrent_graph(spec: RecurrentSpec, weights: Mapping[str, np.ndarray], toke
         if pooling == "last":
             parts.append(draft.add("Reshape", f"{POOLED}.last", (1, spec.width), (last,)))
         else:
-            mode = {"mode": pooling, "extent": TOKENS}
+            mode = {"mode": pooling, "extent": 1}
             parts.append(draft.add("PoolRows", f"{POOLED}.{pooling}", (1, spec.width), (x,), **mode))
     y = draft.add("Concat", POOLED, (1, spec.features), tuple(parts), axis=1)
     if spec.labels is not None:
@@ -61,7 +60,7 @@ class _Draft:
         attributes: dict[str, Attribute] = {
             "direction": "bidirectional" if spec.is_bidirectional else "forward",
             "hidden_size": H,
-            "extent": TOKENS,
+            "extent": 1,
         }
         if spec.cell == "gru":
             attributes["linear_before_reset"] = 1

@@ -1,14 +1,15 @@
 """NonMaxSuppression: of boxes that overlap, the best."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from pliant.arrays import Float32
+from pliant.ir.graph import Node
 
 
-def non_max_suppression(inputs: Sequence[Any], attributes: Mapping[str, Any], n: int) -> Sequence[Any]:
+def non_max_suppression(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     """ONNX's operator: boxes [batch, boxes, 4] and scores [batch, classes, boxes] to int64 [found, 3].
 
     A row is batch, class and box; those of a class stand by falling score, equal ones by box.
@@ -23,7 +24,7 @@ def non_max_suppression(inputs: Sequence[Any], attributes: Mapping[str, Any], n:
     threshold = np.float32(0.0 if overlap is None else overlap.item())
     if not 0 <= threshold <= 1:
         raise ValueError(f"the iou_threshold is {threshold}; it must lie between 0 and 1")
-    corners = _corners(boxes, bool(attributes.get("center_point_box", 0)))
+    corners = _corners(boxes, node.flag("center_point_box"))
     found = [
         (batch, kind, box)
         for batch in range(scores.shape[0])

@@ -1,9 +1,11 @@
 """Loops of ONNX over functions that run their bodies."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
+from pliant.ir.graph import Node
 
 RunBody = Callable[[Sequence[Any]], Sequence[Any]]
 """A body's outputs, from its inputs."""
@@ -29,15 +31,13 @@ def loop(
     return [*states, *_joined(gathered, empties)]
 
 
-def scan(
-    inputs: Sequence[Any], attributes: Mapping[str, Any], body: RunBody, empties: Sequence[Empty]
-) -> list[Any]:
+def scan(inputs: Sequence[Any], node: Node, body: RunBody, empties: Sequence[Empty]) -> list[Any]:
     """`Scan` since opset 9: the last states, then what each run gave beside them, stacked."""
-    n_scanned = attributes["num_scan_inputs"]
+    n_scanned = node.integer("num_scan_inputs")
     n_states = len(inputs) - n_scanned
     states, scanned = list(inputs[:n_states]), inputs[n_states:]
-    axes = attributes.get("scan_input_axes", [0] * n_scanned)
-    is_back = attributes.get("scan_input_directions", [0] * n_scanned)
+    axes = node.integers("scan_input_axes", (0,) * n_scanned)
+    is_back = node.integers("scan_input_directions", (0,) * n_scanned)
     rows = [np.moveaxis(x, axis, 0) for x, axis in zip(scanned, axes, strict=True)]
     lengths = {len(x) for x in rows}
     if len(lengths) > 1:
@@ -50,8 +50,8 @@ def scan(
         states = list(results[:n_states])
         gathered.append(results[n_states:])
     joined = _joined(gathered, empties)
-    axes = attributes.get("scan_output_axes", [0] * len(joined))
-    is_back = attributes.get("scan_output_directions", [0] * len(joined))
+    axes = node.integers("scan_output_axes", (0,) * len(joined))
+    is_back = node.integers("scan_output_directions", (0,) * len(joined))
     return [
         *states,
         *(

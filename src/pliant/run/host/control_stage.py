@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper
 
 from pliant.errors import GraphError, InputError
 from pliant.ir.graph import TensorType
+from pliant.models.onnx.onnx_nodes import node_of
 from pliant.models.onnx.onnx_tensor import dtype_name
 from pliant.run.graph.array_stage import AllTensors
 from pliant.run.host.control_flow import Empty, loop, scan, sequence_map
@@ -42,7 +42,7 @@ def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str
     if node.op_type == "If":
         return partial(_branch, bodies["then_branch"], bodies["else_branch"], where)
     body = bodies["body"]
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    read = node_of(node)
     if node.op_type == "Scan" and version < _FIRST_SCAN:
         raise GraphError(f"{where} is of opset {version}: convert the model to opset 9 or newer.")
 
@@ -57,8 +57,8 @@ def control_flow(node: Any, bodies: Mapping[str, Body], version: int, where: str
                 given = [*inputs, None, None][: 2 + n_states]
                 return loop(given, again, _counter_shape(body.graph), _empties(body.graph, 1 + n_states))
             case "Scan":
-                n_states = len(inputs) - attributes["num_scan_inputs"]
-                return scan(inputs, attributes, again, _empties(body.graph, n_states))
+                n_states = len(inputs) - read.integer("num_scan_inputs")
+                return scan(inputs, read, again, _empties(body.graph, n_states))
             case _:
                 return sequence_map(inputs, again, len(node.output))
 

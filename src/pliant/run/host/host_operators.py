@@ -7,25 +7,23 @@ from typing import Any
 
 import numpy as np
 import psutil
-from onnx import helper
 
 from pliant.errors import InputError
+from pliant.ir.graph import Node
 from pliant.models.onnx.bind.onnx_fold import reference
+from pliant.models.onnx.onnx_nodes import node_of
 from pliant.run.host.boxes import non_max_suppression
 from pliant.run.host.sequences import SEQUENCES
 
 HostFunction = Callable[[Sequence[Any]], Sequence[Any]]
 """From a node's inputs to its outputs: arrays, lists of them, or None for what is absent."""
 
-_Attributes = Mapping[str, Any]
-
 
 def host_function(node: Any, opsets: Mapping[str, int]) -> HostFunction:
     """What runs a node. Raises ValueError, IndexError or TypeError where data do not fit it."""
-    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     written = SEQUENCES.get(node.op_type) or _operator(node)
     if written is not None:
-        return partial(written, attributes=attributes, n=len(node.output))
+        return partial(written, node=node_of(node))
     evaluate = reference(node, opsets)
     return lambda inputs: evaluate(dict(zip(node.input, inputs, strict=True)))
 
@@ -69,43 +67,43 @@ def _given(inputs: Sequence[Any], i: int) -> Any:
     return inputs[i] if i < len(inputs) else None
 
 
-def _non_zero(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _non_zero(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (np.stack(np.nonzero(np.atleast_1d(inputs[0]))).astype(np.int64),)
 
 
-def _unique(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    axis = attributes.get("axis")
+def _unique(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
+    axis = node.integer("axis", None)
     values, first, inverse, counts = np.unique(
         inputs[0], return_index=True, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
     )
     inverse = inverse.reshape(-1)
-    if not attributes.get("sorted", 1):
+    if not node.flag("sorted", True):
         order = np.argsort(first, kind="stable")
         rank = np.empty_like(order)
         rank[order] = np.arange(len(order))
         values = np.take(values, order, axis=0 if axis is None else axis)
         first, counts, inverse = first[order], counts[order], rank[inverse]
-    return (values, *(x.astype(np.int64) for x in (first, inverse, counts)))[:n]
+    return (values, *(x.astype(np.int64) for x in (first, inverse, counts)))[: len(node.outputs)]
 
 
-def _compress(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    return (np.compress(inputs[1], inputs[0], axis=attributes.get("axis")),)
+def _compress(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
+    return (np.compress(inputs[1], inputs[0], axis=node.integer("axis", None)),)
 
 
-def _reshape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _reshape(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     x, wanted = inputs
-    keeps = not attributes.get("allowzero", 0)
+    keeps = not node.flag("allowzero")
     return (x.reshape([x.shape[i] if keeps and not d else d for i, d in enumerate(wanted.tolist())]),)
 
 
-def _expand(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _expand(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     x, wanted = inputs
     shape = np.broadcast_shapes(x.shape, tuple(wanted.tolist()))
     _check_memory(shape, x.dtype)
     return (np.broadcast_to(x, shape),)
 
 
-def _slice(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _slice(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     x = inputs[0]
     starts, ends = inputs[1].tolist(), inputs[2].tolist()
     axes, steps = _given(inputs, 3), _given(inputs, 4)
@@ -115,7 +113,7 @@ def _slice(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[A
     return (x[tuple(cuts)],)
 
 
-def _range(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _range(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     start, limit, delta = (x.reshape(()) for x in inputs)
     count = max(int(np.ceil((limit.item() - start.item()) / delta.item())), 0) if delta else -1
     if count < 0:
@@ -124,36 +122,29 @@ def _range(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[A
     return ((start + delta * np.arange(count)).astype(start.dtype),)
 
 
-def _constant_of_shape(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    value = attributes.get("value")
-    filler = np.zeros(1, np.float32) if value is None else np.asarray(_array(value)).reshape(-1)
+def _constant_of_shape(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
+    filler = node.array("value", np.zeros(1, np.float32)).reshape(-1)
     shape = tuple(inputs[0].tolist())
     _check_memory(shape, filler.dtype)
     return (np.full(shape, filler[0], filler.dtype),)
 
 
-def _array(value: Any) -> np.ndarray:
-    from onnx import numpy_helper
-
-    return np.asarray(numpy_helper.to_array(value))
-
-
-def _tile(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _tile(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     x, repeats = inputs[0], inputs[1].tolist()
     _check_memory((x.size, *repeats), x.dtype)
     return (np.tile(x, tuple(repeats)),)
 
 
-def _squeeze(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _squeeze(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     axes = _given(inputs, 1)
     return (np.squeeze(inputs[0], None if axes is None else tuple(axes.reshape(-1).tolist())),)
 
 
-def _unsqueeze(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _unsqueeze(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (np.expand_dims(inputs[0], tuple(inputs[1].reshape(-1).tolist())),)
 
 
-def _identity(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _identity(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (inputs[0],)
 
 

@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
-_Attributes = Mapping[str, Any]
+from pliant.ir.graph import Node
 
 
-def _construct(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _construct(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (list(inputs),)
 
 
-def _empty(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _empty(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return ([],)
 
 
-def _insert(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _insert(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     sequence, value, *at = inputs
     place = int(at[0].item()) if at and at[0] is not None else len(sequence)
     if not -len(sequence) <= place <= len(sequence):
@@ -25,13 +25,13 @@ def _insert(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[
     return ([*sequence[:place], value, *sequence[place:]],)
 
 
-def _erase(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _erase(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     sequence = list(inputs[0])
     del sequence[_place(inputs, len(sequence) - 1)]
     return (sequence,)
 
 
-def _at(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _at(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (inputs[0][_place(inputs, 0)],)
 
 
@@ -42,17 +42,17 @@ def _place(inputs: Sequence[Any], otherwise: int) -> int:
     return place
 
 
-def _length(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _length(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (np.array(len(inputs[0]), np.int64),)
 
 
-def _split(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    x, axis = inputs[0], attributes.get("axis", 0)
+def _split(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
+    x, axis = inputs[0], node.integer("axis", 0)
     given = inputs[1] if len(inputs) > 1 else None
     size = x.shape[axis]
     if given is None:
         parts = np.split(x, size, axis) if size else []
-        return ([p if attributes.get("keepdims", 1) else p.squeeze(axis) for p in parts],)
+        return ([p if node.flag("keepdims", True) else p.squeeze(axis) for p in parts],)
     lengths = given.reshape(-1).tolist()
     if given.ndim == 0:
         if lengths[0] < 1:
@@ -63,20 +63,20 @@ def _split(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[A
     return (list(np.split(x, np.cumsum(lengths)[:-1], axis)),)
 
 
-def _concat(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
-    join = np.stack if attributes.get("new_axis", 0) else np.concatenate
-    return (join(inputs[0], attributes.get("axis", 0)),)
+def _concat(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
+    join = np.stack if node.flag("new_axis") else np.concatenate
+    return (join(inputs[0], node.integer("axis", 0)),)
 
 
-def _same(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _same(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (inputs[0] if inputs else None,)
 
 
-def _has_element(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _has_element(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     return (np.array(bool(inputs) and inputs[0] is not None),)
 
 
-def _element(inputs: Sequence[Any], attributes: _Attributes, n: int) -> Sequence[Any]:
+def _element(inputs: Sequence[Any], node: Node) -> Sequence[Any]:
     if inputs[0] is None:
         raise ValueError("the optional value is absent")
     return (inputs[0],)
@@ -95,4 +95,4 @@ SEQUENCES: Mapping[str, Callable[..., Sequence[Any]]] = {
     "OptionalHasElement": _has_element,
     "OptionalGetElement": _element,
 }
-"""From a node's inputs, attributes and number of outputs to its outputs."""
+"""From a node's inputs, and the node for its attributes, to its outputs."""

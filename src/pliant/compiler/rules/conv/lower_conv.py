@@ -16,7 +16,7 @@ from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed
 from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
-from pliant.compiler.rules.conv.window_extents import integer, real, text, window
+from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv import conv_weights
@@ -28,14 +28,14 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     form = ConvForm(
         _layout(node, "x_layout"),
         _layout(node, "y_layout"),
-        text(node.attributes, "activation", ""),
+        node.text("activation", ""),
         len(node.inputs) > 3 and bool(node.inputs[3]),
     )
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
     _check(node, x)
     shape = _shape(node, x, w, y, form)
-    if text(node.attributes, "algorithm", "") == "winograd":
+    if node.text("algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):
         return lower_depthwise(node, graph, form, shape)
@@ -44,7 +44,7 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     (weights, bias), lowered = _weights(node, graph, shape)
     residual = node.inputs[3] if form.has_residual else ""
     tensors = Tensors(node.inputs[0], weights, bias, node.outputs[0], residual)
-    bounds = real(node.attributes, "low", 0.0), real(node.attributes, "high", 0.0)
+    bounds = node.real("low", 0.0), node.real("high", 0.0)
     call = conv_call(tensors, form, shape, target, node.label, bounds)
     return Lowered((*lowered.calls, call), (), lowered.temporaries, lowered.packed)
 
@@ -62,10 +62,10 @@ def _merged(s: Shape) -> int:
 def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
     space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
     return Shape(
-        window=window(node.attributes, w.shape[2:], space),
+        window=window(node, w.shape[2:], space),
         batch=x.shape[0],
-        groups=integer(node.attributes, "group", 1),
-        channels=x.shape[1] if form.x == "nchw" else x.shape[-1] - integer(node.attributes, "x_gap", 0),
+        groups=node.integer("group", 1),
+        channels=x.shape[1] if form.x == "nchw" else x.shape[-1] - node.integer("x_gap", 0),
         outs=w.shape[0],
         space=space,
         out_space=y.shape[2:] if form.y == "nchw" else y.shape[1:-1],
@@ -141,7 +141,7 @@ def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups:
 
 
 def _layout(node: Node, name: str) -> Layout:
-    value = text(node.attributes, name, "nchw")
+    value = node.text(name, "nchw")
     if value == "nchw":
         return "nchw"
     assert value == "nhwc", f"no layout {value}"

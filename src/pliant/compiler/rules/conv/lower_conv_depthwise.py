@@ -7,7 +7,7 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed
 from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
-from pliant.compiler.rules.conv.window_extents import along, real
+from pliant.compiler.rules.conv.window_extents import along
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_depthwise
 from pliant.kernels.conv.conv_args import ConvForm
@@ -37,8 +37,8 @@ def lower_depthwise(node: Node, graph: Graph, form: ConvForm, s: Shape) -> Lower
         **along("out", s.out_space, 1),
         **s.window.fields(),
         **along("end_pad", s.window.ends, 0),
-        "low": real(node.attributes, "low", 0.0),
-        "high": real(node.attributes, "high", 0.0),
+        "low": node.real("low", 0.0),
+        "high": node.real("high", 0.0),
     }
     call = Call(
         Kernel(conv_depthwise.name(form), partial(conv_depthwise.depthwise_ir, form=form)),

@@ -13,7 +13,7 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import View, row_major
-from pliant.compiler.rules.conv.window_extents import Window, along, integer, window
+from pliant.compiler.rules.conv.window_extents import Window, along, window
 from pliant.compiler.rules.move.copy_calls import copies
 from pliant.compiler.rules.move.lower_pad import framed
 from pliant.compiler.rules.product.integer_product import (
@@ -42,7 +42,7 @@ BLOCK_BYTES = 512 << 10
 def _of_bytes(node: Node, graph: Graph, target: Target) -> Lowered:
     tensors = {name: x for name, x in zip(_NAMES[node.op], node.inputs, strict=False) if x}
     w = graph.types[tensors["w"]].shape
-    is_plain = integer(node.attributes, "group", 1) == 1
+    is_plain = node.integer("group", 1) == 1
     is_empty = 0 in (*graph.types[tensors["x"]].shape, *graph.types[node.outputs[0]].shape, *w)
     if not is_plain or is_empty or not known(graph, tensors["w"], tensors.get("w_zero", "")):
         return _one_by_one(node, graph, tensors)
@@ -86,7 +86,7 @@ def _sums(node: Node, graph: Graph, target: Target, tensors: Mapping[str, str]) 
     weights = Weights(tensors["w"], tensors.get("w_zero", ""), w[0], are_kernels=True)
     form = product_form(graph, target.isa, a[1], weights)
     values, made = values_of(graph, target.isa, form, a, f"{y}.a", label)
-    view = window(node.attributes, w[2:], x.shape[2:])
+    view = window(node, w[2:], x.shape[2:])
     plain = View(values.tensor, 0, x.shape, row_major(x.shape))
     image, framing = _framed(plain, view, values, form, y, label)
     calls = [*made.calls, *framing.calls]
@@ -175,12 +175,12 @@ def _one_by_one(node: Node, graph: Graph, tensors: Mapping[str, str]) -> Lowered
         "y": Ref(node.outputs[0]),
         "channels": x.shape[1],
         "outs": w.shape[0],
-        "groups": integer(node.attributes, "group", 1),
+        "groups": node.integer("group", 1),
         "w_zero_step": int("w_zero" in types and types["w_zero"].size > 1),
         "w_scale_step": int("w_scale" in types and types["w_scale"].size > 1),
         **along("in", x.shape[2:], 1),
         **along("out", y.shape[2:], 1),
-        **window(node.attributes, w.shape[2:], x.shape[2:]).fields(),
+        **window(node, w.shape[2:], x.shape[2:]).fields(),
     }
     call = Call(
         Kernel(form.name, partial(quantized_conv_ir, form=form)),

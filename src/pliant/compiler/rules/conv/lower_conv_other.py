@@ -4,6 +4,7 @@ A transposed convolution is a product of all pixels with all weights, then a gat
 together; the other is a kernel that takes one product at a time.
 """
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
-from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
+from pliant.compiler.rules.conv.window_extents import Window, along, window
 from pliant.compiler.rules.move.lower_move import require
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -27,7 +28,7 @@ def _transposed(node: Node, graph: Graph, target: Target) -> Lowered:
     label = node.label
     if x.dtype != "float32":
         raise GraphError(f"node {label!r}: no kernel convolves {x.dtype}; float32 is supported.")
-    groups = integer(node.attributes, "group", 1)
+    groups = node.integer("group", 1)
     kernel = w.shape[2:]
     taps, outs, pixels = prod(kernel), w.shape[1], prod(x.shape[2:])
     shape = Shape(_POINT, x.shape[0], groups, x.shape[1], groups * outs * taps, (pixels,), (pixels,))
@@ -72,12 +73,12 @@ def _transposed_window(
     """
     rank = len(kernel)
     plain = {k: v for k, v in node.attributes.items() if k not in ("pads", "auto_pad")}
-    view = window(plain, kernel, extents)
-    mode = text(node.attributes, "auto_pad", "NOTSET")
+    view = window(replace(node, attributes=plain), kernel, extents)
+    mode = node.text("auto_pad", "NOTSET")
     if "output_shape" not in node.attributes and mode in ("NOTSET", "VALID"):
-        pads = numbers(node.attributes, "pads", (0,) * (2 * rank)) if mode == "NOTSET" else (0,) * (2 * rank)
+        pads = node.integers("pads", (0,) * (2 * rank)) if mode == "NOTSET" else (0,) * (2 * rank)
         return Window(view.kernel, view.strides, view.dilations, pads[:rank], pads[rank:])
-    more = numbers(node.attributes, "output_padding", (0,) * rank)
+    more = node.integers("output_padding", (0,) * rank)
     totals = [
         (n - 1) * s + p + extent - o
         for n, s, p, extent, o in zip(extents, view.strides, more, view.extents(), out, strict=True)
@@ -139,7 +140,7 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
     if x.dtype != "float32" or len(x.shape) != 4:
         raise GraphError(f"node {node.label!r}: deformable convolution takes float32 images, not {x}.")
     require(graph.types[tensors["offset"]].shape[2:] == y.shape[2:], node, graph)
-    view = window(node.attributes, w.shape[2:], x.shape[2:])
+    view = window(node, w.shape[2:], x.shape[2:])
     known = {name for name, _ in conv_deform.DeformArgs._fields_}  # type: ignore[misc]
     extents = {**along("in", x.shape[2:], 1), **along("out", y.shape[2:], 1), **view.fields()}
     fields: dict[str, Field] = {
@@ -147,8 +148,8 @@ def _deformable(node: Node, graph: Graph, target: Target) -> Lowered:
         "y": Ref(node.outputs[0]),
         "channels": x.shape[1],
         "outs": w.shape[0],
-        "groups": integer(node.attributes, "group", 1),
-        "offset_groups": integer(node.attributes, "offset_group", 1),
+        "groups": node.integer("group", 1),
+        "offset_groups": node.integer("offset_group", 1),
         **{name: n for name, n in extents.items() if name in known},
     }
     call = Call(

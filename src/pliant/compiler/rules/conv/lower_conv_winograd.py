@@ -6,7 +6,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Target
 from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
-from pliant.compiler.rules.conv.window_extents import real
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.conv import conv_weights, winograd, winograd_form
 from pliant.kernels.conv.conv_args import ConvForm
@@ -52,8 +51,8 @@ def lower_winograd(node: Node, graph: Graph, target: Target, form: ConvForm, s: 
         "tile_blocks": tile_blocks,
         "unit_panels": unit_panels,
         "panel_blocks": panel_blocks,
-        "low": real(node.attributes, "low", 0.0),
-        "high": real(node.attributes, "high", 0.0),
+        "low": node.real("low", 0.0),
+        "high": node.real("high", 0.0),
     }
     call = Call(
         Kernel(winograd.name(form), partial(winograd.winograd_ir, form=form)),

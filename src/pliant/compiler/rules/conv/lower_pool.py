@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
-from pliant.compiler.rules.conv.window_extents import Window, along, integer, numbers, text, window
+from pliant.compiler.rules.conv.window_extents import Window, along, window
 from pliant.compiler.rules.lower_reduce import formula, reduce_call
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
@@ -27,7 +27,7 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
     x = graph.types[node.inputs[0]]
     layout = layout_of(node)
     space = x.shape[2:] if layout == "nchw" else x.shape[1:-1]
-    view = window(node.attributes, numbers(node.attributes, "kernel_shape", ()), space)
+    view = window(node, node.integers("kernel_shape", ()), space)
     return _reduce(node, graph, view, x, space)
 
 
@@ -65,9 +65,9 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
         **along("out", out, 1),
         **view.fields(),
         **along("end_pad", view.ends, 0),
-        "counts_pads": integer(node.attributes, "count_include_pad", 0),
-        "power": integer(node.attributes, "p", 2),
-        "is_column_major": integer(node.attributes, "storage_order", 0),
+        "counts_pads": node.integer("count_include_pad", 0),
+        "power": node.integer("p", 2),
+        "is_column_major": node.integer("storage_order", 0),
     }
     rows = prod(out[:-1])
     call = Call(
@@ -84,7 +84,7 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
 
 def layout_of(node: Node) -> Layout:
     """The order of dimensions that the attribute `layout` names; channels first unless said otherwise."""
-    value = text(node.attributes, "layout", "nchw")
+    value = node.text("layout", "nchw")
     if value == "nchw":
         return "nchw"
     assert value == "nhwc", f"no layout {value}"

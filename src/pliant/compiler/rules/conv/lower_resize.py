@@ -13,7 +13,6 @@ import numpy as np
 
 from pliant.arrays import Float32, Int32
 from pliant.compiler.executable.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
-from pliant.compiler.rules.conv.window_extents import numbers
 from pliant.compiler.rules.move.copy_calls import grain_of
 from pliant.compiler.rules.move.lower_index import gather, rows_along
 from pliant.compiler.rules.move.lower_move import required, static
@@ -215,16 +214,15 @@ def _packed(table: np.ndarray) -> Packed:
 
 
 def _options(node: Node) -> Options:
-    a: Mapping[str, Any] = node.attributes
     default = "asymmetric" if node.op == "Upsample" else "half_pixel"
     options = Options(
-        mode=a.get("mode", "nearest"),
-        coordinates=a.get("coordinate_transformation_mode", default),
-        rounding="floor" if node.op == "Upsample" else a.get("nearest_mode", "round_prefer_floor"),
-        cubic=a.get("cubic_coeff_a", -0.75),
-        is_antialias=bool(a.get("antialias", 0)),
-        is_inside_only=bool(a.get("exclude_outside", 0)),
-        outside=a.get("extrapolation_value", 0.0),
+        mode=node.text("mode", "nearest"),
+        coordinates=node.text("coordinate_transformation_mode", default),
+        rounding="floor" if node.op == "Upsample" else node.text("nearest_mode", "round_prefer_floor"),
+        cubic=node.real("cubic_coeff_a", -0.75),
+        is_antialias=node.flag("antialias"),
+        is_inside_only=node.flag("exclude_outside"),
+        outside=node.real("extrapolation_value", 0.0),
     )
     for what, value, known in (
         ("mode", options.mode, ("nearest", "linear", "cubic")),
@@ -252,7 +250,7 @@ def _scales(node: Node, graph: Graph) -> list[float]:
     sizes = required(node, graph, 3)
     _check_size(node, "sizes", sizes, len(axes))
     wanted = {axis: int(n) / shape[axis] for axis, n in zip(axes, sizes.ravel(), strict=True)}
-    policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
+    policy = node.text("keep_aspect_ratio_policy", "stretch")
     for axis in axes:
         match policy:
             case "not_larger":
@@ -285,7 +283,7 @@ def _check_size(node: Node, name: str, given: np.ndarray, n: int) -> None:
 
 
 def _axes(node: Node, rank: int) -> list[int]:
-    return [axis % rank for axis in numbers(node.attributes, "axes", tuple(range(rank)))]
+    return [axis % rank for axis in node.integers("axes", tuple(range(rank)))]
 
 
 RULES: Mapping[str, Any] = {"Resize": _resize, "Upsample": _resize}

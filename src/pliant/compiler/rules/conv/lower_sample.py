@@ -29,12 +29,12 @@ def _grid_sample(node: Node, graph: Graph, target: Target) -> Lowered:
     require(graph.types[places].shape == wanted and result.shape[:2] == source.shape[:2], node, graph)
     if result.size == 0:
         return Lowered()
-    mode = str(node.attributes.get("mode", "linear"))
+    mode = node.text("mode", "linear")
     sampling = grid.Sampling(
         rank=len(source.shape) - 2,
         mode=_OLD_MODES.get(mode, mode),
-        padding=str(node.attributes.get("padding_mode", "zeros")),
-        is_aligned=bool(node.attributes.get("align_corners", 0)),
+        padding=node.text("padding_mode", "zeros"),
+        is_aligned=node.flag("align_corners"),
     )
     limit = _CUBIC_RANK if sampling.mode == "cubic" else grid.MAX_RANK
     if sampling.rank > limit or 0 in source.shape:
@@ -74,9 +74,8 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
         return Lowered()
     if 0 in source.shape:
         raise GraphError(f"node {node.name!r} (RoiAlign) has empty images: {source}.")
-    a: Mapping[str, Any] = node.attributes
-    is_max = a.get("mode", "avg") == "max"
-    is_half = a.get("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    is_max = node.text("mode", "avg") == "max"
+    is_half = node.text("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     name = "regions_max" if is_max else "regions_mean"
     n_units = result.shape[0] * result.shape[1]
     call = Call(
@@ -93,8 +92,8 @@ def _roi_align(node: Node, graph: Graph, target: Target) -> Lowered:
             "width": source.shape[3],
             "out_height": result.shape[2],
             "out_width": result.shape[3],
-            "samples": a.get("sampling_ratio", 0),
-            "scale": float(a.get("spatial_scale", 1.0)),
+            "samples": node.integer("sampling_ratio", 0),
+            "scale": node.real("spatial_scale", 1.0),
             "offset": 0.5 if is_half else 0.0,
             "least": float("-inf") if is_half else 1.0,
         },
@@ -118,9 +117,8 @@ def _col2im(node: Node, graph: Graph, target: Target) -> Lowered:
         raise GraphError(f"node {node.name!r} (Col2Im) needs its block shape before the run.")
     sizes = [int(n) for n in block.ravel()]
     rank = len(sizes)
-    a: Mapping[str, Any] = node.attributes
-    dilations, steps = a.get("dilations", (1,) * rank), a.get("strides", (1,) * rank)
-    pads = a.get("pads", (0,) * (2 * rank))
+    dilations, steps = (node.integers(k, (1,) * rank) for k in ("dilations", "strides"))
+    pads = node.integers("pads", (0,) * (2 * rank))
     image = result.shape[2:]
     counts = [
         (image[i] + pads[i] + pads[i + rank] - dilations[i] * (sizes[i] - 1) - 1) // steps[i] + 1

@@ -1,10 +1,10 @@
 """The windows of convolutions and pools: strides, dilations, borders and output extents."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pliant.errors import GraphError
-from pliant.ir.graph import Attribute
+from pliant.ir.graph import Node
 
 AXES = ("d", "h", "w")
 
@@ -39,15 +39,15 @@ def along(name: str, numbers: Sequence[int], otherwise: int) -> dict[str, int]:
     return {f"{name}_{axis}": n for axis, n in zip(AXES, padded, strict=True)}
 
 
-def window(attributes: Mapping[str, Attribute], kernel: Sequence[int], extents: Sequence[int]) -> Window:
+def window(node: Node, kernel: Sequence[int], extents: Sequence[int]) -> Window:
     """ONNX's `strides`, `dilations`, `pads` and `auto_pad` for an input of `extents`.
 
     Raises GraphError for more than three spatial dimensions or attributes of another length.
     """
     rank = len(kernel)
-    strides = numbers(attributes, "strides", (1,) * rank)
-    dilations = numbers(attributes, "dilations", (1,) * rank)
-    pads = numbers(attributes, "pads", (0,) * (2 * rank))
+    strides = node.integers("strides", (1,) * rank)
+    dilations = node.integers("dilations", (1,) * rank)
+    pads = node.integers("pads", (0,) * (2 * rank))
     if not 1 <= rank <= 3 or len(extents) != rank:
         raise GraphError(
             f"a window over {len(extents)} dimensions with a {rank}-d kernel: 1 to 3 are supported."
@@ -56,7 +56,7 @@ def window(attributes: Mapping[str, Attribute], kernel: Sequence[int], extents: 
         raise GraphError(
             f"strides {strides}, dilations {dilations} or pads {pads} do not fit {rank} dimensions."
         )
-    mode = attributes.get("auto_pad", "NOTSET")
+    mode = node.text("auto_pad", "NOTSET")
     begins, ends = pads[:rank], pads[rank:]
     if mode == "VALID":
         begins = ends = (0,) * rank
@@ -68,57 +68,3 @@ def window(attributes: Mapping[str, Attribute], kernel: Sequence[int], extents: 
         less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
         begins, ends = (less, more) if mode == "SAME_UPPER" else (more, less)
     return Window(tuple(kernel), strides, dilations, begins, ends)
-
-
-def numbers(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[int, ...]) -> tuple[int, ...]:
-    """An attribute that is a list of integers. Raises GraphError for another kind."""
-    value = attributes.get(name)
-    if value is None:
-        return otherwise
-    if not isinstance(value, tuple) or not all(isinstance(n, int) for n in value):
-        raise _wrong(name, value, "a list of integers")
-    return tuple(int(n) for n in value)
-
-
-def integer(attributes: Mapping[str, Attribute], name: str, otherwise: int) -> int:
-    """An attribute that is one integer. Raises GraphError for another kind."""
-    value = attributes.get(name, otherwise)
-    if not isinstance(value, int):
-        raise _wrong(name, value, "an integer")
-    return value
-
-
-def real(attributes: Mapping[str, Attribute], name: str, otherwise: float) -> float:
-    """An attribute that is one number. Raises GraphError for another kind."""
-    value = attributes.get(name, otherwise)
-    if not isinstance(value, int | float):
-        raise _wrong(name, value, "a number")
-    return float(value)
-
-
-def reals(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[float, ...]) -> tuple[float, ...]:
-    """An attribute that is a list of numbers. Raises GraphError for another kind."""
-    value = attributes.get(name, otherwise)
-    if not isinstance(value, tuple) or not all(isinstance(n, int | float) for n in value):
-        raise _wrong(name, value, "a list of numbers")
-    return tuple(float(n) for n in value)
-
-
-def texts(attributes: Mapping[str, Attribute], name: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
-    """An attribute that is a list of strings. Raises GraphError for another kind."""
-    value = attributes.get(name, otherwise)
-    if not isinstance(value, tuple) or not all(isinstance(n, str) for n in value):
-        raise _wrong(name, value, "a list of strings")
-    return tuple(str(n) for n in value)
-
-
-def text(attributes: Mapping[str, Attribute], name: str, otherwise: str) -> str:
-    """An attribute that is a string. Raises GraphError for another kind."""
-    value = attributes.get(name, otherwise)
-    if not isinstance(value, str):
-        raise _wrong(name, value, "text")
-    return value
-
-
-def _wrong(name: str, value: object, wanted: str) -> GraphError:
-    return GraphError(f"its attribute {name!r} is {value!r}, but must be {wanted}.")

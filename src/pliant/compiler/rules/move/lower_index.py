@@ -8,7 +8,6 @@ from typing import Any
 
 from pliant.compiler.executable.call import Call, Extent, Kernel, Lowered, Ref, Target
 from pliant.compiler.rewrite.view import View, regular, row_major, whole
-from pliant.compiler.rules.conv.window_extents import text
 from pliant.compiler.rules.move.copy_calls import Dim, collapsed, copies, grain_of, nest_fields, two_inner
 from pliant.compiler.rules.move.lower_move import axis_of, moved, require
 from pliant.errors import GraphError
@@ -99,7 +98,7 @@ def _take_rows(node: Node, graph: Graph, target: Target) -> Lowered:
     type_, flat = graph.types[x], (m * n, *rest)
     which = rows_along(flat, 0, type_.itemsize, index_dtype(node, graph.types[rows]), m * n)
     (call,) = gather(node, x, rows, node.outputs[0], which)
-    if node.attributes.get("extent"):
+    if node.flag("extent"):
         call = replace(call, extent=Extent((), lambda lengths: (sum(lengths), call.grain)))
     return Lowered((call,))
 
@@ -321,7 +320,7 @@ def _deep(node: Node, values: Sequence[int]) -> tuple[int, ...]:
 
 
 def _reduction(node: Node) -> str:
-    reduction = text(node.attributes, "reduction", "none")
+    reduction = node.text("reduction", "none")
     if reduction not in scatter.REDUCTIONS:
         raise GraphError(
             f"node {node.name!r} ({node.op}) has the reduction {reduction!r}; there are "

@@ -10,7 +10,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Alias, Call, Lowered, Target
 from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.conv.window_extents import integer, numbers
 from pliant.compiler.rules.move.copy_calls import copies
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node
@@ -70,7 +69,7 @@ def require(is_fitting: bool, node: Node, graph: Graph) -> None:
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
     """An axis attribute, counted from the front. Raises GraphError for an axis outside of `rank`."""
-    axis = integer(node.attributes, name, default)
+    axis = node.integer(name, default)
     room = max(rank, 1)  # a scalar has the axes of a vector
     if not -room <= axis < room:
         raise GraphError(f"node {node.name!r} ({node.op}) has the {name} {axis}, but {rank} dimensions.")
@@ -79,7 +78,7 @@ def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
 
 def _transpose(node: Node, graph: Graph, target: Target) -> Lowered:
     source = _input(node, graph)
-    order = numbers(node.attributes, "perm", tuple(reversed(range(len(source.shape)))))
+    order = node.integers("perm", tuple(reversed(range(len(source.shape)))))
     return moved(node, source.transposed(order), graph)
 
 
@@ -156,7 +155,7 @@ def _depth_to_space(node: Node, graph: Graph, target: Target) -> Lowered:
     view = _input(node, graph)
     b = _blocksize(node)
     depth = view.shape[1] // (b * b)
-    if node.attributes.get("mode", "DCR") == "CRD":
+    if node.text("mode", "DCR") == "CRD":
         return moved(node, view.split(1, (depth, b, b)).transposed((0, 1, 4, 2, 5, 3)), graph)
     return moved(node, view.split(1, (b, b, depth)).transposed((0, 3, 4, 1, 5, 2)), graph)
 
@@ -166,7 +165,7 @@ def _space_to_depth(node: Node, graph: Graph, target: Target) -> Lowered:
     b = _blocksize(node)
     _, _, height, width = view.shape
     parts = view.split(3, (width // b, b)).split(2, (height // b, b))
-    order = (0, 1, 3, 5, 2, 4) if node.attributes.get("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    order = (0, 1, 3, 5, 2, 4) if node.text("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
     return moved(node, parts.transposed(order), graph)
 
 
@@ -175,7 +174,7 @@ def _bit_cast(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _blocksize(node: Node) -> int:
-    size = integer(node.attributes, "blocksize", 0)
+    size = node.integer("blocksize", 0)
     if size < 1:
         raise GraphError(f"node {node.name!r} ({node.op}) has the blocksize {size}; give at least 1.")
     return size

@@ -7,7 +7,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Lowered, Packed, Target
 from pliant.compiler.rewrite.view import View, whole
-from pliant.compiler.rules.conv.window_extents import text
 from pliant.compiler.rules.move.copy_calls import copies
 from pliant.compiler.rules.move.lower_move import moved, require, required, static
 from pliant.errors import GraphError
@@ -67,7 +66,7 @@ def _pad(node: Node, graph: Graph, target: Target) -> Lowered:
     if result.count == 0 or source.shape == result.shape:
         return moved(node, source, graph)
     at = [max(n, 0) for n in before]
-    mode = text(node.attributes, "mode", "constant")
+    mode = node.text("mode", "constant")
     if mode not in _MODES:
         raise GraphError(f"node {node.name!r} (Pad) has the mode {mode!r}; there are {', '.join(_MODES)}.")
     if mode != "constant":

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from pliant.compiler.executable.call import Call, Kernel, Lowered, Target
 from pliant.compiler.rewrite.view import View, broadcast_shape, read, row_major
-from pliant.compiler.rules.conv.window_extents import integer, numbers, real, text
 from pliant.compiler.rules.product.product_calls import lower_contraction
 from pliant.ir.graph import Graph, Node
 from pliant.kernels.product import loop_order as loops
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
-    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
+    a = read(graph, node.inputs[0], node.integers("a_view", None))
+    b = read(graph, node.inputs[1], node.integers("b_view", None))
     batch = broadcast_shape(a.shape[:-2], b.shape[:-2])
     a, b = a.broadcast((*batch, *a.shape[-2:])), b.broadcast((*batch, *b.shape[-2:]))
     rows, depth = a.shape[-2:]
@@ -31,9 +30,9 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     """Output dimensions image, group, channel, place; summed: channel of the group, tap."""
     x, w, y = (graph.types[t] for t in (*node.inputs[:2], node.outputs[0]))
     rank = len(x.shape) - 2
-    groups = integer(node.attributes, "group", 1)
-    strides = numbers(node.attributes, "strides", (1,) * rank)
-    dilations = numbers(node.attributes, "dilations", (1,) * rank)
+    groups = node.integer("group", 1)
+    strides = node.integers("strides", (1,) * rank)
+    dilations = node.integers("dilations", (1,) * rank)
     channels, outs = w.shape[1], w.shape[0] // groups
     shape = (x.shape[0], groups, outs, *y.shape[2:], channels, *w.shape[2:])
     image = x.strides
@@ -49,9 +48,9 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _contract(node: Node, out: View, left: View, right: View) -> Lowered:
-    alpha = real(node.attributes, "alpha", 1.0)
+    alpha = node.real("alpha", 1.0)
     lowered = lower_contraction(out, (left, right), "float32", alpha=alpha, label=node.label)
-    if text(node.attributes, "order", "ijk") == "ijk":
+    if node.text("order", "ijk") == "ijk":
         return lowered
     return Lowered(calls=tuple(_by_rows(call) for call in lowered.calls))
 

@@ -17,7 +17,7 @@ _DOTS = "..."
 def _einsum(node: Node, graph: Graph, target: Target) -> Lowered:
     label, y = node.label, node.outputs[0]
     shapes = [graph.types[x].shape for x in node.inputs]
-    terms, result = _parse(str(node.attributes["equation"]), shapes, label)
+    terms, result = _parse(node.text("equation"), shapes, label)
     sizes: dict[str, int] = {}
     for letters, shape in zip(terms, shapes, strict=True):
         for letter, n in zip(letters, shape, strict=True):

@@ -21,11 +21,10 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
-    b = read(graph, node.inputs[1], node.attributes.get("b_view"))
+    a = read(graph, node.inputs[0], node.integers("a_view", None))
+    b = read(graph, node.inputs[1], node.integers("b_view", None))
     bias, residual = (*node.inputs[2:], "", "")[:2]
-    activation = node.attributes.get("activation")
-    y_view = node.attributes.get("y_view")
+    y_view = node.integers("y_view", None)
     return _multiply(
         node,
         graph,
@@ -34,8 +33,8 @@ def _fused(node: Node, graph: Graph, target: Target) -> Lowered:
         b,
         bias=bias or None,
         residual=residual or None,
-        activation=str(activation) if activation else None,
-        alpha=float(node.attributes.get("alpha", 1.0)),  # type: ignore[arg-type]
+        activation=node.text("activation", "") or None,
+        alpha=node.real("alpha", 1.0),
         out=None if y_view is None else read(graph, node.outputs[0], y_view),
     )
 
@@ -65,9 +64,7 @@ def _multiply(
     if graph.types[node.outputs[0]].dtype != "float32":
         return _contract(node, graph, out, a, b)
     added = None if residual is None else View(residual, 0, shape, out.strides)
-    product = Product(
-        out, a, b, bias, added, activation, alpha, node.label, has_extent=bool(node.attributes.get("extent"))
-    )
+    product = Product(out, a, b, bias, added, activation, alpha, node.label, has_extent=node.flag("extent"))
     return lower_product(product, dict(graph.constants), target)
 
 
@@ -93,9 +90,9 @@ def _contract(
 
 def _gemm(node: Node, graph: Graph, target: Target) -> Lowered:
     a, b = (whole(x, graph.types[x]) for x in node.inputs[:2])
-    a = _transposed(a) if node.attributes.get("transA", 0) else a
-    b = _transposed(b) if node.attributes.get("transB", 0) else b
-    alpha, beta = (float(node.attributes.get(x, 1.0)) for x in ("alpha", "beta"))  # type: ignore[arg-type]
+    a = _transposed(a) if node.flag("transA") else a
+    b = _transposed(b) if node.flag("transB") else b
+    alpha, beta = (node.real(x, 1.0) for x in ("alpha", "beta"))
     shape = (a.shape[0], b.shape[1])
     out = _contiguous(node.outputs[0], shape)
     c = node.inputs[2] if len(node.inputs) > 2 and beta != 0.0 else ""

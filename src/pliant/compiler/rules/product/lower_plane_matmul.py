@@ -19,7 +19,7 @@ from pliant.kernels.coded.gemm_args import ACTIVATIONS
 
 
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
-    a = read(graph, node.inputs[0], node.attributes.get("a_view"))
+    a = read(graph, node.inputs[0], node.integers("a_view", None))
     planes = planes_of(node, graph, 1)
     bias, residual = (*node.inputs[1 + N_INPUTS :], "", "")[:2]
     out = whole(node.outputs[0], graph.types[node.outputs[0]])
@@ -69,7 +69,7 @@ def _matmul_integer(node: Node, graph: Graph, target: Target) -> Lowered:
 
 def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
     x, (q, scales) = node.inputs[0], node.outputs
-    a = read(graph, x, node.attributes.get("a_view"))
+    a = read(graph, x, node.integers("a_view", None))
     rows, depth = graph.types[q].shape
     assert a.shape[0] == rows, node.name
     call = Call(
@@ -89,7 +89,7 @@ def _quantize(node: Node, graph: Graph, target: Target) -> Lowered:
 
 
 def _activation(node: Node) -> str | None:
-    return str(node.attributes.get("activation", "")) or None
+    return node.text("activation", "") or None
 
 
 RULES = {"PlaneMatMul": _matmul, "PlaneMatMulInteger": _matmul_integer, "QuantizeRows": _quantize}

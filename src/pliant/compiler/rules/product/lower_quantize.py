@@ -14,7 +14,6 @@ import numpy as np
 
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rewrite.view import whole
-from pliant.compiler.rules.conv.window_extents import integer, text
 from pliant.compiler.rules.lower_elementwise import map_calls
 from pliant.compiler.rules.lower_reduce import reduce_call
 from pliant.compiler.rules.move.lower_move import axis_of
@@ -75,7 +74,7 @@ def _blocks(node: Node, shape: Shape, scale: Shape) -> tuple[Shape, Shape]:
     axis = axis_of(node, len(shape), 1)
     if len(scale) == 1:
         return shape, (*(1,) * axis, scale[0], *(1,) * (len(shape) - axis - 1))
-    n, step = shape[axis], integer(node.attributes, "block_size", 0)
+    n, step = shape[axis], node.integer("block_size", 0)
     if not step or n % step:
         raise GraphError(f"node {node.label!r}: {n} elements of axis {axis} are no blocks of {step}.")
     before, after = shape[:axis], shape[axis + 1 :]
@@ -243,7 +242,7 @@ def _quantized_matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     q, scale, zero, w, w_scale, _, bias, residual = (*node.inputs, "", "", "")[:8]
     y = node.outputs[0]
     n = graph.types[w].shape[-1]
-    activation = text(node.attributes, "activation", "") or None
+    activation = node.text("activation", "") or None
     steps, biases = f"{w_scale}|columns|{n}", f"{bias}|columns|{n}"
     values = {steps: graph.constants[w_scale]}
     values[biases] = graph.constants[bias] if bias else np.zeros(1, np.float32)

@@ -17,8 +17,8 @@ from pliant.kernels.product.scaled_block import Element
 
 def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
     x, codes, scales, zeros, bias, residual = (*node.inputs, "", "", "")[:6]
-    a = read(graph, x, node.attributes.get("a_view"))
-    matrix = read(graph, codes, node.attributes["b_view"])
+    a = read(graph, x, node.integers("a_view", None))
+    matrix = read(graph, codes, node.integers("b_view"))
     out = whole(node.outputs[0], graph.types[node.outputs[0]])
     b = View(codes, 0, matrix.shape, (matrix.shape[1], 1))
     product = Product(
@@ -27,9 +27,9 @@ def _matmul(node: Node, graph: Graph, target: Target) -> Lowered:
         b.broadcast((*out.shape[:-2], *b.shape)),
         bias or None,
         View(residual, 0, out.shape, out.strides) if residual else None,
-        str(node.attributes.get("activation", "")) or None,
+        node.text("activation", "") or None,
         label=node.label,
-        scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(Element, node.attributes["element"])),
+        scaled=pack_scaled(graph.constants, matrix, zeros, scales, cast(Element, node.text("element"))),
     )
     return lower_product(product, dict(graph.constants), target)
 

@@ -59,12 +59,8 @@ def planes_of(node: Node, graph: Graph, first: int) -> Planes:
     """The matrix whose tensors begin at input `first` of a node."""
     tensors = node.inputs[first : first + N_INPUTS]
     bits, plane_bytes = graph.types[tensors[0]].shape
-    segment_rows, n_segments = node.attributes["segment_rows"], node.attributes["n_segments"]
-    largest = node.attributes["largest"]
-    assert isinstance(segment_rows, int), node.name
-    assert isinstance(n_segments, int), node.name
-    assert isinstance(largest, float), node.name
-    return Planes(tensors, bits, plane_bytes, segment_rows, n_segments, largest)
+    segment_rows, n_segments = node.integer("segment_rows"), node.integer("n_segments")
+    return Planes(tensors, bits, plane_bytes, segment_rows, n_segments, node.real("largest"))
 
 
 def pack_table(planes: Planes, codebook: np.ndarray, isa: Isa) -> tuple[str, Packed]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.errors import GraphError
 from pliant.ir.graph import TensorType
+from pliant.models.onnx.onnx_nodes import node_of
 
 _AXES = (1,)
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -95,7 +96,7 @@ def _compress(
         return None
     type_ = types[node.input[0]]
     n = int(np.count_nonzero(condition))
-    axis = next((a.i for a in node.attribute if a.name == "axis"), None)
+    axis = node_of(node).integer("axis", None)
     if axis is None:
         return TensorType(type_.dtype, (n,))
     rank = len(type_.shape)
@@ -121,7 +122,7 @@ def _stft(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.nd
     hop = int(step.ravel()[0])
     if not (1 <= n <= signal.shape[1] and hop >= 1 and (not given[0] or types[given[0]].shape == (n,))):
         raise GraphError(f"{where} cannot cut frames of {n} in steps of {hop} out of {signal}.")
-    is_onesided = next((a.i for a in node.attribute if a.name == "onesided"), 1)
+    is_onesided = node_of(node).flag("onesided", True)
     frames = (signal.shape[1] - n) // hop + 1
     return TensorType(signal.dtype, (signal.shape[0], frames, n // 2 + 1 if is_onesided else n, 2))
 
