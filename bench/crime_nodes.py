@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 
 import checkout  # noqa: F401 - research and testbed lie there
+from pliant.route.node_identity import Identity
 from report import ROOT
 from research.series import Trace, read_ripe
 from testbed import why_not
@@ -80,7 +81,9 @@ class Asker:
         Outputs asked for as binary data are left out. Raises SystemExit where none comes within 600 s, or a
         refusal.
         """
-        headers = {"pliant-request": id} | ({} if route is None else {"pliant-route": route})
+        headers = {"pliant-request": id}
+        if route is not None:
+            headers |= {"pliant-route": route, **Identity().headers()}
         body = {"inputs": tensors} | ({"outputs": outputs} if outputs else {})
         start_s, n_sent = time.perf_counter(), 0
         while time.perf_counter() - start_s < _PATIENCE_S:

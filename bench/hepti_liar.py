@@ -13,11 +13,14 @@ import time
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from pliant import __version__
 from pliant.api.open_encoder import open_encoder
+from pliant.cluster.control import messenger
+from pliant.cluster.control.messages import Who
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead import open_member as launch
 from pliant.cluster.net.comm import Tag
@@ -77,9 +80,11 @@ class LyingComm:
 
     def _say_nonsense(self) -> None:
         assert self.messenger is not None
-        for peer in self.messenger.peers:
-            for n_bytes in (0, 1, 50, 5000):
-                self.messenger.send(peer, random.randbytes(n_bytes))
+        for n_bytes in (0, 1, 50, 5000):
+            nonsense = random.randbytes(n_bytes)
+            with patch.object(messenger, "encode", lambda *_, said=nonsense: said):
+                for peer in self.messenger.peers:
+                    self.messenger.send(peer, Who())
 
 
 def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
@@ -90,11 +95,11 @@ def main(lie: str, at: str, join: str, name: str, key: str, model: str) -> None:
         return
     LyingComm.lie, LyingComm.at = lie, int(at)
 
-    def messenger(*args: Any, **kwargs: Any) -> Messenger:
+    def keeping(*args: Any, **kwargs: Any) -> Messenger:
         LyingComm.messenger = Messenger(*args, **kwargs)
         return LyingComm.messenger
 
-    launch.ZmqComm, launch.Messenger = LyingComm, messenger  # type: ignore[assignment,misc]
+    launch.ZmqComm, launch.Messenger = LyingComm, keeping  # type: ignore[assignment,misc]
     cache = cache_folder()
     options = launch.MemberOptions(
         name=name,

@@ -8,8 +8,9 @@ from queue import SimpleQueue
 
 import numpy as np
 
-from pliant.cluster.control.messages import Note
+from pliant.cluster.control.messages import AnyMessage, Bye, Note, Pong, Unreadable
 from pliant.cluster.control.patience import Patience
+from pliant.cluster.control.post import decode, encode
 from pliant.cluster.lead.lead_run import Lead, Pause
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.lead.primary import Primary
@@ -20,6 +21,7 @@ from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import PeerLost
+from pliant.ir.envelope import VERSION, BadEnvelope
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
@@ -30,7 +32,7 @@ from pliant.run.lanes import Lanes
 from tests.cluster.lossy import LossyNetwork
 from tests.plan.splits import bert, cut
 
-Hear = Callable[[str, bytes], None]
+Hear = Callable[[str, AnyMessage], None]
 CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20.0, report_s=10.0)
 """Short enough to wait for, long enough for threads that a busy machine keeps waiting for half a second."""
 
@@ -38,7 +40,7 @@ CALM = Patience(silence_s=1.5, least_s=4.0, times=1.0, grace_s=0.1, prepare_s=20
 class Wires:
     """Control connections of one process. A member that is `cut` hears and says nothing.
 
-    What a member says goes through its `rewrite`.
+    What a member says is in its version of `versions`, and goes through its `rewrite`.
     """
 
     def __init__(self, silence_s: float) -> None:
@@ -46,6 +48,7 @@ class Wires:
         self.members: dict[str, MemoryControl] = {}
         self.cut: set[str] = set()
         self.rewrite: dict[str, Callable[[bytes], bytes]] = {}
+        self.versions: dict[str, int] = {}
         self.last_heard: dict[tuple[str, str], float] = {}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -78,7 +81,7 @@ class MemoryControl:
     def __init__(self, name: str, wires: Wires) -> None:
         self.name, self.wires = name, wires
         self.is_open = True
-        self.on_message: Hear = lambda peer, data: None
+        self.on_message: Hear = lambda peer, message: None
         self.on_silence: Callable[[str], None] = lambda peer: None
         self.inbox: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._listen, daemon=True)
@@ -90,7 +93,12 @@ class MemoryControl:
     def connect(self, address: str) -> None:
         raise NotImplementedError
 
-    def send(self, peer: str, data: bytes) -> None:
+    def send(self, peer: str, message: AnyMessage) -> None:
+        version = min(self.wires.versions.get(name, VERSION) for name in (self.name, peer))
+        self.post(peer, encode(message, self.name, 0, version))
+
+    def post(self, peer: str, data: bytes) -> None:
+        """Send what may be no message."""
         other = self.wires.members.get(peer)
         if other is not None and other.is_open and self.is_open and not {peer, self.name} & self.wires.cut:
             other.inbox.put((self.name, self.wires.rewrite.get(self.name, bytes)(data)))
@@ -114,8 +122,21 @@ class MemoryControl:
             self._thread.join()
 
     def _listen(self) -> None:
-        while (message := self.inbox.get()) is not None:
-            self.on_message(*message)
+        while (item := self.inbox.get()) is not None:
+            peer, data = item
+            message = _read(data, peer)
+            if isinstance(message, Bye):
+                self.on_silence(peer)
+            else:
+                self.on_message(peer, message)
+
+
+def _read(data: bytes, peer: str) -> AnyMessage:
+    """As a messenger hands it on."""
+    try:
+        return decode(data).body
+    except BadEnvelope as error:
+        return Unreadable(f"{peer} sent {error}", error.is_other_version)
 
 
 class MadeUp:
@@ -327,9 +348,9 @@ class FakeCluster:
         self.control = control
         control.start(self._hear, self.primary.lose)
 
-    def _hear(self, peer: str, data: bytes) -> None:
-        if not data.startswith(b"Pong", 3):  # all members read one clock: none is guessed
-            self.primary.hear(peer, data)
+    def _hear(self, peer: str, message: AnyMessage) -> None:
+        if not isinstance(message, Pong):  # all members read one clock: none is guessed
+            self.primary.hear(peer, message)
 
     def _note(self, peer: str, note: Note) -> None:
         self.lead.note(peer, note)

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from pliant.api.open_cluster import Cluster
-from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.control.letter import knock
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.net.key import Key, make_key, read_key
 from tests.cluster.boundaries import Act, at_boundaries
+from tests.cluster.hostile import stranger
 from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
 
 pytestmark = pytest.mark.alone
@@ -42,13 +43,10 @@ def cluster(key: Key) -> Iterator[Cluster]:
 
 def garbage(key: Key, cluster: Cluster, name: str) -> None:
     """A member that holds the key and sends what is no message."""
-    with Messenger(name, key, on_message=lambda peer, data: None) as messenger:
-        messenger.connect(cluster.address)
-        until_s = time.monotonic() + 5.0
-        while cluster.name not in messenger.peers and time.monotonic() < until_s:
-            time.sleep(0.01)
+    with stranger(key, cluster.address) as socket:
+        socket.send(knock(name, random.getrandbits(64)))
         for _ in range(3):
-            messenger.send(cluster.name, random.randbytes(50))
+            socket.send(random.randbytes(50))
 
 
 def inflict(kind: str, worker: WorkerProcess, key: Key, cluster: Cluster, number: int) -> None:

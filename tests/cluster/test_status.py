@@ -3,7 +3,7 @@
 from queue import SimpleQueue
 from threading import Event, Thread
 
-from pliant.cluster.control.messages import Inquire, Overview, decode, encode
+from pliant.cluster.control.messages import AnyMessage, Inquire, Overview
 from pliant.cluster.lead.overview import ClusterStatus
 from pliant.ir.program import Compute
 from tests.cluster.fakes import FakeCluster
@@ -13,13 +13,13 @@ WAIT_S = 10.0
 
 def ask(cluster: FakeCluster) -> ClusterStatus:
     """What a member that never said hello is told over the control channel."""
-    answers: SimpleQueue[bytes] = SimpleQueue()
+    answers: SimpleQueue[AnyMessage] = SimpleQueue()
     watcher = cluster.wires.join("watcher")
-    watcher.start(lambda peer, data: answers.put(data), lambda peer: None)
-    watcher.send("p", encode(Inquire()))
+    watcher.start(lambda peer, message: answers.put(message), lambda peer: None)
+    watcher.send("p", Inquire())
     try:
         while True:
-            message = decode(answers.get(timeout=WAIT_S), "p")
+            message = answers.get(timeout=WAIT_S)
             if isinstance(message, Overview):
                 return message.status
     finally:

@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pliant.route.node_identity import MODEL_HEADER, NODE_HEADER, PROTOCOL_HEADER, VERSION_HEADER
+from pliant.ir.envelope import VERSION
+from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER
 from tests.combined.crowd import crowd
 from tests.serve.models import Upper
 from tests.serve.nodes import PATIENCE_S, Running, asking, fixed, running
@@ -21,13 +22,12 @@ N_CLIENTS, N_EACH = 16, 6
 SHORT, LONG = 4, 40
 NEW, OLD = ((0, 100.0),), ((0, 30.0), (10, 30.0), (11, 200.0))
 """Short texts go to the old node and long ones to the new one, as long as neither has many to answer."""
-DROPPED = {name.lower() for name in (MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER)}
 OF_A_HOP = {"host", "connection", "transfer-encoding", "content-length", "date", "server"}
 
 
 @contextmanager
-def without_identity(node: Running) -> Iterator[str]:
-    """Where `node` answers as a node of protocol 1: neither side sees the identity headers of the other."""
+def of_version_before(node: Running) -> Iterator[str]:
+    """Where `node` answers as one of the version before: each side is told that of the other."""
 
     class Passes(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -64,7 +64,9 @@ def without_identity(node: Running) -> Iterator[str]:
 
 
 def kept(headers: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in DROPPED | OF_A_HOP}
+    found = {name.lower(): value for name, value in headers.items() if name.lower() not in OF_A_HOP}
+    is_said = PROTOCOL_HEADER.lower() in found
+    return found | ({PROTOCOL_HEADER.lower(): f"{VERSION - 1}"} if is_said else {})
 
 
 def test_upstreams_of_two_protocols_answer_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +76,7 @@ def test_upstreams_of_two_protocols_answer_side_by_side(monkeypatch: pytest.Monk
     with (
         running(Upper(mark="@old"), name="old", **fixed(*OLD)) as old,
         running(Upper(mark="@new"), name="new", **fixed(*NEW)) as new,
-        without_identity(old) as old_url,
+        of_version_before(old) as old_url,
         running(Upper(mark="@end"), name="end", upstreams=(old_url, new.url), **fixed(*LATE)) as end,
     ):
         until(lambda: (target_of(end, SHORT), target_of(end, LONG)) == (old_url, new.url))

@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from pliant.cluster.control.letter import Kind, Letter
-from pliant.cluster.control.letter import unpack as unpack_letter
+from pliant.cluster.control import letter
 from pliant.cluster.control.messages import (
     Bye,
     Failed,
     Forget,
     Go,
+    Heartbeat,
     Hello,
     Inquire,
     Measure,
     Measured,
     MeasuredLink,
+    NotAdmitted,
     Note,
     Overview,
     Ping,
@@ -35,11 +37,10 @@ from pliant.cluster.control.messages import (
     Unable,
     Welcome,
     Who,
-    decode,
     decode_note,
-    encode,
     encode_note,
 )
+from pliant.cluster.control.post import decode, encode
 from pliant.cluster.lead.overview import ClusterStatus, FaultStatus, MemberStatus, PlanStatus
 from pliant.cluster.net.activation_coding import decode as decode_activations
 from pliant.cluster.net.activation_coding import encode as encode_activations
@@ -90,8 +91,6 @@ _STATUS = ClusterStatus(
     (FaultStatus(1.5, 2, ("b",), ("silent",), 0.25, 0.125),),
     ("c turned away",),
 )
-ADDED: Mapping[str, Mapping[str, Mapping[str, object]]] = {"v0_1": {"cluster Hello": {"holds_codes": False}}}
-"""What a released version leaves out of its messages, and how that is read."""
 CONTROL = (
     Hello("0.1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",), 6, "gloo", True),
     Welcome("0.1.0"),
@@ -110,7 +109,9 @@ CONTROL = (
     Who(),
     Ping(0.5),
     Pong(0.5, 0.75),
+    Heartbeat(),
     Bye(),
+    NotAdmitted("another name"),
     Inquire(),
     Overview(_STATUS),
 )
@@ -122,18 +123,20 @@ _CURVE = Curve(((0, 0.01), (100, 0.11)))
 _TOLD = CurveAdvert("gw:8080", _CURVE, frozenset({"gw:8080", "cloud"}), (1764000000000, 7), 0.25)
 _SPENT = Spent(0.0125, 0.005)
 _ROUTE = RouteMessage(("end", "gw"), 7, "gw", "http://10.0.0.7:8080", (1.0, 0.5), 0.04, 2.0, 0.9, True)
-_IDENTITY = Identity("0a1b", "0.1.0", 2)
+_IDENTITY = Identity("0a1b", "0.1.0")
 
 
 def guarded() -> dict[str, Guarded]:
     """By name. `cluster ...` goes over a cluster's sockets, `node ...` over HTTP."""
-    found = {
-        f"cluster {type(m).__name__}": Guarded(encode(m), lambda data: decode(data, "x"), m) for m in CONTROL
-    }
+    found = {}
+    for message in CONTROL:
+        sent = encode(message, "ada", 1 << 40)
+        found[f"cluster {type(message).__name__}"] = Guarded(sent, _read, ("ada", 1 << 40, message))
+        sent = encode(message, "ada", 1 << 40, letter.OLDEST)
+        name = f"cluster {type(message).__name__}, to version 2"
+        found[name] = Guarded(sent, _read, ("ada", 1 << 40, message))
+    found["cluster knock"] = Guarded(letter.knock("ada", 1 << 40), _read, ("ada", 1 << 40, Heartbeat()))
     found["cluster note"] = Guarded(encode_note(_NOTE), lambda data: decode_note(data, "x"), _NOTE)
-    for kind in Kind:
-        letter = Letter(kind, "ada", 1 << 40, b"body")
-        found[f"cluster letter {kind.name}"] = Guarded(letter.packed(), unpack_letter, letter)
     (frame,) = pack_frames("ada", Tag(5, 2, 3), _PAYLOAD, b"note")
     found["cluster frame"] = Guarded(
         bytes(frame), _frame, ("ada", (5, 2, 3), 10, 0, b"note", bytes(_PAYLOAD))
@@ -141,12 +144,8 @@ def guarded() -> dict[str, Guarded]:
     for coding in ("fp32", "fp16", "int8"):
         sent = encode_activations(_ROWS, coding).tobytes()
         found[f"cluster activations {coding}"] = Guarded(sent, _activations(coding), _rounded(coding))
-    older = CurveAdvert(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp)
     found |= {
         "node word": Guarded(encode_told(_TOLD, _SPENT).encode(), decode_told, (_TOLD, _SPENT)),
-        "node word, to protocol 1": Guarded(
-            encode_told(_TOLD, _SPENT, protocol=1).encode(), decode_told, (older, Spent(0.0125))
-        ),
         "node word, as a broadcast": Guarded(encode_told(_TOLD).encode(), decode_told, (_TOLD, None)),
         "node route": Guarded(encode_route(_ROUTE).encode(), decode_route, _ROUTE),
         "node route, empty": Guarded(encode_route(RouteMessage()).encode(), decode_route, RouteMessage()),
@@ -158,6 +157,37 @@ def guarded() -> dict[str, Guarded]:
         ),
     }
     return found
+
+
+_HELLO = CONTROL[0]
+FORMER: Mapping[str, Mapping[str, tuple[Callable[[bytes], Any], Any]]] = {
+    version: {
+        "cluster letter BEAT": (lambda data: _read(data), ("ada", 1 << 40, Heartbeat())),
+        "cluster letter BYE": (lambda data: _read(data), ("ada", 1 << 40, Bye())),
+        "cluster letter NO": (lambda data: _read(data), ("ada", 1 << 40, NotAdmitted("body"))),
+        "node word, to protocol 1": (
+            decode_told,
+            (CurveAdvert(_TOLD.node, _CURVE.plus(0.25), _TOLD.through, _TOLD.stamp), Spent(0.0125)),
+        ),
+        "node identity": (lambda data: _identity(data), Identity("0a1b", "0.1.0", 2)),
+        **more,
+    }
+    for version, more in {
+        "v0_1": {
+            "cluster Hello": (
+                lambda data: _read(data),
+                ("ada", 1 << 40, msgspec.structs.replace(_HELLO, holds_codes=False)),
+            )
+        },
+        "v0_1_protocol_2": {},
+    }.items()
+}
+"""By released version, how its messages are read that today's code does not send, or not so."""
+
+
+def _read(data: bytes) -> tuple[Any, ...]:
+    envelope = decode(data)
+    return envelope.sender, envelope.incarnation, envelope.body
 
 
 def _frame(data: bytes) -> tuple[Any, ...]:

@@ -72,15 +72,17 @@ def test_answers_to_clients_and_to_nodes_have_the_headers_they_had(
         "a client's, to be answered in binary": (infer, json.dumps(binary).encode(), {}),
         "a client's with an id": (infer, ASKED, {"Pliant-Request": "abc"}),
         "a node's": (infer, ASKED, {**ROUTE, **IDENTITY}),
+        "a node's of the protocol before": (infer, ASKED, {**ROUTE, **Identity("upper", "0", 2).headers()}),
         "a node's of protocol 1": (infer, ASKED, ROUTE),
         "a node's with another model": (infer, ASKED, {**ROUTE, **Identity("other", "0").headers()}),
-        "a node's of a protocol too far": (infer, ASKED, {**ROUTE, **Identity("upper", "9", 4).headers()}),
+        "a node's of a protocol too far": (infer, ASKED, {**ROUTE, **Identity("upper", "9", 5).headers()}),
         "no JSON": (infer, b"{", {}),
         "no such input": (infer, b'{"inputs": []}', {}),
         "an input that cannot be read": (infer, asking("no"), {}),
         "a bug": (infer, asking("bug"), {}),
         "an accuracy that there is not": (infer, asking("a", parameters={"accuracy_floor": 0.9}), {}),
         "a broadcast": ("/v2/pliant/tell", b"{}", IDENTITY),
+        "a broadcast of a protocol too far": ("/v2/pliant/tell", b"{}", Identity("upper", "9", 5).headers()),
     }
     lines = []
     for name, (path, body, headers) in cases.items():

@@ -5,6 +5,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
+from pliant.route.node_identity import Identity
+
 
 class Liar:
     """Pings get `points`, requests `status`, `content` and headers, among them `answer_points` or `points`.
@@ -52,7 +54,8 @@ class Liar:
 
             def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                own = {"Content-Length": str(len(body)), **Identity().headers()}
+                for name, value in {**headers, **own}.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)

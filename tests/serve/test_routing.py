@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from pliant.ir.endpoint import Request
+from pliant.route.node_identity import Identity
 from pliant.route.node_messages import CURVE_HEADER, ROUTE_HEADER, RouteMessage, decode_told, encode_route
 from pliant.run.session.text_feeds import Tensors
 from pliant.serve.http.limits import Limits
@@ -274,9 +275,8 @@ class SlowReader(Upper):
 def test_what_reading_a_request_takes_is_part_of_the_way_to_a_node() -> None:
     """Its curve does not tell of it, so what it says it spent does not either (CRIME 4.3.1)."""
     with running(SlowReader()) as node:
-        route = {ROUTE_HEADER: encode_route(RouteMessage(sender="below"))}
         start_s = time.monotonic()
-        response = node.post("x", headers=route)
+        response = node.post("x", headers=route(sender="below"))
         away_s = time.monotonic() - start_s
         spent = decode_told(response.headers[CURVE_HEADER])[1]
         assert spent is not None
@@ -298,7 +298,7 @@ def test_two_nodes_that_are_each_others_upstream_answer_all_the_same() -> None:
 
 
 def route(**more: Any) -> dict[str, str]:
-    return {ROUTE_HEADER: encode_route(RouteMessage(**more))}
+    return {ROUTE_HEADER: encode_route(RouteMessage(**more)), **Identity().headers()}
 
 
 def test_a_request_that_comes_back_is_refused() -> None:

@@ -26,8 +26,8 @@ class CurveAdvert:
     """What a node tells of itself: its curve, and `through`, the nodes this depends on, itself among them.
 
     `stamp` is (when this node started, how many times its advert has changed since): of two adverts of one
-    start the later counts, and one of another start replaces both. Only nodes of protocol 1 compare them:
-    later ones take adverts in the order in which they come from the node itself.
+    start the later counts, and one of another start replaces both. Nobody compares them any more: adverts are
+    taken in the order in which they come from the node itself.
 
     `curve` is what an input takes once its turn has come; `wait_s` is what it would wait until then, at
     lengths as they came lately and averaged over the last seconds.

@@ -5,26 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pliant.errors import RouteError
+from pliant.ir.envelope import VERSION, is_neighbour, refusal
 
 NODE_HEADER = "Pliant-Node"
 """The name of the node that made an answer; responses carry it through every hop."""
 MODEL_HEADER, VERSION_HEADER, PROTOCOL_HEADER = "Pliant-Model", "Pliant-Version", "Pliant-Protocol"
-PROTOCOL = 2
-"""Of the messages between nodes. 1 had no identity; 2 adds it, and ignores fields that it does not know."""
 _TEXT = re.compile(r"[A-Za-z0-9._+-]{1,128}")
 _SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's model (its content hash), the version of its software, and its protocol.
-
-    `model` and `version` are None of a node of protocol 1, which does not tell them.
-    """
+    """A node's model (its content hash), the version of its software, and that of its messages."""
 
     model: str | None = None
     version: str | None = None
-    protocol: int = PROTOCOL
+    protocol: int = VERSION
 
     def headers(self) -> dict[str, str]:
         """As they stand in a request or a response."""
@@ -33,7 +29,10 @@ class Identity:
 
 
 def read_identity(headers: Mapping[str, str]) -> Identity:
-    """Another node's identity from its headers. Raises RouteError for one that cannot be."""
+    """Another node's identity from its headers. Raises RouteError for one that cannot be.
+
+    In version 1 of the protocol nodes did not tell it.
+    """
     model, version = headers.get(MODEL_HEADER), headers.get(VERSION_HEADER)
     protocol = headers.get(PROTOCOL_HEADER, "1")
     for name, text in ((MODEL_HEADER, model), (VERSION_HEADER, version)):
@@ -45,16 +44,9 @@ def read_identity(headers: Mapping[str, str]) -> Identity:
 
 
 def mismatch(mine: Identity, other: Identity) -> str | None:
-    """Why two nodes cannot answer for each other, None where they can.
-
-    Neighbouring protocols fit, so that nodes can be upgraded one after the other. A node of protocol 1
-    tells no model: there only the names of models are compared.
-    """
-    if abs(mine.protocol - other.protocol) > 1:
-        return (
-            f"protocol {other.protocol} of version {other.version or 'unknown'} does not fit protocol "
-            f"{mine.protocol} of version {mine.version or 'unknown'}; upgrade the older node"
-        )
+    """Why two nodes cannot answer for each other, None where they can."""
+    if not is_neighbour(other.protocol):
+        return f"pliant {other.version or 'of unknown version'} {refusal(other.protocol)}".removesuffix(".")
     if None not in (mine.model, other.model) and mine.model != other.model:
         return (
             f"its model has content hash {_shown(other.model)}, not {_shown(mine.model)}: serve the same "

@@ -3,12 +3,13 @@
 Two headers ride on a request and its response of the Open Inference Protocol; both hold compact JSON in
 ASCII. `Pliant-Route` goes with a request: where it has been, whom it comes from, what is wanted.
 `Pliant-Curve` comes with a response, and is the body of a ping's answer and of a broadcast: the node's advert
-and how long it spent on the request. Decoders ignore fields that they do not know, which later versions may
-add, and raise RouteError or PeerCurveError for anything else.
+and how long it spent on the request. A header beside them has the version (`node_identity`), by the rules of
+`ir/envelope.py`. Decoders ignore fields that they do not know, and raise RouteError or PeerCurveError for
+anything else.
 """
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -17,14 +18,11 @@ from pliant.errors import PeerCurveError, RouteError
 from pliant.ir.curve import MAX_POINTS, Curve, validated
 from pliant.route.choose_endpoint import Objective
 from pliant.route.curve_advert import NAME, CurveAdvert, Trail
-from pliant.route.node_identity import PROTOCOL
 
 ROUTE_HEADER = "Pliant-Route"
 CURVE_HEADER = "Pliant-Curve"
 LIMIT_BYTES = 8192
 """The longest header or body; a curve of 64 points takes under 2,000."""
-_TELLS_WAITS = 2
-"""The first protocol that tells waits apart from curves."""
 _MAX_PATH = 64
 _MAX_THROUGH = 128
 
@@ -98,14 +96,8 @@ class Spent:
     waited_s: float = 0.0
 
 
-def encode_told(told: CurveAdvert, spent: Spent | None = None, protocol: int = PROTOCOL) -> str:
-    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits.
-
-    A node of `protocol` 1 refuses fields that it does not know: it is told a curve that includes the wait.
-    """
-    if protocol < _TELLS_WAITS:
-        told = replace(told, curve=told.curve.plus(told.wait_s), wait_s=0.0)
-        spent = None if spent is None else Spent(spent.seconds)
+def encode_told(told: CurveAdvert, spent: Spent | None = None) -> str:
+    """`Pliant-Curve`'s value, and what pings answer and broadcasts carry. Times keep seven digits."""
     points = [(n, float(f"{t:.7g}")) for n, t in told.curve.points]
     message = CurveMessage(
         told.node,

@@ -14,18 +14,21 @@ from pathlib import Path
 from queue import Empty, Queue
 
 import pytest
-import zmq
 
-from pliant.cluster.control.letter import Kind, Letter
+from pliant.cluster.control import letter
+from pliant.cluster.control.messages import AnyMessage, Failed, Heartbeat, Refused, Unreadable
 from pliant.cluster.control.messenger import Messenger
+from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.key import Key, make_key, new_key
-from pliant.cluster.net.zmq_sockets import Wire
 from pliant.errors import ClusterError, PeerLost
+from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope
+from pliant.ir.envelope import encode as encode_envelope
+from tests.cluster.hostile import stranger
 from tests.cluster.ports import unused_ports
 
 PATIENT_S = 60.0
 
-Event = tuple[str, str, bytes]
+Event = tuple[str, str, AnyMessage | None]
 
 
 class Member:
@@ -37,20 +40,20 @@ class Member:
         key: Key,
         listen: str | None = None,
         silence_s: float = 10.0,
-        on_message: Callable[[str, bytes], None] | None = None,
+        on_message: Callable[[str, AnyMessage], None] | None = None,
     ) -> None:
         self.events: Queue[Event] = Queue()
         self.messenger = Messenger(
             name,
             key,
             listen,
-            on_message=on_message or (lambda peer, body: self.events.put(("said", peer, body))),
-            on_silence=lambda peer: self.events.put(("silent", peer, b"")),
-            on_peer=lambda peer: self.events.put(("came", peer, b"")),
+            on_message=on_message or (lambda peer, message: self.events.put(("said", peer, message))),
+            on_silence=lambda peer: self.events.put(("silent", peer, None)),
+            on_peer=lambda peer: self.events.put(("came", peer, None)),
             silence_s=silence_s,
         )
 
-    def until(self, what: str, peer: str) -> bytes:
+    def until(self, what: str, peer: str) -> AnyMessage | None:
         """Wait for that event, over others."""
         while True:
             event = self.events.get(timeout=PATIENT_S)
@@ -92,14 +95,14 @@ def pair(start: Callable[..., Member]) -> tuple[Member, Member]:
 
 
 def test_messages_go_both_ways_whole_and_in_order(pair: tuple[Member, Member]) -> None:
-    """Plans are megabytes, and `go` follows `prepare`."""
+    """Reports are long, and `go` follows `prepare`."""
     ada, bob = pair
-    bodies = [b"", b"x", os.urandom(3_000_000), *(str(i).encode() for i in range(300))]
+    texts = ["", "x", "y" * 1_000_000, *(str(i) for i in range(300))]
     for src, dst in ((ada, bob), (bob, ada)):
-        for body in bodies:
-            src.messenger.send(dst.messenger.name, body)
-        for body in bodies:
-            assert dst.until("said", src.messenger.name) == body
+        for text in texts:
+            src.messenger.send(dst.messenger.name, Refused(text))
+        for text in texts:
+            assert dst.until("said", src.messenger.name) == Refused(text)
 
 
 def test_who_is_here_and_when_it_was_heard_can_be_asked(pair: tuple[Member, Member]) -> None:
@@ -119,7 +122,7 @@ def test_a_member_that_closes_says_good_bye(pair: tuple[Member, Member]) -> None
     ada.until("silent", "bob")
     assert ada.messenger.peers == ()
     with pytest.raises(PeerLost, match="does not hear bob") as caught:
-        ada.messenger.send("bob", b"?")
+        ada.messenger.send("bob", Refused("?"))
     assert caught.value.peer == "bob"
 
 
@@ -134,10 +137,10 @@ def test_a_worker_that_comes_first_knocks_until_somebody_opens(start: Callable[.
         ada = start("ada", key, address)
         bob.until("came", "ada")
         ada.until("came", "bob")
-        bob.messenger.send("ada", b"hello")
-        assert ada.until("said", "bob") == b"hello"
-        ada.messenger.send("bob", b"welcome")
-        assert bob.until("said", "ada") == b"welcome"
+        bob.messenger.send("ada", Refused("hello"))
+        assert ada.until("said", "bob") == Refused("hello")
+        ada.messenger.send("bob", Refused("welcome"))
+        assert bob.until("said", "ada") == Refused("welcome")
         ada.messenger.close()
         bob.until("silent", "ada")
 
@@ -165,13 +168,13 @@ def test_two_of_one_name_do_not_answer_for_each_other(start: Callable[..., Membe
     _soon(lambda: any("there is another 'bob' already" in p for p in second.messenger.problems))
     assert second.messenger.peers == ()
     assert any("there is another 'bob' already" in p for p in ada.messenger.problems)
-    first.messenger.send("ada", b"it is me")
-    assert ada.until("said", "bob") == b"it is me"
+    first.messenger.send("ada", Refused("it is me"))
+    assert ada.until("said", "bob") == Refused("it is me")
     first.messenger.close()
     ada.until("silent", "bob")
     second.until("came", "ada")
-    second.messenger.send("ada", b"now I am")
-    assert ada.until("said", "bob") == b"now I am"
+    second.messenger.send("ada", Refused("now I am"))
+    assert ada.until("said", "bob") == Refused("now I am")
     assert second.messenger.problems == ()
 
 
@@ -180,8 +183,8 @@ def test_a_callback_that_raises_ends_the_messenger(
 ) -> None:
     """A member whose control is broken must not look alive."""
 
-    def fail(peer: str, body: bytes) -> None:
-        raise KeyError(body)
+    def fail(peer: str, message: AnyMessage) -> None:
+        raise KeyError(message)
 
     raised: queue.Queue[str] = queue.Queue()
     monkeypatch.setattr(threading, "excepthook", lambda args: raised.put(str(args.exc_value)))
@@ -190,11 +193,11 @@ def test_a_callback_that_raises_ends_the_messenger(
     bob = start("bob", key, on_message=fail)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
-    ada.messenger.send("bob", b"boom")
+    ada.messenger.send("bob", Refused("boom"))
     ada.until("silent", "bob")
-    assert raised.get(timeout=60) == "b'boom'"
+    assert "boom" in raised.get(timeout=60)
     with pytest.raises(ClusterError, match="bob has closed"):
-        bob.messenger.send("ada", b"")
+        bob.messenger.send("ada", Refused(""))
 
 
 def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]) -> None:
@@ -203,43 +206,70 @@ def test_it_may_be_closed_twice_and_from_a_callback(start: Callable[..., Member]
     ada = start("ada", key, "127.0.0.1:0")
     done = threading.Event()
 
-    def end(peer: str, body: bytes) -> None:
+    def end(peer: str, message: AnyMessage) -> None:
         bob.messenger.close()
         done.set()
 
     bob = start("bob", key, on_message=end)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")
-    ada.messenger.send("bob", b"end")
+    ada.messenger.send("bob", Refused("end"))
     assert done.wait(PATIENT_S)
     bob.messenger.close()
     ada.until("silent", "bob")
 
 
 def test_a_message_that_is_too_long_is_refused_here(pair: tuple[Member, Member]) -> None:
-    """The other side would end the connection without a word."""
-    with pytest.raises(ClusterError, match="16,777,217 bytes; the limit is 16,777,216"):
-        pair[0].messenger.send("bob", bytes((16 << 20) + 1))
+    """The other side would refuse this member for it."""
+    with pytest.raises(ValueError, match=f"a Refused of .* bytes is over the limit of {LIMIT_BYTES:,}"):
+        pair[0].messenger.send("bob", Refused("x" * LIMIT_BYTES))
 
 
-def test_what_a_peer_sends_that_is_no_letter_is_handed_on_under_its_name(
-    start: Callable[..., Member],
+@pytest.mark.parametrize("stray", [encode(Refused("?"), "bob", 0)[:5], bytes(LIMIT_BYTES + 1)])
+def test_what_a_peer_sends_that_is_no_message_is_handed_on_under_its_name(
+    start: Callable[..., Member], stray: bytes
 ) -> None:
     """Whoever reads it refuses the peer; here nobody would know whom to name."""
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
-    wire = Wire(key, 1 << 20, heartbeat_s=10.0)
-    socket, monitor = wire.connect(zmq.DEALER, ada.messenger.address or "", 10)
-    try:
-        socket.send(Letter(Kind.BEAT, "bob", 0).packed())
+    with stranger(key, ada.messenger.address) as socket:
+        socket.send(letter.knock("bob", 0))
         ada.until("came", "bob")
-        stray = Letter(Kind.WORD, "bob", 0).packed()[:5]
         socket.send(stray)
-        assert ada.until("said", "bob") == stray
-    finally:
-        monitor.close()
-        socket.close()
-        wire.close()
+        found = ada.until("said", "bob")
+    assert isinstance(found, Unreadable)
+    assert found.why.startswith("bob sent ada ")
+    assert not found.is_other_version
+
+
+def test_a_member_of_the_version_before_is_answered_in_its_form(start: Callable[..., Member]) -> None:
+    """It knows no envelopes; a cluster is upgraded a device at a time."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    with stranger(key, ada.messenger.address) as socket:
+        socket.send(letter.pack(Heartbeat(), "old", 0))
+        ada.until("came", "old")
+        socket.send(letter.pack(Refused("?"), "old", 0))
+        assert ada.until("said", "old") == Refused("?")
+        ada.messenger.send("old", Refused("!"))
+        while (data := socket.recv())[:4] == letter.MAGIC and decode(data).body == Heartbeat():
+            pass
+        assert data == letter.pack(Refused("!"), "ada", decode(data).incarnation)
+
+
+def test_two_members_of_this_version_speak_in_envelopes_once_one_has_knocked(
+    start: Callable[..., Member],
+) -> None:
+    """Letters are for strangers, and for the version before."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0")
+    with stranger(key, ada.messenger.address) as socket:
+        socket.send(letter.knock("bob", 0))
+        assert decode(data := socket.recv()).version == VERSION
+        assert not data.startswith(letter.MAGIC)
+        newer = Envelope(VERSION + 1, "bob", 0, Failed(1, 2, None, False, "of the next version"))
+        socket.send(encode_envelope(newer))
+        assert ada.until("said", "bob") == newer.body
 
 
 _WORKER = """
@@ -247,11 +277,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from pliant.cluster.net.key import read_key
+from pliant.cluster.control.messages import Refused
 from pliant.cluster.control.messenger import Messenger
 from pliant.errors import PeerLost
-def answer(peer, body):
+def answer(peer, message):
     with suppress(PeerLost):  # on a busy machine a second may pass for silence: it is asked again
-        messenger.send(peer, body + b"!")
+        messenger.send(peer, Refused(message.reason + "!"))
 messenger = Messenger("bob", read_key(Path(sys.argv[1])), on_message=answer)
 messenger.connect(sys.argv[2])
 sys.stdin.read()
@@ -280,14 +311,14 @@ def worker(
         yield ada, launch
 
 
-def _ask(ada: Member, body: bytes) -> None:
+def _ask(ada: Member, text: str) -> None:
     """Until bob answers: on a busy machine either may be silent for a moment, and what was said is lost."""
     until_s = time.monotonic() + PATIENT_S
     while time.monotonic() < until_s:
         with suppress(PeerLost):
-            ada.messenger.send("bob", body)
+            ada.messenger.send("bob", Refused(text))
         with suppress(Empty):
-            while ada.events.get(timeout=1.0) != ("said", "bob", body + b"!"):
+            while ada.events.get(timeout=1.0) != ("said", "bob", Refused(text + "!")):
                 pass
             return
     pytest.fail("bob does not answer")
@@ -301,7 +332,7 @@ def test_a_killed_process_is_noticed_and_its_successor_is_taken_in(
     for _ in range(2):
         process = launch()
         ada.until("came", "bob")
-        _ask(ada, b"hello")
+        _ask(ada, "hello")
         process.kill()
         ada.until("silent", "bob")
         _soon(lambda: ada.messenger.peers == ())
@@ -321,26 +352,20 @@ def test_a_frozen_process_is_noticed_and_heard_again_when_it_thaws(
     finally:
         process.send_signal(signal.SIGCONT)
     ada.until("came", "bob")
-    _ask(ada, b"again")
+    _ask(ada, "again")
 
 
 def test_another_version_is_refused_by_name_and_others_are_heard(start: Callable[..., Member]) -> None:
     """A device that was not updated must be told, not guessed at; garbage of a key holder does no harm."""
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0")
-    data = bytearray(Letter(Kind.BEAT, "old", 1).packed())
-    data[4] = 7
-    stranger = zmq.Context.instance().socket(zmq.DEALER)
-    stranger.linger = 0
-    stranger.curve_serverkey = stranger.curve_publickey = key.public
-    stranger.curve_secretkey = key.secret
-    try:
-        stranger.connect(ada.messenger.address)
-        for message in ([b""], [b"", b""], [b"hello"], [os.urandom(1000)], [bytes(data)]):
-            stranger.send_multipart(message)
-        _soon(lambda: any("'old' speaks version 7" in p for p in ada.messenger.problems))
-    finally:
-        stranger.close()
+    far = encode_envelope(Envelope(VERSION + 4, "old", 1, Heartbeat()))
+    with stranger(key, ada.messenger.address) as socket:
+        for message in ([b""], [b"", b""], [b"hello"], [os.urandom(1000)], [far]):
+            socket.send_multipart(message)
+        _soon(lambda: any(f"'old' speaks version {VERSION + 4}" in p for p in ada.messenger.problems))
+        said = decode(socket.recv()).body
+        assert "a stranger sent ada" in getattr(said, "reason", "")
     bob = start("bob", key)
     bob.messenger.connect(ada.messenger.address)
     ada.until("came", "bob")

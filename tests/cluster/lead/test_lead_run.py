@@ -9,17 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pliant.cluster.control.messages import (
-    PROTOCOL,
-    Hello,
-    encode,
-)
+from pliant.cluster.control.messages import Hello, Unreadable
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan, lowered
 from pliant.cluster.net.comm import Tag
 from pliant.errors import ClusterError, InputError, LaneError
 from pliant.ir.cost import SpanState
+from pliant.ir.envelope import VERSION, refusal
 from pliant.ir.partition import Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.schedule import violations
@@ -170,7 +167,7 @@ def test_a_worker_that_sends_garbage_as_a_message_is_refused_by_name(cluster: Fa
     """The control connection is no less exposed than the data."""
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    machine.control.send("p", b"\x01 no msgpack")
+    machine.control.post("p", b"\x01 no msgpack")
     led = check(cluster)
     assert led.plans[-1].partition.participants == ("p",)
     member = cluster.primary.monitor.get("a")
@@ -187,7 +184,7 @@ def test_who_sends_garbage_while_it_works_is_named_in_the_fault(cluster: FakeClu
     def lie(work: Compute) -> None:
         if work.kernel == "rest" and work.layer == 1:
             del cluster.before["b"]
-            machines["b"].control.send("p", data)
+            machines["b"].control.post("p", data)
             for _ in range(500):  # its part of the layer comes after its lie was read
                 if "refused b" in "".join(cluster.events):
                     break
@@ -198,7 +195,7 @@ def test_who_sends_garbage_while_it_works_is_named_in_the_fault(cluster: FakeClu
     assert [(v.member, v.is_liar) for f in led.faults for v in f.verdicts] == [("b", True)]
     assert led.plans[-1].partition.participants == ("p", "a", "c")
     assert sum("refused b" in event for event in cluster.events) == 1
-    machines["b"].control.send("p", data[::-1])
+    machines["b"].control.post("p", data[::-1])
     check(cluster)
     assert sum("refused b" in event for event in cluster.events) == 1
 
@@ -207,8 +204,8 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     """It never said hello, and is left out by its name all the same: also once it says one."""
     cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
-    cluster.primary.hear("z", b"garbage")
-    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    cluster.primary.hear("z", Unreadable("z sent what is no message", False))
+    cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     member = cluster.primary.monitor.get("z")
     assert member is not None
     assert "no message" in (member.refused or "")
@@ -245,17 +242,16 @@ def test_a_version_that_is_no_neighbour_is_refused(cluster: FakeCluster) -> None
     machine = cluster.add("a")
     cluster.primary.wait_for(1, 10.0)
     for _ in range(3):
-        hello = encode(Hello("9.0", "", 1, 1, ()))
-        cluster.primary.hear("z", bytes((PROTOCOL + 2,)) + hello[1:])
+        cluster.primary.hear("z", Unreadable(f"'z' {refusal(VERSION + 2)}", True))
     assert machine.worker.refusals == {}
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a"]
     assert [event for event in cluster.events if "refused z" in event] == [
-        f"refused z: z speaks version {PROTOCOL + 2} of the protocol, this member version {PROTOCOL}: "
+        f"refused z: 'z' speaks version {VERSION + 2} of the protocol, this device version {VERSION}: "
         "versions may differ by one. Install the same pliant on both."
     ]
-    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \(z speaks version .* on both\)\. "):
+    with pytest.raises(ClusterError, match=r"1 of 2 .* Turned away: z \('z' speaks version .* on both\)\. "):
         cluster.primary.wait_for(2, 0.05)
-    cluster.primary.hear("z", encode(Hello("1", "", 1, 1, ())))
+    cluster.primary.hear("z", Hello("1", "", 1, 1, ()))
     assert [m.name for m in cluster.primary.monitor.usable()] == ["a", "z"], "it was updated"
 
 

@@ -14,8 +14,6 @@ from pliant.cluster.control.messages import (
     Prepare,
     Ready,
     Unable,
-    decode,
-    encode,
 )
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
@@ -39,12 +37,12 @@ def test_another_primary_cannot_make_a_worker_forget_the_plans_it_serves(cluster
     heard = threading.Event()
 
     def told() -> None:
-        worker.hear("q", encode(Forget(())))
-        worker.hear("q", encode(Measure(7, "none", 4, ("a",), {})))  # answered after that
+        worker.hear("q", Forget(()))
+        worker.hear("q", Measure(7, "none", 4, ("a",), {}))  # answered after that
         assert heard.wait(20.0)
 
     q = cluster.wires.join("q")
-    q.start(lambda peer, data: heard.set(), lambda peer: None)
+    q.start(lambda peer, message: heard.set(), lambda peer: None)
     cluster.before["a"] = once_at(1, "attend", told)
     answer, wanted, led = cluster.run()
     np.testing.assert_allclose(answer, wanted, atol=TOLERANCE)
@@ -59,7 +57,7 @@ def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: 
     cluster.primary.wait_for(1, 10.0)
     worker, answers = cluster.machines["a"].worker, SimpleQueue[AnyMessage]()
     q = cluster.wires.join("q")
-    q.start(lambda peer, data: answers.put(decode(data, peer)), lambda peer: None)
+    q.start(lambda peer, message: answers.put(message), lambda peer: None)
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly(self: FakeHold, source: EncoderSource, partition: Partition) -> FakeHolder:
@@ -70,10 +68,10 @@ def test_a_worker_whose_primary_died_while_it_prepared_serves_the_next(cluster: 
     wanted = Prepare(1, "made-up", spread(cluster.spec, 7, "p", "pa"), "fp32", ("p", "a"), {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeHold, "prepare", slowly)
-        worker.hear("p", encode(wanted))
+        worker.hear("p", wanted)
         assert begun.wait(20.0)
         worker.lose("p")
-        worker.hear("q", encode(wanted))
+        worker.hear("q", wanted)
         go_on.set()
         while not isinstance(answer := answers.get(timeout=20.0), Ready | Unable):
             pass

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.frame import LEAST_PIECE_BYTES, PIECE_BYTES, BadFrame, pack, piece_bytes, unpack
+from pliant.ir.envelope import VERSION
 
 _FRAME = bytes(next(pack("ada", Tag(1, 2, 3), np.arange(10, dtype=np.uint8), b"note")))
 
@@ -73,5 +74,5 @@ def test_another_version_is_refused_as_such() -> None:
     """Two releases in one cluster must hear which."""
     frame = bytearray(_FRAME)
     frame[4] = 9
-    with pytest.raises(BadFrame, match="version 9 of the protocol, this member version 2"):
+    with pytest.raises(BadFrame, match=f"version 9 of the protocol, this device version {VERSION}"):
         unpack(memoryview(frame))

@@ -162,4 +162,4 @@ def test_a_node_below_that_does_not_answer_has_one_call_at_a_time() -> None:
                 await asyncio.sleep(0.001)
 
     asyncio.run(work())
-    assert [decode_told(body)[0].curve.at(0) for body in sent] == [2.0, 4.0, 5.0]
+    assert [decode_told(body)[0].wait_s for body in sent] == [1.0, 3.0, 4.0]

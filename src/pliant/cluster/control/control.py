@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Protocol
 
+from pliant.cluster.control.messages import AnyMessage
+
 
 class Control(Protocol):
     """One member's control connections: small messages, and who was heard when (see `messenger`)."""
@@ -10,7 +12,7 @@ class Control(Protocol):
     def connect(self, address: str) -> None:
         """Knock at one more HOST:PORT, for as long as this is open. Raises ClusterError if it is none."""
 
-    def send(self, peer: str, data: bytes) -> None:
+    def send(self, peer: str, message: AnyMessage) -> None:
         """Hand over a message. Raises ClusterError if `peer` is not here."""
 
     def heard_s_ago(self, peer: str) -> float:

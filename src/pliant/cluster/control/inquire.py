@@ -4,7 +4,7 @@ import secrets
 from queue import Empty, SimpleQueue
 from time import monotonic
 
-from pliant.cluster.control.messages import Inquire, Overview, decode, encode
+from pliant.cluster.control.messages import AnyMessage, Inquire, Overview, Unreadable
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.key import Key
@@ -18,17 +18,15 @@ def inquire(address: str, key: Key, timeout_s: float = 5.0) -> ClusterStatus:
     """
     answers: SimpleQueue[ClusterStatus | PeerMisbehaved] = SimpleQueue()
 
-    def hear(peer: str, data: bytes) -> None:
-        try:
-            message = decode(data, peer)
-        except PeerMisbehaved as error:
-            answers.put(error)
-            return
-        if isinstance(message, Overview):
-            answers.put(message.status)
+    def hear(peer: str, message: AnyMessage) -> None:
+        match message:
+            case Overview(status=status):
+                answers.put(status)
+            case Unreadable(why=why):
+                answers.put(PeerMisbehaved(why, peer))
 
     def ask(peer: str) -> None:
-        messenger.send(peer, encode(Inquire()))
+        messenger.send(peer, Inquire())
 
     until_s = monotonic() + timeout_s
     with Messenger(

@@ -1,20 +1,25 @@
-"""The envelope of a control message as bytes: its kind, its sender, the sender's incarnation.
+"""Letters: what members exchange before they have agreed on a version, and all that version 2 says.
 
-Little-endian: magic (4), version (1), kind (1), the sender's incarnation (8), length of its name (1),
-the name, the body.
+A letter is little-endian: magic (4), form (1), kind (1), the sender's incarnation (8), length of its name
+(1), the name, the body. Two letters keep this form in every version: the knock, a BEAT whose body is the
+newest version that the sender speaks (version 2 sends none), and the refusal, a NO. Both sides then speak the
+older of their newest versions. In version 2 a WORD has a byte 2 and a tagged msgpack array.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 
-from pliant.cluster.control.versions import is_neighbour, refusal
-from pliant.cluster.net.comm import check_name
-from pliant.errors import ClusterError
+import msgspec
 
-VERSION = 1
+from pliant.cluster.control.messages import AnyMessage, Bye, Heartbeat, NotAdmitted, Sent
+from pliant.errors import PliantError
+from pliant.ir.envelope import LIMIT_BYTES, VERSION, BadEnvelope, Envelope, check_version
 
-_MAGIC = b"plnc"
+OLDEST = 2
+"""The version that has no envelope."""
+MAGIC = b"plnc"
+
+_FORM = 1
 _HEAD = struct.Struct("<4sBBQB")
 
 
@@ -27,44 +32,62 @@ class Kind(IntEnum):
     NO = 3
 
 
-class BadLetter(Exception):  # noqa: N818
-    """These bytes are no control message that this version understands."""
+_encoder = msgspec.msgpack.Encoder()
+_words: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(Sent)
 
 
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """One control message. `incarnation` differs between two processes that use the same name."""
-
-    kind: Kind
-    name: str
-    incarnation: int
-    body: bytes = b""
-
-    def packed(self) -> bytes:
-        name = self.name.encode()
-        return _HEAD.pack(_MAGIC, VERSION, self.kind, self.incarnation, len(name)) + name + self.body
+def knock(name: str, incarnation: int) -> bytes:
+    """A heartbeat for whoever listens, of whatever version."""
+    return _packed(Kind.BEAT, name, incarnation, bytes((VERSION,)))
 
 
-def unpack(data: bytes) -> Letter:
-    """The letter in `data`. Raises BadLetter on anything that `packed` would not have made.
+def pack(message: AnyMessage, name: str, incarnation: int) -> bytes:
+    """`message` for a member of version 2."""
+    match message:
+        case Heartbeat():
+            return _packed(Kind.BEAT, name, incarnation, b"")
+        case Bye():
+            return _packed(Kind.BYE, name, incarnation, b"")
+        case NotAdmitted(reason=reason):
+            return _packed(Kind.NO, name, incarnation, reason.encode())
+        case _:
+            return _packed(Kind.WORD, name, incarnation, bytes((OLDEST,)) + _encoder.encode(message))
 
-    A kind that a later, neighbouring version added counts as a heartbeat.
+
+def unpack(data: bytes) -> Envelope[AnyMessage]:
+    """The message in a letter; its version is the one to answer in.
+
+    Raises BadEnvelope on anything that no version would have sent.
     """
-    if len(data) < _HEAD.size:
-        raise BadLetter(f"{len(data)} bytes are no control message")
-    magic, version, kind, incarnation, n_name = _HEAD.unpack_from(data)
-    if magic != _MAGIC:
-        raise BadLetter("a control message that does not begin as one of pliant's")
-    name = data[_HEAD.size : _HEAD.size + n_name]
-    if not is_neighbour(VERSION, version):  # the name stands where it does in all, so that it can be said
-        raise BadLetter(f"{name.decode('utf-8', 'replace')!r} {refusal(VERSION, version)}")
-    if version > VERSION and kind not in tuple(Kind):
-        kind = Kind.BEAT
-    if kind not in tuple(Kind) or not n_name or len(name) != n_name:
-        raise BadLetter(f"a control message of unknown form (kind {kind}, {len(data)} bytes)")
+    if not _HEAD.size <= len(data) <= LIMIT_BYTES:
+        raise BadEnvelope(f"a letter of {len(data):,} bytes: it has {_HEAD.size} to {LIMIT_BYTES:,}")
+    _, form, kind, incarnation, n_name = _HEAD.unpack_from(data)
+    name, body = data[_HEAD.size : _HEAD.size + n_name], data[_HEAD.size + n_name :]
     said = name.decode("utf-8", "replace")
-    try:
-        check_name(said)
-    except ClusterError as error:
-        raise BadLetter(str(error)) from error
-    return Letter(Kind(kind), said, incarnation, data[_HEAD.size + n_name :])
+    if form != _FORM or kind not in tuple(Kind) or len(name) != n_name:
+        raise BadEnvelope(f"a letter of unknown form ({form}, kind {kind}, {len(data):,} bytes)")
+    is_knock = kind == Kind.BEAT and len(body) == 1
+    version = body[0] if is_knock or (kind == Kind.WORD and body) else OLDEST
+    if kind != Kind.NO:  # which says why of itself
+        check_version(said, version)
+    return Envelope(min(version, VERSION), said, incarnation, _message(Kind(kind), body))
+
+
+def _message(kind: Kind, body: bytes) -> AnyMessage:
+    match kind:
+        case Kind.BEAT:
+            return Heartbeat()
+        case Kind.BYE:
+            return Bye()
+        case Kind.NO:
+            return NotAdmitted(body.decode("utf-8", "replace"))
+        case Kind.WORD:
+            try:
+                return _words.decode(memoryview(body)[1:])
+            except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
+                raise BadEnvelope(f"what is no message: {error}") from error
+
+
+def _packed(kind: Kind, name: str, incarnation: int, body: bytes) -> bytes:
+    said = name.encode()
+    return _HEAD.pack(MAGIC, _FORM, kind, incarnation, len(said)) + said + body

@@ -1,29 +1,21 @@
-"""The control messages between members of a cluster, and their encoding as bytes.
+"""The kinds of control messages between members of a cluster: the bodies of their envelopes.
 
-A message is one byte, the protocol's version, and a tagged msgpack array. Fields that are not known here, at
-the end of an array, are ignored, and so are kinds that a later version added (see `versions`). What does not
-decode is the sender's fault and named so; a message never holds weights, tensors or code.
+A message never holds weights, tensors or code.
 """
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Annotated, get_args
+from typing import Annotated
 
 import msgspec
 
-from pliant.cluster.control.versions import is_neighbour, refusal
 from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
-from pliant.errors import PeerMisbehaved, PliantError
+from pliant.errors import PeerMisbehaved
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
 from pliant.ir.topology import Capability
-
-PROTOCOL = 2
-"""1: members of other versions were refused."""
-LIMIT_BYTES = 1 << 20
-"""The longest message: the spans of a run on a thousand lanes fit, a tensor does not."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -213,8 +205,18 @@ class Pong(Message, frozen=True):
     clock_s: float
 
 
+class Heartbeat(Message, frozen=True):
+    """The sender is here."""
+
+
 class Bye(Message, frozen=True):
     """The sender leaves by its own will."""
+
+
+class NotAdmitted(Message, frozen=True):
+    """The sender does not listen to this member; `reason` says what has to change."""
+
+    reason: str
 
 
 class Inquire(Message, frozen=True):
@@ -231,11 +233,18 @@ class Unknown(Message, frozen=True):
     """A message of a kind that a later version added. Never sent."""
 
 
-_Sent = (
+class Unreadable(Message, frozen=True):
+    """What a peer sent that is no message, or one of another version. Never sent."""
+
+    why: str
+    is_other_version: bool
+
+
+Sent = (
     Hello | Welcome | Refused | Prepare | Ready | Unable | Forget | Go | Stop | Failed | Report | Status
-    | Measure | Measured | Who | Ping | Pong | Bye | Inquire | Overview
+    | Measure | Measured | Who | Ping | Pong | Heartbeat | Bye | NotAdmitted | Inquire | Overview
 )  # fmt: skip
-AnyMessage = _Sent | Unknown
+AnyMessage = Sent | Unknown | Unreadable
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
@@ -253,59 +262,7 @@ class Note(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[_Sent] = msgspec.msgpack.Decoder(_Sent)
-_KINDS = frozenset(kind.__name__ for kind in get_args(_Sent))
 _note_decoder = msgspec.msgpack.Decoder(Note)
-
-
-def encode(message: AnyMessage) -> bytes:
-    """`message` as bytes; raises ValueError when it is over the limit, which is our own mistake."""
-    data = bytes((PROTOCOL,)) + _encoder.encode(message)
-    if len(data) > LIMIT_BYTES:
-        raise ValueError(f"a {type(message).__name__} of {len(data)} bytes is over {LIMIT_BYTES}.")
-    return data
-
-
-def decode(data: bytes, peer: str) -> AnyMessage:
-    """The message in `data`; raises PeerMisbehaved naming `peer` and what is wrong.
-
-    A kind that a later, neighbouring version added is `Unknown`.
-    """
-    if not 2 <= len(data) <= LIMIT_BYTES:
-        raise PeerMisbehaved(f"{peer} sent {len(data)} bytes: a message has 2 to {LIMIT_BYTES}.", peer)
-    if (why := other_version(data)) is not None:
-        raise PeerMisbehaved(f"{peer} {why}", peer)
-    try:
-        if not is_neighbour(PROTOCOL, data[0]):
-            raise ValueError(f"it begins with {data[0]}, and a message with {PROTOCOL}")
-        body = memoryview(data)[1:]
-        if data[0] > PROTOCOL and _kind(body) not in _KINDS:
-            return Unknown()
-        return _decoder.decode(body)
-    except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
-        raise PeerMisbehaved(f"{peer} sent what is no message: {error}", peer) from error
-
-
-def other_version(data: bytes) -> str | None:
-    """What to say of a message of a version that is no neighbour; None for a neighbour's, and for garbage.
-
-    In every version a message is its number and a tagged array: what is neither is garbage, not a version.
-    """
-    if len(data) < 2 or is_neighbour(PROTOCOL, data[0]):
-        return None
-    try:
-        _kind(memoryview(data)[1:])
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
-    return refusal(PROTOCOL, data[0])
-
-
-def _kind(body: memoryview) -> str:
-    """The tag of a message of any version. Raises ValueError or DecodeError for what is no message."""
-    match msgspec.msgpack.decode(body):
-        case [str(kind), *_]:
-            return kind
-    raise ValueError("it is no tagged array")
 
 
 def encode_note(note: Note) -> bytes:

@@ -9,31 +9,37 @@ import math
 import secrets
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread, current_thread
 from time import monotonic
 
-from pliant.cluster.control.letter import BadLetter, Kind, Letter, unpack
+from pliant.cluster.control import letter
+from pliant.cluster.control.messages import AnyMessage, Bye, Heartbeat, NotAdmitted, Unreadable
+from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.comm import check_name
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
 from pliant.cluster.watch.roll import Roll
 from pliant.errors import ClusterError, PeerLost
+from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
 
 _QUEUED = 1000
-_MORE_BYTES = 1024
+_LISTENS_BYTES = 2 * LIMIT_BYTES
+"""A longer message ends its connection unread; one between is refused by the name of its sender."""
 _AT_ONCE = 100
 
 
 class Messenger:
     """Sends and receives control messages by peer's name; a context manager.
 
-    `on_message(peer, body)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
+    `on_message(peer, message)`, `on_peer(peer)` (heard for the first time, or again) and `on_silence(peer)`
     are called in the order of what happened, on a thread of their own, so they may take their time; one
     that raises ends this messenger, and the others notice. A name belongs to one process at a time:
     another that uses it is heard once the first is silent or has said good-bye. What a peer sends that is no
-    letter is handed on as it came: who reads it refuses the peer by name.
+    message is handed on as `Unreadable`: who hears of it refuses the peer by name. A member that knocks says
+    the newest version that it speaks, and both go on in the older of their newest ones.
     """
 
     def __init__(
@@ -42,12 +48,11 @@ class Messenger:
         key: Key,
         listen: str | None = None,
         *,
-        on_message: Callable[[str, bytes], None],
+        on_message: Callable[[str, AnyMessage], None],
         on_silence: Callable[[str], None] | None = None,
         on_peer: Callable[[str], None] | None = None,
         beat_s: float = 0.1,
         silence_s: float = 1.0,
-        max_message_bytes: int = 16 << 20,
     ) -> None:
         check_name(name)
         self.name = name
@@ -56,16 +61,15 @@ class Messenger:
         self._on_peer = on_peer or _ignore
         self._beat_s = beat_s
         self._silence_s = silence_s
-        self._max_message_bytes = max_message_bytes
         self._incarnation = secrets.randbits(64)
-        self._wire = Wire(key, max_message_bytes + _MORE_BYTES, heartbeat_s=silence_s)
+        self._wire = Wire(key, _LISTENS_BYTES, heartbeat_s=silence_s)
         self._inbox: Socket | None = None
         self.address: str | None = None
         if listen is not None:
             self._inbox, self.address = self._wire.listen_or_close(zmq.ROUTER, listen, _QUEUED)
             self._inbox.router_mandatory = True
         self._lock = Lock()  # guards the next four
-        self._roll: Roll[_Link | bytes] = Roll(silence_s)
+        self._roll: Roll[_Route] = Roll(silence_s)
         self._links: dict[str, _Link] = {}
         self._refused: deque[str] = deque(maxlen=16)
         self._is_closed = False
@@ -87,21 +91,17 @@ class Messenger:
             self._outbox.put(link)
         self._alarm.ring()
 
-    def send(self, peer: str, body: bytes) -> None:
-        """Send `body` to `peer`; returns at once. What it says arrives whole, in order, or `peer` is lost.
+    def send(self, peer: str, message: AnyMessage) -> None:
+        """Send `message` to `peer`; returns at once. It arrives whole, in order, or `peer` is lost.
 
-        Raises PeerLost if `peer` is not here now, ClusterError if the message is too long.
+        Raises PeerLost if `peer` is not here now.
         """
-        if len(body) > self._max_message_bytes:
-            raise ClusterError(
-                f"a control message to {peer} has {len(body):,} bytes; the limit is "
-                f"{self._max_message_bytes:,}."
-            )
         with self._lock:
             self._check_open()
-            if peer not in self._roll.routes():
+            route = self._roll.routes().get(peer)
+            if route is None:
                 raise PeerLost(f"{self.name} does not hear {peer}: it has left, or was never here.", peer)
-            self._outbox.put((peer, body))
+            self._outbox.put((peer, self._encoded(message, route.version)))
         self._alarm.ring()
 
     @property
@@ -174,13 +174,13 @@ class Messenger:
                     self._roll.excuse(now_s)
             awake_s = now_s
             if now_s >= beat_s:
-                self._say(Kind.BEAT)
+                self._say(Heartbeat())
                 beat_s = now_s + self._beat_s
             with self._lock:
                 silent = self._roll.fall_silent(now_s)
             for peer in silent:
                 self._calls.put(partial(self._on_silence, peer))
-        self._say(Kind.BYE)
+        self._say(Bye())
         self._shut()
 
     def _post(self, poller: zmq.Poller) -> bool:
@@ -196,31 +196,36 @@ class Messenger:
                 poller.register(item.socket, zmq.POLLIN)
                 poller.register(item.monitor, zmq.POLLIN)
                 continue
-            peer, body = item
+            peer, data = item
             with self._lock:
                 route = self._roll.routes().get(peer)
-            if route is not None and not self._write(route, Kind.WORD, body):
+            if route is not None and not self._write(route.way, data):
                 self._lose(peer)
 
-    def _write(self, route: "_Link | bytes", kind: Kind, body: bytes = b"") -> bool:
-        letter = Letter(kind, self.name, self._incarnation, body).packed()
+    def _encoded(self, message: AnyMessage, version: int) -> bytes:
+        return encode(message, self.name, self._incarnation, version)
+
+    def _write(self, way: "_Link | bytes", data: bytes) -> bool:
         try:
-            if isinstance(route, _Link):
-                route.socket.send(letter, zmq.NOBLOCK)
+            if isinstance(way, _Link):
+                way.socket.send(data, zmq.NOBLOCK)
             elif self._inbox is not None:
-                self._inbox.send_multipart([route, letter], zmq.NOBLOCK)
+                self._inbox.send_multipart([way, data], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
                 return False
             raise
         return True
 
-    def _say(self, kind: Kind) -> None:
-        """Tell all who are here, and wherever this member knocks."""
+    def _say(self, message: "Heartbeat | Bye") -> None:
+        """Tell all who are here; knock wherever nobody was heard yet."""
         with self._lock:
-            routes = {*self._links.values(), *self._roll.routes().values()}
+            routes = list(self._roll.routes().values())
+            unheard = set(self._links.values()) - {route.way for route in routes}
         for route in routes:
-            self._write(route, kind)
+            self._write(route.way, self._encoded(message, route.version))
+        for link in unheard:
+            self._write(link, letter.knock(self.name, self._incarnation))
 
     def _take_in(self, source: "Socket | int") -> None:
         if source == self._alarm.fileno():
@@ -243,38 +248,43 @@ class Messenger:
                 parts = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            route = link or parts[0]
+            way = link or parts[0]
             try:
-                self._hear(unpack(parts[-1]), route)
-            except BadLetter as error:
-                peer = self._peer_by(route)
-                if peer is None:
-                    self._refuse(str(error), route)
-                else:
-                    self._calls.put(partial(self._on_message, peer, parts[-1]))
+                envelope = decode(parts[-1])
+            except BadEnvelope as error:
+                self._hear_garbage(error, way)
+            else:
+                self._hear(envelope, way)
 
-    def _peer_by(self, route: "_Link | bytes") -> str | None:
+    def _hear_garbage(self, error: BadEnvelope, way: "_Link | bytes") -> None:
         with self._lock:
-            return next((name for name, other in self._roll.routes().items() if other == route), None)
+            names = (name for name, route in self._roll.routes().items() if route.way == way)
+            peer = next(names, None)
+        why = str(error) if error.is_other_version else f"{peer or 'a stranger'} sent {self.name} {error}"
+        if peer is None:
+            self._refuse(why, way)
+        else:
+            self._calls.put(partial(self._on_message, peer, Unreadable(why, error.is_other_version)))
 
-    def _hear(self, letter: Letter, route: "_Link | bytes") -> None:
-        peer = letter.name
-        if letter.kind is Kind.NO:
-            return self._note_refusal(letter, route)
-        if letter.kind is Kind.BYE:
-            return self._lose(peer, letter.incarnation)
+    def _hear(self, envelope: Envelope[AnyMessage], way: "_Link | bytes") -> None:
+        peer, message = envelope.sender, envelope.body
+        if isinstance(message, NotAdmitted):
+            return self._note_refusal(peer, message.reason, way)
+        if isinstance(message, Bye):
+            return self._lose(peer, envelope.incarnation)
         if peer == self.name:
-            return self._refuse_name(f"{peer!r} is the name of this member itself", route)
+            return self._refuse_name(f"{peer!r} is the name of this member itself", way)
         with self._lock:
-            is_new = self._roll.hear(peer, letter.incarnation, route, monotonic())
+            route = _Route(way, envelope.version)
+            is_new = self._roll.hear(peer, envelope.incarnation, route, monotonic())
         if is_new is None:
-            return self._refuse_name(f"there is another {peer!r} already", route)
-        if isinstance(route, _Link):
-            route.problem = None
+            return self._refuse_name(f"there is another {peer!r} already", way)
+        if isinstance(way, _Link):
+            way.problem = None
         if is_new:
             self._calls.put(partial(self._on_peer, peer))
-        if letter.kind is Kind.WORD:
-            self._calls.put(partial(self._on_message, peer, letter.body))
+        if not isinstance(message, Heartbeat):
+            self._calls.put(partial(self._on_message, peer, message))
         return None
 
     def _lose(self, peer: str, incarnation: int | None = None) -> None:
@@ -283,27 +293,31 @@ class Messenger:
         if was_here:
             self._calls.put(partial(self._on_silence, peer))
 
-    def _note_refusal(self, letter: Letter, route: "_Link | bytes") -> None:
-        if isinstance(route, _Link):
-            route.note_refusal(letter)
+    def _note_refusal(self, peer: str, reason: str, way: "_Link | bytes") -> None:
+        if isinstance(way, _Link):
+            way.note_refusal(peer, reason)
         else:  # a member that knocked here works for another of this name
-            self._note(f"{letter.name} does not admit {self.name}: {letter.body.decode('utf-8', 'replace')}")
+            self._note(f"{peer} does not admit {self.name}: {reason}")
 
-    def _refuse_name(self, why: str, route: "_Link | bytes") -> None:
+    def _refuse_name(self, why: str, way: "_Link | bytes") -> None:
         """Tell the other side of a clash of names, on links too: a refusal is not answered."""
         why = f"{why}: names are unique, give one of the two another --name"
         self._note(why)
-        self._write(route, Kind.NO, why.encode())
+        self._write(way, self._refusal(why))
+
+    def _refuse(self, why: str, way: "_Link | bytes") -> None:
+        self._note(why)
+        if not isinstance(way, _Link):  # two that refuse each other must not go on about it
+            self._write(way, self._refusal(why))
+
+    def _refusal(self, why: str) -> bytes:
+        """In the form that every version reads."""
+        return self._encoded(NotAdmitted(why), letter.OLDEST)
 
     def _note(self, why: str) -> None:
         with self._lock:
             if why not in self._refused:
                 self._refused.append(why)
-
-    def _refuse(self, why: str, route: "_Link | bytes") -> None:
-        self._note(why)
-        if not isinstance(route, _Link):  # two that refuse each other must not go on about it
-            self._write(route, Kind.NO, why.encode())
 
     def _shut(self) -> None:
         with self._lock:
@@ -314,6 +328,14 @@ class Messenger:
             self._inbox.close()
         self._alarm.close()
         self._wire.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """The way to a peer, by a link or from the inbox, and the version that it is told in."""
+
+    way: "_Link | bytes"
+    version: int
 
 
 class _Link:
@@ -335,9 +357,8 @@ class _Link:
             self.problem = f"{self._address} hangs up at once: it holds another cluster key, or is no member"
         self._was_agreed = what == CONNECTED
 
-    def note_refusal(self, letter: Letter) -> None:
-        why = letter.body.decode("utf-8", "replace")
-        self.problem = f"{letter.name} at {self._address} does not admit this device: {why}"
+    def note_refusal(self, peer: str, why: str) -> None:
+        self.problem = f"{peer} at {self._address} does not admit this device: {why}"
 
     def close(self) -> None:
         self.socket.disable_monitor()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never, final
 
-from pliant.cluster.control.messages import Note
+from pliant.cluster.control.messages import AnyMessage, Note
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.lead.choose_partition import Choose
@@ -280,15 +280,15 @@ def address_towards(address: str) -> str:
 class _Later:
     """Callbacks that exist before those who answer them; what comes before is not heard."""
 
-    _hear: Callable[[str, bytes], None] | None = None
+    _hear: Callable[[str, AnyMessage], None] | None = None
     _lose: Callable[[str], None] | None = None
 
-    def begin(self, hear: Callable[[str, bytes], None], lose: Callable[[str], None]) -> None:
+    def begin(self, hear: Callable[[str, AnyMessage], None], lose: Callable[[str], None]) -> None:
         self._hear, self._lose = hear, lose
 
-    def hear(self, peer: str, data: bytes) -> None:
+    def hear(self, peer: str, message: AnyMessage) -> None:
         if self._hear is not None:  # a worker says hello until it is answered
-            self._hear(peer, data)
+            self._hear(peer, message)
 
     def lose(self, peer: str) -> None:
         if self._lose is not None:

@@ -26,11 +26,9 @@ from pliant.cluster.control.messages import (
     Report,
     Status,
     Unable,
+    Unreadable,
     Welcome,
     Who,
-    decode,
-    encode,
-    other_version,
 )
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.control.replies import Replies
@@ -43,7 +41,7 @@ from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import Accusation, Verdict, judge
 from pliant.cluster.watch.monitor import Member, Monitor
-from pliant.errors import ClusterError, PeerMisbehaved
+from pliant.errors import ClusterError
 
 N_PINGS = 5
 _LOOK_S = 0.1
@@ -103,21 +101,15 @@ class Primary:
     def send(self, peer: str, message: AnyMessage) -> None:
         """Send `message` if `peer` is here; who is gone is known by its silence."""
         with suppress(ClusterError):
-            self._control.send(peer, encode(message))
+            self._control.send(peer, message)
 
     # What others say.
 
-    def hear(self, peer: str, data: bytes) -> None:
+    def hear(self, peer: str, message: AnyMessage) -> None:
         """Take one message; whoever sends what is no message is refused by name."""
-        if (why := other_version(data)) is not None:
-            self._refuse(peer, f"{peer} {why}", is_barred=False)
-            return
-        try:
-            message = decode(data, peer)
-        except PeerMisbehaved as error:
-            self._refuse(peer, str(error), is_barred=True)
-            return
         match message:
+            case Unreadable(why=why, is_other_version=is_other_version):
+                self._refuse(peer, why, is_barred=not is_other_version)
             case Hello():
                 self._greet(peer, message)
             case Status(free_bytes=free_bytes, last_epoch=last_epoch):
@@ -141,8 +133,6 @@ class Primary:
                 self.monitor.has_clock(peer, clock_s - (sent_s + now_s) / 2, now_s - sent_s)
             case Inquire():
                 self.send(peer, Overview(self.status()))
-            case Bye():
-                self.lose(peer)
             case _:
                 pass  # meant for a worker, or of a later version
 

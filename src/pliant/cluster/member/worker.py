@@ -30,11 +30,10 @@ from pliant.cluster.control.messages import (
     Status,
     Stop,
     Unable,
+    Unreadable,
     Welcome,
     Who,
     as_measured,
-    decode,
-    encode,
 )
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.member.perform import Holder, Performer, Turn
@@ -42,7 +41,7 @@ from pliant.cluster.member.ready_plan import Hold, ReadyPlan
 from pliant.cluster.net.comm import Comm
 from pliant.cluster.net.connect_members import Engine, Meet, NoMeeting
 from pliant.cluster.watch.blame import fault_of
-from pliant.errors import ClusterError, LaneError, PeerMisbehaved
+from pliant.errors import ClusterError, LaneError
 from pliant.ir.link import Link
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.run.lanes import Lanes
@@ -141,17 +140,14 @@ class Worker:
         for thread in self._threads:
             thread.join()
 
-    def hear(self, peer: str, data: bytes) -> None:
+    def hear(self, peer: str, message: AnyMessage) -> None:
         """Take one message from `peer`. What is no message is reported, and otherwise ignored."""
-        try:
-            message = decode(data, peer)
-        except PeerMisbehaved as error:
-            if peer in self._welcome or self._refusals.get(peer) != str(error):
-                self._on_event(str(error))
-            if peer not in self._welcome:  # it does not understand a hello either
-                self._refusals[peer] = str(error)
-            return
         match message:
+            case Unreadable(why=why):
+                if peer in self._welcome or self._refusals.get(peer) != why:
+                    self._on_event(why)
+                if peer not in self._welcome:  # it does not understand a hello either
+                    self._refusals[peer] = why
             case Welcome():
                 self._refusals.pop(peer, None)
                 self._welcome.add(peer)
@@ -171,8 +167,6 @@ class Worker:
                 self._stop(epoch)
             case Ping(sent_s=sent_s):
                 self._send(peer, Pong(sent_s, self._clock()))
-            case Bye():
-                self.lose(peer)
             case _:
                 pass  # of an older run, or meant for a primary
 
@@ -348,4 +342,4 @@ class Worker:
 
     def _send(self, peer: str, message: AnyMessage) -> None:
         with suppress(ClusterError):  # whoever is gone is known by its silence
-            self._control.send(peer, encode(message))
+            self._control.send(peer, message)

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pliant.cluster.control.versions import is_neighbour, refusal
 from pliant.cluster.net.comm import NAME_LIMIT_BYTES, NOTE_LIMIT_BYTES, Tag
+from pliant.ir.envelope import VERSION, is_neighbour, refusal
 
-VERSION = 2
-OLDEST = 2
-"""Version 1 was not cut into pieces."""
 LEAST_PIECE_BYTES, PIECE_BYTES = 32 << 10, 128 << 10
 _PIECES = 8
 
@@ -77,8 +74,8 @@ def unpack(frame: memoryview) -> tuple[str, Piece]:
     magic, version, n_name, n_note, epoch, segment, step, n_bytes, offset = _HEAD.unpack_from(frame)
     if magic != _MAGIC:
         raise BadFrame("a message that does not begin as one of pliant's")
-    if not is_neighbour(VERSION, version, OLDEST):  # what follows may mean anything
-        raise BadFrame(f"data that {refusal(VERSION, version)}")
+    if not is_neighbour(version):  # what follows may mean anything
+        raise BadFrame(f"data that {refusal(version)}")
     note_at = _HEAD.size + n_name
     payload_at = note_at + n_note
     src = bytes(frame[_HEAD.size : note_at]).decode("utf-8", "replace")

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.errors import BudgetError, InputError, NodeError, PliantError, RouteError
-from pliant.route.node_identity import NODE_HEADER, mismatch, read_identity
+from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
     LIMIT_BYTES,
@@ -202,8 +202,7 @@ class _Paths:
                 here_s = node.clock() - start_s  # what was kept was answered before
                 spent = Spent(min(answer.spent.seconds, here_s), min(answer.spent.waited_s, here_s))
         if route is not None:
-            protocol = read_identity(request.headers).protocol
-            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent, protocol)
+            response.headers[CURVE_HEADER] = encode_told(node.tell(route.sender), spent)
         return response
 
     async def curve(self, request: Request) -> Response:
@@ -214,12 +213,13 @@ class _Paths:
             raise NodeError(f"this node answers with {name}, not {asked[:80]}.", status=404)
         route = self._route(request)
         told = self._node.tell(None if route is None else route.sender)
-        protocol = read_identity(request.headers).protocol
-        return Response(encode_told(told, Spent(self._node.clock() - start_s), protocol), media_type=JSON)
+        return Response(encode_told(told, Spent(self._node.clock() - start_s)), media_type=JSON)
 
     async def tell(self, request: Request) -> Response:
         if self._node.upstreams is None:
             raise NodeError("this node has no upstreams.", status=404)
+        if PROTOCOL_HEADER in request.headers:  # version 2 broadcasts without
+            self._check_identity(request, "a broadcast")
         async with self._bodies.read(request, LIMIT_BYTES) as body:
             self._node.upstreams.told(body)
         return _json({})
@@ -252,11 +252,7 @@ class _Paths:
         if text is None:
             return None
         route = decode_route(text)
-        reason = mismatch(self._node.identity, read_identity(request.headers))
-        if reason is not None:
-            raise NodeError(
-                f"{route.sender or 'the sender'} does not fit {self._node.name}: {reason}.", status=MISMATCH
-            )
+        self._check_identity(request, route.sender or "the sender")
         address, listener = None, None
         if route.address is not None and request.client is not None:
             address = self._callbacks.url(route.address, request.client.host)
@@ -264,6 +260,11 @@ class _Paths:
             listener = Listener(address, self._tokens.shown(request.headers.get("authorization")))
         self._node.heard_of(route, listener)
         return route
+
+    def _check_identity(self, request: Request, sender: str) -> None:
+        reason = mismatch(self._node.identity, read_identity(request.headers))
+        if reason is not None:
+            raise NodeError(f"{sender} does not fit {self._node.name}: {reason}.", status=MISMATCH)
 
 
 def _call(request: Request, content: bytes, route: RouteMessage | None) -> Call:

@@ -16,7 +16,7 @@ from pliant.errors import InputError, NodeError, PeerCurveError, PliantError, Ro
 from pliant.ir.link import Link
 from pliant.route.curve_advert import NAME, Trail
 from pliant.route.due import Broadcast, Ping, Probe
-from pliant.route.node_identity import NODE_HEADER, Identity, mismatch, read_identity
+from pliant.route.node_identity import NODE_HEADER, PROTOCOL_HEADER, Identity, mismatch, read_identity
 from pliant.route.node_messages import (
     CURVE_HEADER,
     ROUTE_HEADER,
@@ -105,7 +105,6 @@ class Upstreams:
         """What each predecessor with a call under way is to be told last."""
         self._warm: set[str] = set()
         self._states: dict[str, tuple[str, str | None]] = {}
-        self._unidentified: set[str] = set()
         for url in dict.fromkeys(checked_url(url) for url in urls):
             router.successor(url, FIRST_GUESS)
 
@@ -134,7 +133,7 @@ class Upstreams:
             self._address,
             deadline_s=terms.deadline_s,
             accuracy_floor=terms.accuracy_floor,
-            best_effort=bool(terms.best_effort) and upstream not in self._unidentified,
+            best_effort=bool(terms.best_effort),
             patience_s=timeout_s,
         )
         headers = {**self._headers(message), REQUEST_HEADER: id, "content-type": JSON}
@@ -249,7 +248,7 @@ class Upstreams:
                 case Ping(upstream):
                     self._start(self._ping(upstream))
                 case Broadcast(predecessors, told):
-                    body = encode_told(told, protocol=1).encode()
+                    body = encode_told(told).encode()
                     for name in predecessors:
                         if name not in self._telling:
                             self._start(self._tell_latest(name))
@@ -304,8 +303,11 @@ class Upstreams:
     def _check_identity(self, upstream: str, response: Response) -> None:
         """Take `upstream` out of the routes where its identity does not fit this node's.
 
-        Raises NodeError of status MISMATCH then, and RouteError for an identity that cannot be.
+        Raises NodeError of status MISMATCH then, and RouteError for an identity that cannot be. A refusal for
+        its token, or of a proxy, comes without one.
         """
+        if response.status != 200 and PROTOCOL_HEADER not in response.headers:
+            return
         other = read_identity(response.headers)
         reason = mismatch(self._identity, other)
         if reason is not None:
@@ -314,13 +316,6 @@ class Upstreams:
             self._metrics.mismatches.labels(upstream).inc()
             self._note(upstream)
             raise NodeError(f"{upstream} does not fit: {reason}.", status=MISMATCH)
-        if other.model is None and response.status == 200 and upstream not in self._unidentified:
-            self._unidentified.add(upstream)
-            _LOG.warning(
-                "upstream %s is of an older version, which tells no content hash: only the names of models "
-                "are compared. Upgrade it.",
-                upstream,
-            )
 
     def _answering(self, upstream: str, response: Response) -> str:
         """Who made an answer, as the upstream says; the upstream itself, where it does not."""
@@ -346,7 +341,8 @@ class Upstreams:
             return
         url, outcome = f"{listener.address}{TELL_PATH}", "ok"
         try:
-            response = await self._client.call("POST", url, {}, body, _PING_S, listener.token)
+            headers = self._identity.headers()
+            response = await self._client.call("POST", url, headers, body, _PING_S, listener.token)
             if response.status != 200:
                 outcome = "refused"
         except NodeError:

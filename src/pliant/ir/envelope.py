@@ -1,0 +1,113 @@
+"""The envelope of a message: the version of all that devices tell each other, the sender, and the body.
+
+One version counts for members of a cluster and for nodes. Between members a message is a msgpack array of
+version, sender, the sender's incarnation and the body, a tagged array; a tensor's frame has the version in
+its head. Between nodes, over HTTP, one header has the version, and the name of another is the kind of the
+body, which is JSON.
+
+The next version may append fields and add kinds: devices ignore what they do not know, so neighbouring
+versions work together and devices can be upgraded one after the other. A change that the version before
+cannot work with, such as another way to cut a layer into steps, skips a number.
+"""
+
+from typing import Any, Generic, TypeVar, final, get_args
+
+import msgspec
+
+from pliant.errors import PliantError
+
+VERSION = 3
+"""2 had no envelope: `cluster/control/letter.py` has its form."""
+LIMIT_BYTES = 1 << 20
+"""The longest message: the spans of a run on a thousand lanes fit, a tensor does not."""
+Body = TypeVar("Body")
+
+
+class Envelope(msgspec.Struct, Generic[Body], frozen=True, array_like=True):
+    """One message. `incarnation` differs between two processes that use the same name."""
+
+    version: int
+    sender: str
+    incarnation: int
+    body: Body
+
+
+class BadEnvelope(Exception):  # noqa: N818
+    """These bytes are no message, or one of a version that is no neighbour: then `is_other_version`."""
+
+    def __init__(self, why: str, *, is_other_version: bool = False) -> None:
+        super().__init__(why)
+        self.is_other_version = is_other_version
+
+
+class _Head(msgspec.Struct, array_like=True):
+    version: int
+    sender: str
+    incarnation: int
+    body: msgspec.Raw
+
+
+class _Kind(msgspec.Struct, array_like=True):
+    kind: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_heads = msgspec.msgpack.Decoder(_Head)
+_kinds = msgspec.msgpack.Decoder(_Kind)
+
+
+def encode(envelope: Envelope[Any]) -> bytes:
+    """`envelope` as bytes; who sends them sees to LIMIT_BYTES."""
+    return _encoder.encode(envelope)
+
+
+@final
+class Kinds(Generic[Body]):
+    """Reads envelopes whose bodies are of `union`; a kind that a later version added is read as `unknown`."""
+
+    def __init__(self, union: Any, unknown: Body) -> None:
+        self._unknown = unknown
+        self._known = frozenset(kind.__name__ for kind in get_args(union))
+        self._decoder: msgspec.msgpack.Decoder[Envelope[Body]] = msgspec.msgpack.Decoder(Envelope[union])
+
+    def decode(self, data: bytes) -> Envelope[Body]:
+        """The message in `data`. Raises BadEnvelope with what is wrong, and nothing else."""
+        if len(data) > LIMIT_BYTES:
+            raise BadEnvelope(f"a message of {len(data):,} bytes: the limit is {LIMIT_BYTES:,}")
+        try:
+            found = self._decoder.decode(data)
+        except (msgspec.DecodeError, PliantError, ValueError, RecursionError) as error:
+            return self._of_later_version(data, error)
+        check_version(found.sender, found.version)
+        return found
+
+    def _of_later_version(self, data: bytes, error: Exception) -> Envelope[Body]:
+        """What does not decode, if another version explains that."""
+        try:
+            head = _heads.decode(data)
+            kind = _kinds.decode(head.body).kind
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise BadEnvelope(f"what is no message: {error}") from error
+        check_version(head.sender, head.version)
+        if head.version > VERSION and kind not in self._known:
+            return Envelope(head.version, head.sender, head.incarnation, self._unknown)
+        raise BadEnvelope(f"what is no message: {error}") from error
+
+
+def is_neighbour(version: int) -> bool:
+    """Whether this version works with `version`: the same, the one before, the one after."""
+    return abs(version - VERSION) <= 1
+
+
+def refusal(version: int) -> str:
+    """What to say of a version that is no neighbour."""
+    return (
+        f"speaks version {version} of the protocol, this device version {VERSION}: versions may differ by "
+        "one. Install the same pliant on both."
+    )
+
+
+def check_version(sender: str, version: int) -> None:
+    """Raise BadEnvelope for a message whose version is no neighbour."""
+    if not is_neighbour(version):
+        raise BadEnvelope(f"{sender!r:.80} {refusal(version)}", is_other_version=True)
