@@ -10,6 +10,7 @@ from statistics import median
 
 import numpy as np
 
+import checkout  # noqa: F401 - research lies there
 from pliant.api import compile_onnx as compiled
 from pliant.compiler.layout.exact_layouts import choose_exactly
 from pliant.compiler.layout.layout_problem import Form, Operator, Problem

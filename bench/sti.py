@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+import checkout  # noqa: F401 - research lies there
 from pliant.elastic.evaluate.accuracy_grid import measure_grid
 from pliant.elastic.importance import ablate, first_order
 from pliant.ir.cost import TOKENISE
