@@ -21,22 +21,14 @@ assert ENTRY_DTYPE.itemsize == ctypes.sizeof(Entry)
 class Table:
     """Entries that run in order, each split over the pool's threads; args stay alive as long as the table.
 
-    A table must not change while a pool walks it.
+    A table must not change while a pool walks it. `address` is where the first of `n_entries` is; it moves
+    when entries are added.
     """
 
     def __init__(self) -> None:
-        self._rows = np.zeros(16, ENTRY_DTYPE)
         self._args: list[ctypes.Structure] = []
-        self._n = 0
-        self._address = self._rows.ctypes.data
-
-    def __len__(self) -> int:
-        return self._n
-
-    @property
-    def address(self) -> int:
-        """Where the first entry is; moves when entries are added."""
-        return self._address
+        self.n_entries = 0
+        self._keep(np.zeros(16, ENTRY_DTYPE))
 
     def add(self, kernel: int, args: ctypes.Structure, n_units: int, grain: int = 1) -> int:
         """Append `kernel(args, lo, hi, scratch)` over units 0..n_units-1; its number in the table.
@@ -49,16 +41,19 @@ class Table:
     def append(self, kernel: int, args: int, n_units: int, grain: int = 1) -> int:
         """As `add`, with arguments at an address that the caller keeps alive."""
         _check(n_units, grain)
-        if self._n == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
-            self._address = self._rows.ctypes.data
-        self._rows[self._n] = (kernel, args, n_units, grain)
-        self._n += 1
-        return self._n - 1
+        if self.n_entries == len(self._rows):
+            self._keep(np.concatenate([self._rows, np.zeros_like(self._rows)]))
+        self._rows[self.n_entries] = (kernel, args, n_units, grain)
+        self.n_entries += 1
+        return self.n_entries - 1
 
     def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
         """Give every entry, in order, its units and its grain, such as for another sequence length."""
-        self._rows.view(np.int64).reshape(-1, 4)[: self._n, 2:] = shares
+        self._shares[: self.n_entries] = shares
+
+    def _keep(self, rows: np.ndarray) -> None:
+        self._rows, self._shares = rows, rows.view(np.int64).reshape(-1, 4)[:, 2:]
+        self.address = int(rows.ctypes.data)
 
 
 def _check(n_units: int, grain: int) -> None:

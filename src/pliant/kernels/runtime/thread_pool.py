@@ -1,7 +1,6 @@
 """Threads that share the work of kernels and sleep when there is none."""
 
 import ctypes
-import os
 import sys
 import threading
 import weakref
@@ -59,7 +58,8 @@ class Pool:
         self._context.spins = spins
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
-        self._turns, self._process = Turns(), os.getpid()
+        self._turns = Turns()
+        self._process = self._turns.process
         code = library.generated({"walker": lambda: walker_ir(library.isa)})["walker"]
         self._walk, self._walk_timed = _WALK(code["walk"]), _WALK_TIMED(code["walk_timed"])
         self.reserve(scratch_bytes)
@@ -100,15 +100,16 @@ class Pool:
     def walk(self, table: Table) -> None:
         """Run all entries in order, each after the one before it has ended on all threads."""
         with self._turns.lock:
-            self._check_open()
-            self._walk(self._address, table.address, len(table))
+            if self._context.stop or self._process != self._turns.process:
+                self._check_open()
+            self._walk(self._address, table.address, table.n_entries)
 
     def walk_timed(self, table: Table) -> Float64[np.ndarray, " ends"]:
         """As `walk`; seconds from the start to the first entry, which is 0, and to the end of each."""
-        times = np.zeros((len(table) + 1, 2), np.int64)
+        times = np.zeros((table.n_entries + 1, 2), np.int64)
         with self._turns.lock:
             self._check_open()
-            self._walk_timed(self._address, table.address, len(table), times.ctypes.data)
+            self._walk_timed(self._address, table.address, table.n_entries, times.ctypes.data)
         times -= times[0].copy()
         ends_s: np.ndarray = times[:, 0] + times[:, 1] * 1e-9
         return ends_s
@@ -122,8 +123,8 @@ class Pool:
         """Raise KernelError once closed; in a forked child, start its workers first."""
         if not self._finalizer.alive:
             raise KernelError("this pool is closed; open another one to run kernels.")
-        if self._process != os.getpid():
-            self._process = os.getpid()
+        if self._process != self._turns.process:
+            self._process = self._turns.process
             self._finalizer.detach()
             # What the parent was in the middle of is not this process's to finish.
             self._context.ticket &= -1 << UNIT_BITS

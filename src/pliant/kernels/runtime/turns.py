@@ -3,6 +3,9 @@
 import os
 import threading
 from typing import final
+from weakref import WeakSet
+
+_EVERY: "WeakSet[Turns]" = WeakSet()  # hooks of fork belong to the process, and are never taken back
 
 
 @final
@@ -11,14 +14,18 @@ class Turns:
 
     A child of fork has one thread, and may have been forked while another held the lock in the parent:
     it gets a new one. What a turn that never ended there left behind must not matter to the next.
+    `with` on a lock itself is safe from interrupts, as a method of ours is not. `process` is the number of
+    this process, for whoever keeps something of it: to ask the system takes longer.
     """
 
     def __init__(self) -> None:
-        self._locks = {os.getpid(): threading.Lock()}
+        self.lock, self.process = threading.Lock(), os.getpid()
+        _EVERY.add(self)
 
-    @property
-    def lock(self) -> threading.Lock:
-        """This process's lock, itself: `with` on it is safe from interrupts, as a method of ours is not."""
-        process = os.getpid()
-        # setdefault is one step: of two threads that come first in a child, both get the same lock.
-        return self._locks.get(process) or self._locks.setdefault(process, threading.Lock())
+
+def _renew() -> None:
+    for turns in list(_EVERY):
+        turns.lock, turns.process = threading.Lock(), os.getpid()
+
+
+os.register_at_fork(after_in_child=_renew)
