@@ -87,7 +87,6 @@ class RecurrentSession(TextSession[None]):
         self._library, self._pool = library, pool
         self._target = Target(library.isa, pool.n_threads)
         self._turns, self._closed = Turns(), False
-        self._step = _WordStep(pool)
         self._arena = Arena()
         self._weights: dict[str, np.ndarray] = {}
         self._forms: dict[int, tuple[Form, dict[str, int]]] = {}
@@ -164,12 +163,18 @@ class RecurrentSession(TextSession[None]):
         given = {"text": feeds} if isinstance(feeds, str) else feeds
         ids = self._encoded(given).ids
         n = len(ids)
+        ends_s: list[np.ndarray] = []
         with self._turns.lock:
-            self._run_words(ids)
-            timed = []
-            for _ in range(runs):
-                readings_s = execute_alone(_PROGRAM, self._step.walk_timed)
-                timed.append(TimedRun(spans_alone(_PROGRAM, readings_s), (self._step.ends_s,)))
+            self._check_open()
+            vectors = self.source.vectors(ids)
+            self._run_steps(vectors)
+            stage = self._fed(vectors)
+            readings_s = [
+                execute_alone(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed((n,), self._pool)))
+                for _ in range(runs)
+            ]
+        runs_s = zip(readings_s, ends_s, strict=True)
+        timed = [TimedRun(spans_alone(_PROGRAM, read_s), (end_s,)) for read_s, end_s in runs_s]
         return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], timed, self._pool.n_threads)
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
@@ -194,14 +199,16 @@ class RecurrentSession(TextSession[None]):
             )
         with self._turns.lock:
             start_s = self._clock()
+            self._check_open()
             self._run_steps(vectors)
+            states = self._states[:n].copy()
             self._slow_down(start_s)
-            return self._states[:n].copy()
+            return states
 
     def close(self) -> None:
         """Let go of all memory; answering afterwards is an error."""
         with self._turns.lock:
-            self._closed, self._step.stage = True, None
+            self._closed = True
             self._stages, self._forms, self._weights, self._arena = {}, {}, {}, Arena()
             self._vectors = self._states = np.zeros((0, 0), np.float32)
             self.source = replace(self.source, weights={}, table=self._vectors)
@@ -233,28 +240,27 @@ class RecurrentSession(TextSession[None]):
 
     def _read_in_turn(self, ids: np.ndarray, read: Callable[[np.ndarray], T]) -> tuple[T, float]:
         """What `read` makes of the numbers for words, and the seconds that other threads had the session."""
-        start_s = self._clock()
+        asked_s = self._clock()
         with self._turns.lock:
-            waited_s = self._clock() - start_s
-            self._run_words(ids)
+            start_s = self._clock()
+            self._check_open()
+            self._run_steps(self.source.vectors(ids))
             found = read(self._numbers.copy())
-            self._slow_down(start_s + waited_s)  # a slower device is slower at words and labels too
-            return found, waited_s
-
-    def _run_words(self, ids: np.ndarray) -> None:
-        self._check_open()
-        self._run_steps(self.source.vectors(ids))
+            self._slow_down(start_s)  # a slower device is slower at words and labels too
+            return found, start_s - asked_s
 
     def _run_steps(self, vectors: Float[np.ndarray, "tokens inputs"]) -> None:
-        self._check_open()
+        stage, lengths = self._fed(vectors), (len(vectors),)
+        execute_alone(_PROGRAM, lambda *_: stage.walk(lengths, self._pool))
+
+    def _fed(self, vectors: Float[np.ndarray, "tokens inputs"]) -> Stage:
+        """The stage of so many words, which now reads these."""
         n = len(vectors)
-        steps = _steps(n)
+        steps = max(_LEAST_STEPS, 1 << (n - 1).bit_length())
         if steps not in self._stages:
             self._reserve(steps)
         self._vectors[:n, 0] = vectors
-        step = self._step
-        step.stage, step.lengths = self._stages[steps], (n,)
-        execute_alone(_PROGRAM, step.walk)
+        return self._stages[steps]
 
     def _check_open(self) -> None:
         if self._closed:
@@ -334,27 +340,3 @@ class RecurrentSession(TextSession[None]):
                 self._weights[name] = memory
         for name, constant in form.image.constants.items():
             self._weights.setdefault(name, np.ascontiguousarray(constant))
-
-
-def _steps(n_words: int) -> int:
-    """Of the form that so many words run."""
-    return _LEAST_STEPS if n_words <= _LEAST_STEPS else 1 << (n_words - 1).bit_length()
-
-
-@final
-class _WordStep:
-    """The one step of a run: a stage over the words of a text. It knows no session, which goes at once."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self.stage: Stage | None = None
-        self.lengths = (0,)
-        self.ends_s: np.ndarray = np.zeros(0)
-
-    def walk(self, step: int, work: Compute) -> None:
-        assert self.stage is not None, work
-        self.stage.walk(self.lengths, self._pool)
-
-    def walk_timed(self, step: int, work: Compute) -> None:
-        assert self.stage is not None, work
-        self.ends_s = self.stage.walk_timed(self.lengths, self._pool)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from pliant.ir.port import Port
 
 GivenFeeds = Mapping[str, Any]
 """By input name: what `fed_array` takes."""
+
+NAMED = (dict, Mapping)
+"""What feeds by name are: `isinstance` knows a dict at once, and searches for an abstract class."""
 
 _NUMBERS, _ARRAYS = (list, tuple, bool, int, float), (np.ndarray, np.generic)
 _KINDS = re.compile("[bu]?(bool|int|float|complex)")
@@ -36,7 +40,7 @@ def fed_arrays(ports: Sequence[Port], feeds: GivenFeeds) -> dict[str, Any]:
 
 def require_named(feeds: object) -> None:
     """Raise InputError unless feeds are given by name."""
-    if not isinstance(feeds, Mapping):
+    if not isinstance(feeds, NAMED):
         raise InputError(f"feeds are given by name, as {{name: array}}, not as a {type(feeds).__name__}.")
 
 
@@ -79,6 +83,7 @@ def _fed(port: Port, value: Any) -> Any:
     return fed_array(port, value) if port.element is None else _held(port, value)
 
 
+@lru_cache(maxsize=256)
 def _widens(source: np.dtype, target: np.dtype) -> bool:
     """Whether every number of `source` is one of `target`, and integers stay integers."""
     kinds = _kind(source), _kind(target)

@@ -9,7 +9,7 @@ import numpy as np
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
 from pliant.ir.port import Port
-from pliant.run.session.feeds import GivenFeeds
+from pliant.run.session.feeds import NAMED, GivenFeeds
 
 Feeds = Mapping[str, np.ndarray]
 Shapes = dict[str, tuple[int, ...]]
@@ -59,11 +59,11 @@ def by_name(
 
     Raises InputError for a call of neither form, or an output that is not there.
     """
-    if isinstance(feeds, Mapping):
+    if isinstance(feeds, NAMED):
         if out is not None:
             _check_known(out, outputs)
         return feeds, out, None
-    if not isinstance(out, Mapping):
+    if not isinstance(out, NAMED):
         raise InputError("run takes feeds by name: run({name: array}), or run([output, ...], {name: array}).")
     names = list(feeds or [port.name for port in outputs])
     _check_known(names, outputs)

@@ -2,7 +2,7 @@
 
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -143,13 +143,15 @@ class TextSession(Session[D]):
 
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:
         outputs = self._outputs(feeds)
-        for name, array in (out or {}).items():
+        if not out:
+            return outputs
+        for name, array in out.items():
             array[...] = outputs[name]
-        return {**outputs, **(out or {})}
+        return {**outputs, **out}
 
-    def _outputs(self, feeds: GivenFeeds) -> Mapping[str, np.ndarray]:
+    def _outputs(self, feeds: GivenFeeds) -> dict[str, np.ndarray]:
         """Outputs by name, for feeds that nobody has checked yet."""
-        return self._answers((self._asked_fed(feeds),), None)[0].outputs
+        return dict(self._answers((self._asked_fed(feeds),), None)[0].outputs)
 
     def _reply(self, request: Request) -> Reply[D]:
         return self._answers((self._asked_by(request),), None)[0]
