@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import highspy
 
-from pliant.compiler.executable.place import ALIGNMENT, Lifetime, Placement
+from pliant.compiler.executable.place import Lifetime, Placement
 from pliant.errors import GraphError
+from pliant.ir.executable import ALIGNMENT
 
 
 def place_exactly(tensors: Sequence[Lifetime], time_limit_s: float = 20.0) -> Placement:

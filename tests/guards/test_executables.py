@@ -38,7 +38,7 @@ from pliant.profile.form_costs import CostFile
 from pliant.run.graph.schedule_graph import Planned, Planner, ScheduleKind
 from tests.compiler.family_models import bert, written
 from tests.compiler.layout.models import a_network
-from tests.guards.image_text import image_text
+from tests.guards.texts import checked_executable
 from tests.plan.splits import bert as encoder_spec
 
 Golden = Callable[[str, str], None]
@@ -94,21 +94,23 @@ def sst2() -> ModelSpec:
 def test_executables_of_the_shipped_model_are_the_same(sst2: ModelSpec, golden: Golden) -> None:
     """A layer at two widths, of resident and of rounded weights; what stands before and behind the layers."""
     texts = {
-        f"{name}, {width} slices, {compute}": image_text(
+        f"{name}, {width} slices, {compute}": checked_executable(
             coded_form(layer_graph(sst2, width, TOKENS, compute), target).image
         )
         for name, target in TARGETS.items()
         for width, compute in ((12, "fp32"), (5, "int8"))
     }
-    texts["embedding"] = image_text(coded_form(embedding_graph(sst2, "codes", TOKENS), TARGETS["avx2"]).image)
-    texts["head"] = image_text(coded_form(head_graph(sst2, TOKENS), TARGETS["avx2"]).image)
+    texts["embedding"] = checked_executable(
+        coded_form(embedding_graph(sst2, "codes", TOKENS), TARGETS["avx2"]).image
+    )
+    texts["head"] = checked_executable(coded_form(head_graph(sst2, TOKENS), TARGETS["avx2"]).image)
     golden("guards/executables_sst2.txt", _together(texts))
 
 
 def test_executables_of_an_encoder_from_onnx_are_the_same(golden: Golden) -> None:
     """Two layers of MiniLM's sizes, as an exporter writes them: fused, coded in no way, placed."""
     graph = _planned(written(bert(n_layers=2, width=384, heads=12, ffn=1536)), "static").graph
-    texts = {name: image_text(make_image(graph, target)) for name, target in TARGETS.items()}
+    texts = {name: checked_executable(make_image(graph, target)) for name, target in TARGETS.items()}
     golden("guards/executables_minilm.txt", _together(texts))
 
 
@@ -119,7 +121,7 @@ def test_schedules_by_fixed_costs_are_the_same(kind: ScheduleKind, golden: Golde
     texts = {}
     for name, model in models.items():
         planned = _planned(model, kind)
-        texts[name] = f"{_counts(planned)}\n{image_text(make_image(planned.graph, TARGETS['avx2']))}"
+        texts[name] = f"{_counts(planned)}\n{checked_executable(make_image(planned.graph, TARGETS['avx2']))}"
     golden(f"guards/executables_{kind}.txt", _together(texts))
 
 
@@ -137,7 +139,9 @@ def test_executables_of_a_recurrent_model_are_the_same(golden: Golden) -> None:
     """The shipped LSTM, whose calls are cut to the words of a text."""
     source = resolve("imdb-lstm").source
     graph = recurrent_graph(source.spec, source.weights, 64)
-    texts = {name: image_text(recurrent_form(graph, target).image) for name, target in TARGETS.items()}
+    texts = {
+        name: checked_executable(recurrent_form(graph, target).image) for name, target in TARGETS.items()
+    }
     golden("guards/executables_lstm.txt", _together(texts))
 
 
@@ -159,7 +163,7 @@ def test_executables_of_a_clusters_share_are_the_same(mode: Mode, golden: Golden
     """What a member with one of four heads runs in each layer, and what the other one runs."""
     spec, partition = encoder_spec(64, 4, 192, 2), SHARES[mode]
     texts = {
-        f"{stage.device} {stage.kernel}": image_text(_image(graph_part(spec, partition, stage)))
+        f"{stage.device} {stage.kernel}": checked_executable(_image(graph_part(spec, partition, stage)))
         for stage in stages(spec, partition, 1)
     }
     golden(f"guards/executables_share_{mode}.txt", _together(texts))

@@ -4,9 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from hashlib import sha256
 
+from pliant.compiler.executable.assemble_image import Image
+from pliant.compiler.executable.image_executable import image_executable
+from pliant.ir.check.executable_check import executable_faults
+from pliant.ir.check.program_check import faults
 from pliant.ir.cost import Span
 from pliant.ir.program import Program, Step
-from pliant.ir.program_check import faults
+from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.ir.text.program_text import parse_program, program_text
 from pliant.plan.result import Plan
 
@@ -37,6 +41,18 @@ def checked_text(program: Program) -> str:
     assert not list(faults(program))
     segments = (replace(s, steps=tuple(map(_rounded, s.steps))) for s in program.segments)
     return program_text(replace(program, segments=tuple(segments)))
+
+
+def checked_executable(image: Image) -> str:
+    """The text of an executable that parses back and has no faults.
+
+    Digests of constants are left out: folding rounds as the machine does.
+    """
+    executable = image_executable(image)
+    text = executable_text(executable)
+    assert parse_executable(text).executable == executable
+    assert (found := [*executable_faults(executable)]) == [], found[0]
+    return text
 
 
 def _rounded(step: Step) -> Step:

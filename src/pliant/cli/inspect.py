@@ -8,6 +8,7 @@ from typing import Annotated, Any, assert_never
 import typer
 from rich.table import Table
 
+from pliant.api.compile_onnx import open_graph
 from pliant.api.model import (
     CheckpointModel,
     CompiledProgram,
@@ -23,12 +24,12 @@ from pliant.api.resolve import resolve
 from pliant.cli.pack import store_line, store_values
 from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import console, print_json, progress_bar
-from pliant.cli.shared.verb_options import Json, shipped
+from pliant.cli.shared.text_file import read_text_file
+from pliant.cli.shared.verb_options import LENGTH, Json, shipped
 from pliant.compiler.aot.compiled_directory import open_saved
-from pliant.compiler.executable.encode_image import arena_faults
 from pliant.errors import InputError
-from pliant.ir.program_check import faults
-from pliant.ir.text.program_text import parse_program, program_text
+from pliant.ir.check.executable_check import arena_faults
+from pliant.ir.text.executable_text import executable_text
 from pliant.models.onnx.onnx_file import open_onnx
 from pliant.quantities import format_bytes
 from pliant.settings import cache_folder
@@ -47,8 +48,8 @@ class InspectArguments:
         str,
         typer.Argument(
             help="A model that ships with pliant (sst2), a model directory, a store, a hub id, an ONNX file, "
-            "what pliant compile wrote, or random:CONFIG[:SEED]; or a file *.txt with a program, as "
-            "pliant plan --explain prints it.",
+            "what pliant compile wrote, or random:CONFIG[:SEED]; or a file *.txt with a program or an "
+            "executable, as pliant plan --explain and pliant inspect --executable print them.",
             autocompletion=shipped,
         ),
     ]
@@ -58,9 +59,21 @@ class InspectArguments:
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Judge a program, or a compiled one's arena; fails naming what is wrong."
+            "--check",
+            help="Judge a program, an executable, or a compiled one's arena; fails naming what is wrong.",
         ),
     ] = False
+    executable: Annotated[
+        bool,
+        typer.Option(
+            "--executable",
+            help="Compile an ONNX model and print its executable: kernel calls, their arguments, and the "
+            "place of every tensor.",
+        ),
+    ] = False
+    length: Annotated[
+        int, typer.Option(help="Size of the last open dimension of each input, for --executable.")
+    ] = LENGTH
     json: Json = False
 
 
@@ -69,15 +82,23 @@ def inspect(args: InspectArguments) -> None:
     importance."""
     path = Path(args.source)
     if path.suffix == ".txt" and path.is_file():
-        _inspect_program(path, args)
+        _inspect_text(path, args)
         return
     named = resolve(args.source)
     if not isinstance(named, CompiledProgram):
         refuse_options(
-            named, args, ("check",), "it judges a program in a file *.txt, or a compiled directory"
+            named,
+            args,
+            ("check",),
+            "it judges a file *.txt or a compiled directory",
         )
     if not isinstance(named, ElasticModel):
         refuse_options(named, args, ("verify",), "it checks the files of a store; see pliant pack")
+    if not isinstance(named, OnnxGraph):
+        refuse_options(named, args, ("executable", "length"), "it is for ONNX models")
+    elif args.executable:
+        _print_executable(named, args)
+        return
     match named:
         case StoreModel() | CheckpointModel() as model:
             _inspect_store(model, is_verifying=args.verify, is_json=args.json)
@@ -99,22 +120,26 @@ def inspect(args: InspectArguments) -> None:
         typer.echo(f"{name.removesuffix('_bytes')}: {_said(name, value)}")
 
 
-def _inspect_program(path: Path, args: InspectArguments) -> None:
-    if args.verify:
-        raise InputError(f"{path} is a program, which has no option --verify: give --check.")
-    try:
-        found = parse_program(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeError) as error:
-        raise InputError(f"{path} cannot be read as text: {error}.") from error
-    except InputError as error:
-        raise InputError(f"{path}, {error}") from error
-    wrong = [f"line {found.lines[fault.step]}: {fault.reason}" for fault in faults(found.program)]
+def _inspect_text(path: Path, args: InspectArguments) -> None:
+    if args.verify or args.executable:
+        name = "verify" if args.verify else "executable"
+        raise InputError(f"{path} is a text, which has no option --{name}: give --check.")
+    found = read_text_file(path)
     if args.json:
-        print_json({"program": found.program, "faults": wrong})
+        print_json({found.kind: found.value, "faults": found.faults})
     else:
-        typer.echo(program_text(found.program), nl=False)
-    if args.check and wrong:
-        raise InputError(f"{path} is no program that can run:\n" + "\n".join(wrong))
+        typer.echo(found.text, nl=False)
+    if args.check and found.faults:
+        raise InputError(f"{path} is no {found.kind} that can run:\n" + "\n".join(found.faults))
+
+
+def _print_executable(model: OnnxGraph, args: InspectArguments) -> None:
+    with open_graph(model) as session:
+        executable = session.executable(session.sample(args.length))
+    if args.json:
+        print_json({"executable": executable, "faults": ()})
+    else:
+        typer.echo(executable_text(executable), nl=False)
 
 
 def _recurrent_values(source: str, network: RecurrentNetwork) -> dict[str, Any]:
@@ -168,7 +193,8 @@ def _compiled_values(directory: Path, *, is_checking: bool) -> dict[str, Any]:
     program = saved.program
     if is_checking and program.rows and program.arena_bytes and not program.tensors:
         raise InputError(f"{directory} does not tell what its arena holds; compile the model again.")
-    wrong = list(arena_faults(program.tensors, program.arena_bytes)) if is_checking else []
+    checked = arena_faults(program.tensors, program.arena_bytes) if is_checking else ()
+    wrong = [fault.reason for fault in checked]
     if wrong:
         raise InputError(f"{directory} is no program that can run:\n" + "\n".join(wrong))
     return {

@@ -8,6 +8,7 @@ leaves Python's arithmetic (an array's shape, a float, text, a hash), the condit
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from keyword import iskeyword
 from math import prod
 from typing import Any, TypeGuard, cast, final
 
@@ -310,6 +311,11 @@ def canonical(value: object) -> object:
     return tuple(map(canonical, value)) if isinstance(value, tuple) else value
 
 
+def formula_text(number: SymbolicInt) -> str:
+    """The number as a formula of symbols, as `ir/executable.Formula` reads it."""
+    return _formula(number.polynomial, number.trace.atoms)
+
+
 def size_array(sizes: Sequence[int]) -> np.ndarray:
     """Sizes as an array: of int64, or of objects where one is symbolic."""
     if not any(map(is_symbolic, sizes)):
@@ -355,3 +361,21 @@ def _exact_quotient(over: Polynomial, under: Polynomial) -> Polynomial | None:
 
 def _source(number: Polynomial) -> str:
     return " + ".join("*".join([str(n), *(f"a{i}" for i in term)]) for term, n in number) or "0"
+
+
+def _formula(number: Polynomial, atoms: Sequence[Atom]) -> str:
+    text = ""
+    for term, n in number:
+        factors = [_atom_text(atoms[i], atoms) for i in term]
+        text += "+" if text and n > 0 else ""
+        text += "*".join(factors if n == 1 and factors else [str(n), *factors])
+    return text or "0"
+
+
+def _atom_text(atom: Atom, atoms: Sequence[Atom]) -> str:
+    if isinstance(atom, str):
+        if atom.isascii() and atom.isidentifier() and not iskeyword(atom):
+            return atom
+        return ascii(atom).replace("{", r"\x7b").replace("}", r"\x7d")
+    a, b = (_formula(side, atoms) for side in atom[1:])
+    return f"(({a})//({b}))" if atom[0] == "//" else f"{atom[0]}({a},{b})"

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from pliant.compiler.executable.assemble_image import ARENA, Image, assemble
+from pliant.compiler.executable.assemble_image import Image, assemble
 from pliant.compiler.executable.call import Alias, Call, Extent, Kernel, Lowered, Ref, Target
+from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.emit.isa import X86_64
 from pliant.kernels.rows.rowwise import RowArgs

@@ -13,7 +13,10 @@ from pliant.compiler.executable.encode_image import Encoded, encode
 from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.symbolic_program import SymbolicProgram
 from pliant.compiler.rules.rules import RULES
+from pliant.ir.check.executable_check import executable_faults
+from pliant.ir.executable import Address, Executable, Formula, Number, at_hand
 from pliant.ir.graph import Graph
+from pliant.ir.text.executable_text import executable_text, parse_executable
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -235,3 +238,42 @@ def test_images_that_would_be_compiled_again_are_kept_before_others(
     for n in (17, 18, 1, 19, 20, 1):
         session.run(_texts(1, n))
     assert len(lowered) == before
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_an_executable_of_open_sizes_prints_and_parses_with_its_formulas(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """What is bound for a new shape can be read, judged, and computed from the text alone."""
+    session = compile(request.getfixturevalue(kind), threads=2)
+    ids = np.zeros((1, 1), np.int64)
+    feeds: list[dict[str, np.ndarray]] = [
+        _texts(2, n) if kind == "encoder" else {"ids": ids, "past": np.zeros((1, 2, n, 8), np.float32)}
+        for n in (17, 40)
+    ]
+    found, other = (session.executable(given) for given in feeds)
+    for executable in (found, other):
+        assert parse_executable(executable_text(executable)).executable == executable
+        assert list(executable_faults(executable)) == []
+        assert all(len(constant.digest) == 64 for constant in executable.constants)
+    sizes = dict(other.sizes)
+    assert len(sizes) > 0
+    assert sizes != dict(found.sizes)
+    assert sum(isinstance(number, Formula) for number in _numbers(found)) > 0
+    sizes |= {f"offset{i}": tensor.offset for i, tensor in enumerate(other.tensors)}
+    for one, another in zip(_numbers(found), _numbers(other), strict=True):
+        assert not isinstance(one, Formula) or one.at(sizes) == at_hand(another)
+
+
+def _numbers(executable: Executable) -> list[Number]:
+    """Sizes of tensors, work of calls, and what they are told, in order."""
+    found = [tensor.n_bytes for tensor in executable.tensors]
+    for call in executable.calls:
+        found += [call.n_units, call.grain]
+        values = [v for _, value in call.arguments for v in (value if isinstance(value, tuple) else (value,))]
+        found += [
+            v.offset if isinstance(v, Address) else v
+            for v in values
+            if isinstance(v, int | Formula | Address)
+        ]
+    return found

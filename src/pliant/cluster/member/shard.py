@@ -9,11 +9,11 @@ import numpy as np
 from pliant.cluster.member.buffers import Buffers, Fill
 from pliant.cluster.member.part_forms import Compiled, Forms, WeightKey
 from pliant.cluster.member.perform import LoadedWeights
-from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.fragment import fragment_image
 from pliant.compiler.executable.stage import Stage as BoundStage
 from pliant.errors import InputError
+from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange

@@ -15,10 +15,10 @@ from pathlib import Path
 from string import Template
 
 from pliant.compiler.aot.compiled_files import draft_of, write_objects, write_weights
-from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.encode_image import Encoded, encode
 from pliant.compiler.executable.image import Image
 from pliant.errors import GraphError, InputError
+from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.runtime.walker import Context, walker_ir

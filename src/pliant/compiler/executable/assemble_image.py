@@ -9,12 +9,11 @@ from pliant.arrays import Int64
 from pliant.compiler.executable.call import Call, Lowered, Packed, Target
 from pliant.compiler.executable.place import Lifetime, place
 from pliant.errors import GraphError
+from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.symbolic import largest, symbols_of
 from pliant.kernels.runtime.walker import UNIT_BITS
 
-ARENA = ""
-"""The arena's name among spaces: the one name that no tensor can have."""
 OFFSET = "offset"
 """The symbol of a tensor's offset into the arena, before its number among `Image.tensors`."""
 

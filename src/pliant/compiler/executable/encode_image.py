@@ -4,12 +4,13 @@ A session fills the addresses in, a directory keeps them, and C source prints th
 """
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from pliant.compiler.executable.assemble_image import ARENA, Image
+from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.call import Call, Kernel, Ref
+from pliant.ir.executable import ARENA, ArenaTensor, number_of
 from pliant.ir.graph import TensorType
 from pliant.ir.symbolic import is_symbolic, plain
 
@@ -53,17 +54,6 @@ class Copy:
     output: str
     space: str
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArenaTensor:
-    """A tensor at byte `offset` of the arena, alive from call `first` to call `last`, both included."""
-
-    name: str
-    offset: int
-    n_bytes: int
-    first: int
-    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +124,9 @@ def arena_tensors(image: Image) -> tuple[ArenaTensor, ...]:
     """What has a place of its own in an image's arena: it stands before its aliases, as lifetimes do."""
     placed = [(name, place.offset) for name, place in image.places.items() if place.space == ARENA]
     return tuple(
-        ArenaTensor(name, offset, life.n_bytes, life.first, life.last)
+        ArenaTensor(name, plain(offset), number_of(life.n_bytes), life.first, life.last)
         for (name, offset), life in zip(placed, image.tensors, strict=False)
     )
-
-
-def arena_faults(tensors: Sequence[ArenaTensor], arena_bytes: int) -> Iterator[str]:
-    """Tensors that reach beyond the arena, and pairs that share bytes of it while both are alive."""
-    alive: list[ArenaTensor] = []
-    for tensor in sorted(tensors, key=lambda t: t.first):
-        alive = [other for other in alive if other.last >= tensor.first]
-        end = tensor.offset + tensor.n_bytes
-        if tensor.offset < 0 or end > arena_bytes:
-            yield f"{tensor.name} ends at byte {end} of an arena of {arena_bytes}."
-        for other in alive:
-            if other.offset < end and tensor.offset < other.offset + other.n_bytes:
-                yield f"{tensor.name} and {other.name} share bytes of the arena at call {tensor.first}."
-        alive.append(tensor)
 
 
 def kernels(image: Image) -> dict[str, Kernel]:

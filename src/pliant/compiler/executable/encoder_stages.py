@@ -9,13 +9,12 @@ from typing import final
 
 import numpy as np
 
-from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.kernel_addresses import addresses
-from pliant.compiler.executable.place import ALIGNMENT
 from pliant.compiler.executable.stage import Form, Stage, coded_form
 from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses, plain_bytes
+from pliant.ir.executable import ALIGNMENT, ARENA
 from pliant.kernels.attention.attention_texts import text_blocks
 from pliant.kernels.emit.isa import X86_64, host_isa
 from pliant.kernels.runtime.aligned_memory import zeroed_bytes

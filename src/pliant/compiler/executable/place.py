@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pliant.ir.executable import ALIGNMENT
 from pliant.ir.symbolic import plain
-
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)

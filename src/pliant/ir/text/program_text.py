@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -23,29 +22,28 @@ from pliant.ir.program import (
     Work,
     check_step,
 )
+from pliant.ir.text.names import NAME, matched, name_text, parse_name, parse_names
 
 HEAD = "program "
 """What the first line of a program begins with."""
-_PLAIN = re.compile(r"[A-Za-z_][\w.@#%:/=]*(?:-[\w.@#%:/=]+)*", re.ASCII)
-"""Names that need no quotes; others are JSON strings."""
-_N, _NAME = r"-?\d+", rf'(?:{_PLAIN.pattern}|"(?:[^"\\]|\\.)*")'
+_N = r"-?\d+"
 _SYMBOL = r'(?:[A-Za-z_][A-Za-z_0-9]*|"(?:[^"\\]|\\.)*")'
 _AMOUNT = rf"(?:(?:{_N}\*)?{_SYMBOL}(?:[+-]\d+)?|{_N})"
 _LINEAR = re.compile(rf"(?:(?P<times>{_N})\*)?(?P<symbol>{_SYMBOL})(?P<plus>[+-]\d+)?")
-_TENSOR = re.compile(rf"tensor (?P<name>{_NAME}) \[(?P<shape>.*)\] x (?P<size>{_N}) B, lives for the run")
-_SEGMENT = re.compile(rf"segment (?P<number>\d+)(?: keeps(?P<live>(?: {_NAME})+))?")
+_TENSOR = re.compile(rf"tensor (?P<name>{NAME}) \[(?P<shape>.*)\] x (?P<size>{_N}) B, lives for the run")
+_SEGMENT = re.compile(rf"segment (?P<number>\d+)(?: keeps(?P<live>(?: {NAME})+))?")
 _STEP = re.compile(
     r" *(?P<number>\d+) (?P<lane>\S+) +(?P<work>.*?)(?: after(?P<after>(?: \d+)+))?"
     r"(?: prefer(?P<prefer>(?: \d+)+))?(?: until (?P<until>\S+) s)?"
 )
 _COMPUTE = re.compile(
-    rf"(?P<kernel>{_NAME})(?: (?P<layer>{_N}))?(?: x(?P<width>{_N}))? rows (?P<rows>{_AMOUNT})"
-    rf"(?: on (?P<device>{_NAME}))?"
+    rf"(?P<kernel>{NAME})(?: (?P<layer>{_N}))?(?: x(?P<width>{_N}))? rows (?P<rows>{_AMOUNT})"
+    rf"(?: on (?P<device>{NAME}))?"
 )
 _LOAD = re.compile(r"load (?P<layer>\d+) (?P<runs>.*) \((?P<n_bytes>\d+) B(?: in (?P<n_reads>\d+) reads)?\)")
 _RUN = re.compile(r"(?:full|plane (?P<part>\d+)) \[(?P<first>\d+):(?P<stop>\d+)\]")
 _SEND = re.compile(
-    rf"send (?P<tensor>{_NAME})(?:\[(?P<part>[\d:, ]+)\])? (?P<src>{_NAME})->(?P<dst>{_NAME}) "
+    rf"send (?P<tensor>{NAME})(?:\[(?P<part>[\d:, ]+)\])? (?P<src>{NAME})->(?P<dst>{NAME}) "
     rf"\((?P<n_bytes>{_AMOUNT}) B\)"
 )
 _PART = re.compile(r"(?P<row>\d+):(?P<rows>\d+), (?P<column>\d+):(?P<columns>\d+)")
@@ -61,13 +59,13 @@ class ProgramFile:
 
 def program_text(program: Program) -> str:
     """One line a tensor, a segment and a step; `parse_program` gives an equal program."""
-    lines = [HEAD + (" ".join(map(_name, program.extents)) or "(bound)")]
+    lines = [HEAD + (" ".join(map(name_text, program.extents)) or "(bound)")]
     for t in program.tensors:
         shape = ", ".join(map(_amount, t.shape))
-        lines.append(f"tensor {_name(t.name)} [{shape}] x {t.itemsize} B, lives for the run")
+        lines.append(f"tensor {name_text(t.name)} [{shape}] x {t.itemsize} B, lives for the run")
     for s, segment in enumerate(program.segments):
         lines.append(
-            f"segment {s}" + (f" keeps {' '.join(map(_name, segment.live))}" if segment.live else "")
+            f"segment {s}" + (f" keeps {' '.join(map(name_text, segment.live))}" if segment.live else "")
         )
         lines += [_step_line(i, step) for i, step in enumerate(segment.steps)]
     return "\n".join(lines) + "\n"
@@ -120,22 +118,18 @@ def _step_line(i: int, step: Step) -> str:
 def _work(work: Work, lane: str) -> str:
     match work:
         case Compute():
-            kernel = json.dumps(work.kernel) if work.kernel in ("load", "send") else _name(work.kernel)
+            kernel = json.dumps(work.kernel) if work.kernel in ("load", "send") else name_text(work.kernel)
             layer = "" if work.layer is None else f" {work.layer}"
             width = "" if work.width is None else f" x{work.width}"
-            on = "" if work.device == _device_of(lane) else f" on {_name(work.device)}"
+            on = "" if work.device == _device_of(lane) else f" on {name_text(work.device)}"
             return f"{kernel}{layer}{width} rows {_amount(work.rows)}{on}"
         case Load():
             return str(work)
         case Exchange():
-            ends = f"{_name(work.src)}->{_name(work.dst)}"
-            return f"send {_name(work.tensor)}{work.part or ''} {ends} ({_amount(work.n_bytes)} B)"
+            ends = f"{name_text(work.src)}->{name_text(work.dst)}"
+            return f"send {name_text(work.tensor)}{work.part or ''} {ends} ({_amount(work.n_bytes)} B)"
         case _:
             assert_never(work)
-
-
-def _name(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else json.dumps(name)
 
 
 def _amount(amount: Amount) -> str:
@@ -155,24 +149,24 @@ def _extents(line: str) -> tuple[str, ...]:
     if not line.startswith(HEAD):
         raise ValueError(f"a program begins with {HEAD.strip()!r} and its extents, or '(bound)'.")
     names = line.removeprefix(HEAD)
-    return () if names == "(bound)" else tuple(_names(names))
+    return () if names == "(bound)" else tuple(parse_names(names))
 
 
 def _tensor(line: str) -> Tensor:
-    found = _matched(_TENSOR, line, "a tensor: 'tensor NAME [SIZE, ...] x BYTES B, lives for the run'")
+    found = matched(_TENSOR, line, "a tensor: 'tensor NAME [SIZE, ...] x BYTES B, lives for the run'")
     shape = tuple(_to_amount(one) for one in found["shape"].split(", ") if one)
-    return Tensor(_to_name(found["name"]), shape, int(found["size"]))
+    return Tensor(parse_name(found["name"]), shape, int(found["size"]))
 
 
 def _live(line: str, number: int) -> tuple[str, ...]:
-    found = _matched(_SEGMENT, line, "a segment: 'segment NUMBER', or 'segment NUMBER keeps NAME ...'")
+    found = matched(_SEGMENT, line, "a segment: 'segment NUMBER', or 'segment NUMBER keeps NAME ...'")
     if int(found["number"]) != number:
         raise ValueError(f"segment {number} comes here, not {found['number']}.")
-    return tuple(_names(found["live"] or ""))
+    return tuple(parse_names(found["live"] or ""))
 
 
 def _step(line: str, number: int) -> Step:
-    found = _matched(_STEP, line, "a step: 'NUMBER LANE WORK [after N ...] [prefer N ...] [until SECONDS s]'")
+    found = matched(_STEP, line, "a step: 'NUMBER LANE WORK [after N ...] [prefer N ...] [until SECONDS s]'")
     if int(found["number"]) != number:
         raise ValueError(f"step {number} of the segment comes here, not {found['number']}.")
     lane, text = found["lane"], found["work"]
@@ -186,33 +180,33 @@ def _step(line: str, number: int) -> Step:
 
 
 def _to_compute(text: str, lane: str) -> Compute:
-    found = _matched(_COMPUTE, text, "work: 'KERNEL [LAYER] [xWIDTH] rows AMOUNT', 'load ...' or 'send ...'")
+    found = matched(_COMPUTE, text, "work: 'KERNEL [LAYER] [xWIDTH] rows AMOUNT', 'load ...' or 'send ...'")
     layer, width = (None if found[x] is None else int(found[x]) for x in ("layer", "width"))
-    device = _device_of(lane) if found["device"] is None else _to_name(found["device"])
-    return Compute(_to_name(found["kernel"]), layer, width, _to_amount(found["rows"]), device)
+    device = _device_of(lane) if found["device"] is None else parse_name(found["device"])
+    return Compute(parse_name(found["kernel"]), layer, width, _to_amount(found["rows"]), device)
 
 
 def _to_load(text: str) -> Load:
-    found = _matched(_LOAD, text, "a load: 'load LAYER plane N [FIRST:END], ... (BYTES B [in N reads])'")
+    found = matched(_LOAD, text, "a load: 'load LAYER plane N [FIRST:END], ... (BYTES B [in N reads])'")
     layer = int(found["layer"])
     runs = []
     for one in found["runs"].split(", "):
-        run = _matched(_RUN, one, "of a load: 'plane N [FIRST:END]' or 'full [FIRST:END]'")
+        run = matched(_RUN, one, "of a load: 'plane N [FIRST:END]' or 'full [FIRST:END]'")
         part, first = FULL if run["part"] is None else int(run["part"]), int(run["first"])
         runs.append(Run(layer, part, first, int(run["stop"]) - first))
     return Load(layer, tuple(runs), int(found["n_bytes"]), int(found["n_reads"] or 1))
 
 
 def _to_exchange(text: str) -> Exchange:
-    found = _matched(_SEND, text, "a message: 'send TENSOR[ROWS, COLUMNS] FROM->TO (BYTES B)'")
-    tensor, src, dst = (_to_name(found[x]) for x in ("tensor", "src", "dst"))
+    found = matched(_SEND, text, "a message: 'send TENSOR[ROWS, COLUMNS] FROM->TO (BYTES B)'")
+    tensor, src, dst = (parse_name(found[x]) for x in ("tensor", "src", "dst"))
     return Exchange(tensor, _to_amount(found["n_bytes"]), src, dst, _to_part(found["part"]))
 
 
 def _to_part(text: str | None) -> Part | None:
     if text is None:
         return None
-    found = _matched(_PART, text, "a part: 'FIRST:END, FIRST:END'")
+    found = matched(_PART, text, "a part: 'FIRST:END, FIRST:END'")
     row, rows, column, columns = (int(found[x]) for x in ("row", "rows", "column", "columns"))
     return Part(row, rows - row, column, columns - column)
 
@@ -220,23 +214,5 @@ def _to_part(text: str | None) -> Part | None:
 def _to_amount(text: str) -> Amount:
     if re.fullmatch(_N, text):
         return int(text)
-    found = _matched(_LINEAR, text, "an amount: a number, or TIMES*EXTENT+NUMBER")
-    return Linear(_to_name(found["symbol"]), int(found["times"] or 1), int(found["plus"] or 0))
-
-
-def _names(text: str) -> Iterator[str]:
-    names = re.findall(_NAME, text, re.ASCII)
-    if " ".join(names) != text.strip():
-        raise ValueError(f"{text!r} are no names; those of other signs stand in quotes.")
-    yield from map(_to_name, names)
-
-
-def _to_name(text: str) -> str:
-    return str(json.loads(text)) if text.startswith('"') else text
-
-
-def _matched(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
-    found = pattern.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text.strip()!r} is not {what}.")
-    return found
+    found = matched(_LINEAR, text, "an amount: a number, or TIMES*EXTENT+NUMBER")
+    return Linear(parse_name(found["symbol"]), int(found["times"] or 1), int(found["plus"] or 0))

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkab
 import numpy as np
 
 from pliant.arrays import Float64
-from pliant.compiler.executable.assemble_image import ARENA, Image
+from pliant.compiler.executable.assemble_image import Image
 from pliant.compiler.executable.binding import Bound
 from pliant.compiler.executable.encode_image import Encoded, Row, encode, kernels
 from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.ir.executable import ARENA
 from pliant.ir.port import static_port
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.call_table import Table

@@ -19,11 +19,13 @@ import psutil
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.image import Image, make_image
+from pliant.compiler.executable.image_executable import image_executable
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.passes.pack_texts import TextShape
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
 from pliant.ir.bitwidths import Weights
+from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -145,6 +147,17 @@ class OnnxSession(ArraySession):
     def image(self, feeds: GivenFeeds) -> Image:
         """The calls and places that feeds of these shapes run."""
         return make_image(self.graph(feeds), Target(self._library.isa, self._pool.n_threads))
+
+    def executable(self, feeds: GivenFeeds) -> Executable:
+        """What feeds of these shapes run, as a value; where it serves other sizes as well, by formulas."""
+        shapes = _shapes(self._as_run(feeds))
+        with self._turns.lock:
+            form = None if IS_TOKEN in shapes else self._forms.form(shapes) or self._new_form(shapes)
+            graph = None if form is None else self._forms.graph(shapes, self.inputs, self._bind_whole)
+            if graph is not None:
+                sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
+                return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
+        return image_executable(self.image(feeds), with_digests=True)
 
     def close(self) -> None:
         """Let go of all memory; running afterwards is an error. The pool stays open."""

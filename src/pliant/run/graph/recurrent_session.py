@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar, final
 import numpy as np
 
 from pliant.arrays import Float, Float32
-from pliant.compiler.executable.assemble_image import ARENA
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import Row, kernels
 from pliant.compiler.executable.kernel_addresses import addresses
@@ -22,6 +21,7 @@ from pliant.compiler.executable.recurrent_stages import described_calls, recurre
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import Request
+from pliant.ir.executable import ARENA
 from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats, trim_heap

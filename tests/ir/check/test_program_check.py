@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.ir.check.program_check import Fault, faults
 from pliant.ir.partition import Mode
 from pliant.ir.program import Compute, Exchange, Load, Part, Program, Run, Segment, Step, Tensor
-from pliant.ir.program_check import Fault, faults
 from pliant.ir.projection import project
 from pliant.plan.split.split import split
 from tests.plan.splits import MODES, bert, partition

@@ -1,0 +1,113 @@
+"""An image as a value that prints, parses back and can be judged: without code, and without weights."""
+
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import numpy as np
+
+from pliant.compiler.executable.assemble_image import Image
+from pliant.compiler.executable.call import Call, Field, Packed, Ref
+from pliant.compiler.executable.encode_image import arena_tensors
+from pliant.ir.executable import (
+    ARENA,
+    Address,
+    Alias,
+    Argument,
+    Constant,
+    Executable,
+    ExecutableType,
+    KernelCall,
+    Scalar,
+    number_of,
+)
+from pliant.ir.graph import TensorType
+
+
+def image_executable(
+    image: Image, sizes: Mapping[str, int] | None = None, *, with_digests: bool = False
+) -> Executable:
+    """The executable that an image is; `sizes` are its open sizes at hand.
+
+    With digests all weights are packed once, one after another.
+    """
+    target = image.target
+    tensors = arena_tensors(image)
+    own = {t.name for t in tensors}
+    return Executable(
+        target=f"{target.isa.name}{target.isa.features}",
+        n_threads=target.n_threads,
+        inputs=tuple((x, _type(t)) for x, t in image.inputs.items()),
+        outputs=tuple((y, _type(t)) for y, t in image.outputs.items()),
+        constants=tuple(_constants(image, with_digests)),
+        arena_bytes=number_of(image.arena_bytes),
+        scratch_bytes=number_of(image.scratch_bytes),
+        tensors=tensors,
+        aliases=tuple(
+            Alias(x, Address(place.space, number_of(place.offset)))
+            for x, place in image.places.items()
+            if place.space != x and not (place.space == ARENA and x in own)
+        ),
+        calls=tuple(_call(call, image) for call in image.calls),
+        copies=tuple((y, _address(Ref(x), image)) for y, x in image.copies),
+        sizes=tuple((sizes or {}).items()),
+    )
+
+
+def _constants(image: Image, with_digests: bool) -> Iterator[Constant]:
+    for x, array in image.constants.items():
+        digest = _digest(np.ascontiguousarray(array)) if with_digests else ""
+        yield Constant(x, array.nbytes, ExecutableType(str(array.dtype), array.shape), digest=digest)
+    for x, packed in image.packed.items():
+        digest = _digest(_filled(packed)) if with_digests else ""
+        yield Constant(x, packed.n_bytes, source=packed.source, digest=digest)
+
+
+def _filled(packed: Packed) -> np.ndarray:
+    memory = np.zeros(packed.n_bytes, np.uint8)  # what a kernel never reads is not filled
+    packed.fill(memory)
+    return memory
+
+
+def _digest(array: np.ndarray) -> str:
+    return sha256(array.tobytes()).hexdigest()
+
+
+def _call(call: Call, image: Image) -> KernelCall:
+    return KernelCall(
+        call.kernel.name,
+        number_of(call.n_units),
+        number_of(call.grain),
+        number_of(call.scratch_bytes),
+        call.reads,
+        call.writes,
+        tuple((name, _argument(value, image)) for name, value in call.fields.items()),
+        None if call.extent is None else call.extent.fields,
+        call.op,
+        call.label,
+    )
+
+
+def _argument(value: Field, image: Image) -> Argument:
+    if not isinstance(value, tuple):
+        return _scalar(value, image)
+    kept = [_scalar(one, image) for one in value]
+    while kept and (kept[-1] is None or kept[-1] == 0):
+        kept.pop()
+    return tuple(kept)
+
+
+def _scalar(value: int | float | Ref | None, image: Image) -> Scalar:
+    if value is None:
+        return None
+    if isinstance(value, Ref):
+        return _address(value, image)
+    return float(value) if isinstance(value, float | np.floating) else number_of(value)
+
+
+def _address(ref: Ref, image: Image) -> Address:
+    place = image.places[ref.tensor]
+    return Address(place.space, number_of(place.offset + ref.offset))
+
+
+def _type(type_: TensorType) -> ExecutableType:
+    return ExecutableType(type_.dtype, tuple(map(number_of, type_.shape)))

@@ -1,0 +1,1 @@
+"""Judge programs and executables that were written down."""

@@ -1,0 +1,36 @@
+"""Names in texts that parse back: as they are where they are plain, else as JSON strings."""
+
+import json
+import re
+from collections.abc import Iterator
+
+_PLAIN = re.compile(r"[A-Za-z_][\w.@#%:/=]*(?:-[\w.@#%:/=]+)*", re.ASCII)
+"""Names that need no quotes."""
+NAME = rf'(?:{_PLAIN.pattern}|"(?:[^"\\]|\\.)*")'
+"""The pattern of a name as `name_text` writes it; compile it with re.ASCII."""
+
+
+def name_text(name: str) -> str:
+    """A name as it stands in a text."""
+    return name if _PLAIN.fullmatch(name) else json.dumps(name)
+
+
+def parse_name(text: str) -> str:
+    """The name that `name_text` wrote."""
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def parse_names(text: str) -> Iterator[str]:
+    """Several names with a blank between two. Raises ValueError for what is none."""
+    names = re.findall(NAME, text, re.ASCII)
+    if " ".join(names) != text.strip():
+        raise ValueError(f"{text!r} are no names; those of other signs stand in quotes.")
+    yield from map(parse_name, names)
+
+
+def matched(pattern: re.Pattern[str], text: str, what: str) -> re.Match[str]:
+    """`text` by `pattern`. Raises ValueError that says what should stand there."""
+    found = pattern.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text.strip()!r} is not {what}.")
+    return found
