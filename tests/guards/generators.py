@@ -36,8 +36,9 @@ from pliant.kernels.move.grid_sample import Sampling, grid_ir
 from pliant.kernels.move.index import gather_ir, pick_ir, reverse_ir
 from pliant.kernels.move.mark import cache_ir, one_hot_ir
 from pliant.kernels.move.move import rows_ir, spread_ir, strided_ir, transpose_ir
+from pliant.kernels.move.nearest import nearest_ir
 from pliant.kernels.move.regions import regions_ir
-from pliant.kernels.move.resample import resample_ir
+from pliant.kernels.move.resample import ResampleForm, resample_ir
 from pliant.kernels.move.scatter import added_ir, place_ir, scatter_ir
 from pliant.kernels.move.triangle import triangle_ir
 from pliant.kernels.product.contract import contract_ir
@@ -240,9 +241,17 @@ def _windows(isa: Isa) -> Iterator[tuple[str, Generator]]:
         PoolForm("average", "float64"),
     ):
         yield form.name, partial(pool_ir, form=form)
-    for dtype, is_wide in (("float32", True), ("float32", False), ("float64", False), ("uint8", False)):
-        label = f"resample {dtype} {'wide' if is_wide else 'single'}"
-        yield label, partial(resample_ir, name="resample", dtype=dtype, is_wide=is_wide)
+    for resample in (
+        ResampleForm("float32", has_rows=True, has_columns=True, is_wide=True),
+        ResampleForm("float32", has_rows=True, has_columns=True, is_wide=False),
+        ResampleForm("float32", has_rows=False, has_columns=True, is_wide=False),
+        ResampleForm("float64", has_rows=True, has_columns=True, is_wide=False),
+        ResampleForm("uint8", has_rows=True, has_columns=False, is_wide=False),
+    ):
+        yield resample.name, partial(resample_ir, form=resample)
+    for size in (None, 1, 4):
+        name = f"nearest_{size or 'pixels'}"
+        yield name, partial(nearest_ir, name=name, size=size)
     for sampling in (
         Sampling(2, "linear", "zeros", False),
         Sampling(2, "nearest", "border", True),

@@ -75,3 +75,15 @@ def test_graphs_without_convolutions_are_left_alone() -> None:
     c = Chain(x=(1, 2, 3, 4))
     graph = c.graph(c.add("y", "Relu", "x"))
     assert channels_last(graph) is graph
+
+
+def test_an_enlarged_image_is_not_turned_back() -> None:
+    """Between convolutions it stays channels last; what leaves the region leaves it before it grows."""
+    c = _chain()
+    c.constant("twice", np.float32([1, 1, 2, 2]))
+    a = c.add("a", "Conv", "x", "w")
+    b = c.add("b", "Conv", c.add("r", "Resize", a, "", "twice", mode="linear"), "v")
+    y = c.add("y", "Resize", b, "", "twice", mode="nearest")
+    turned = channels_last(c.graph(y))
+    assert _ops(turned) == ["Transpose", "FusedConv", "Resize", "FusedConv", "Transpose", "Resize"]
+    assert_same(turned, c)

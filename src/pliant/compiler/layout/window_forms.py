@@ -1,4 +1,4 @@
-"""Forms of convolutions and pools: channels first or last, and images with rows and columns exchanged.
+"""Forms of convolutions, pools and resizes: channels first or last, rows and columns exchanged or not.
 
 An image of exchanged axes is convolved by the exchanged kernel, which is a constant made before the run.
 """
@@ -219,11 +219,21 @@ def _pool(node: Node, graph: Graph, layouts: Layouts, variant: str) -> Realised:
     return Realised((_exchanged(named) if is_exchanged else named,))
 
 
+def _resize_follow(node: Node, graph: Graph, tensor: str, layout: Layout) -> Layouts | None:
+    given = node.inputs[1:]
+    is_exchanged = _NAMES.get(layout, ("", True))[1]
+    if is_exchanged or any(name and name not in graph.constants for name in given):
+        return None
+    return _pool_follow(node, graph, tensor, layout)
+
+
 _CONV = Family(_conv, _conv_follow, _conv_forms, _wishes, steps_over=True)
 _POOL = Family(_pool, _pool_follow, wishes=_wishes)
+_RESIZE = Family(_pool, _resize_follow)
 
 FAMILIES: Mapping[str, Family] = {
     **dict.fromkeys(("Conv", "FusedConv"), _CONV),
     **dict.fromkeys(("MaxPool", "AveragePool", "LpPool"), _POOL),
     **dict.fromkeys(("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool"), _POOL),
+    **dict.fromkeys(("Resize", "Upsample"), _RESIZE),
 }

@@ -13,6 +13,7 @@ from pliant.compiler.rewrite.rewrite import fresh, rebuilt
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node, TensorType
 
+_RESIZES = ("Resize", "Upsample")
 _POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
 
 
@@ -45,6 +46,7 @@ class _Turned:
         self.constants: dict[str, np.ndarray] = {}
         self.last: dict[str, str] = {}
         self.made = {*graph.inputs, *graph.constants}
+        self.readers = graph.consumers
 
     def add(self, node: Node) -> None:
         """The node in whichever layout suits it."""
@@ -55,6 +57,8 @@ class _Turned:
             self.nodes[-1] = replace(self.nodes[-1], op="FusedConv")
         elif node.op in _POOLS and node.inputs[0] in self.last and len(node.outputs) == 1:
             self._emit(node, [self.turned(node.inputs[0])], layout="nhwc")
+        elif node.op in _RESIZES and self._resizes_last(node):
+            self._emit(node, [self.turned(node.inputs[0]), *node.inputs[1:]], layout="nhwc")
         elif self._carries(node):
             rank = len(self.graph.types[node.outputs[0]].shape)
             self._emit(node, [self._operand(x, rank) for x in node.inputs])
@@ -109,6 +113,27 @@ class _Turned:
         others = [x for x in node.inputs if x and x not in self.last]
         return all(self._is_easy(x, len(shape)) for x in others) and expression(node, self.graph) is not None
 
+    def _resizes_last(self, node: Node) -> bool:
+        """Whether a turned image stays turned: an enlarged one only if it need not be turned back."""
+        x, y = node.inputs[0], node.outputs[0]
+        if x not in self.last or any(i and i not in self.graph.constants for i in node.inputs[1:]):
+            return False
+        if self.graph.types[y].size <= self.graph.types[x].size:
+            return True
+        readers = self.readers.get(y, ())
+        return y not in self.graph.outputs and bool(readers) and all(map(self._reads_last, readers))
+
+    def _reads_last(self, node: Node) -> bool:
+        return (
+            _is_conv(self.graph, node)
+            or node.op in (*_POOLS, *_RESIZES)
+            or expression(node, self.graph) is not None
+            or (node.op == "Concat" and self._is_of_channels(node))
+        )
+
+    def _is_of_channels(self, node: Node) -> bool:
+        return node.integer("axis", 0) % len(self.graph.types[node.outputs[0]].shape) == 1
+
     def _is_easy(self, x: str, rank: int) -> bool:
         """One number, or a constant that can be turned."""
         type_ = self.graph.types[x]
@@ -128,5 +153,4 @@ class _Turned:
         return name
 
     def _joins_channels(self, node: Node) -> bool:
-        rank = len(self.graph.types[node.inputs[0]].shape)
-        return node.integer("axis", 0) % rank == 1 and all(x in self.last for x in node.inputs)
+        return self._is_of_channels(node) and all(x in self.last for x in node.inputs)

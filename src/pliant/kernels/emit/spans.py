@@ -99,6 +99,55 @@ def reduce(
     return [f.fold(total, combine) for total in over(f, n, visit, totals, first=whole)]
 
 
+def strips(
+    f: Function, n: Value, visit: Callable[[Value, int, int], None], *, lanes: int = 0, chains: int = 1
+) -> None:
+    """`visit(first, width, count)` until columns 0..n-1 are covered: `count` vectors of `width` from `first`.
+
+    The last vector overlaps the one before it, so that a column may be visited twice. `chains` vectors go
+    together where they can; rows shorter than a vector are visited in fours, or one by one.
+    """
+    width = lanes or f.lanes
+    done = n - n % (width * chains)
+    with f.each(0, done, width * chains) as i:
+        visit(i, width, chains)
+    _rest(f, n, done if chains > 1 else n - n % width, visit, width)
+
+
+def _rest(f: Function, n: Value, done: Value, visit: Callable[[Value, int, int], None], width: int) -> None:
+    if width == 1:
+        with f.each(done, n) as i:
+            visit(i, 1, 1)
+        return
+
+    def vectors() -> list[Value]:
+        with f.each(done, n - (width - 1), width) as i:
+            visit(i, width, 1)
+        with f.when((n % width).compare("ne", 0)):
+            visit(n - width, width, 1)
+        return []
+
+    def shorter() -> list[Value]:
+        _rest(f, n, f.const(0), visit, 4 if width > 4 else 1)
+        return []
+
+    f.choose(n >= width, vectors, shorter)
+
+
+def gathered(f: Function, row: Value, places: Value, lanes: int, type_: str = "float") -> Value:
+    """The elements of `row` at the next `lanes` places (int32, from the pointer `places` on)."""
+    found = []
+    for i in range(lanes):
+        place = f.cast("sext", f.load(f.at(places, i, "i32"), "i32"), "i64")
+        found.append(f.load(f.at(row, place, type_), type_))
+    if lanes == 1:
+        return found[0]
+    value = f.const(0, vector(lanes, type_))
+    for i, element in enumerate(found):
+        value = f.insert(value, element, i)
+    return value
+
+
 def zero(f: Function, row: Value, first: Value, stop: Value) -> None:
     """Write zeros to columns first..stop-1 of a row of floats."""
     with f.each(first, stop) as i:

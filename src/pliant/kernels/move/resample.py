@@ -1,96 +1,187 @@
-"""Weighted sums of positions along one axis: interpolation whose weights were found before the run."""
+"""Weighted sums of positions along one or two axes: interpolation whose weights were found before the run."""
 
 import ctypes
+from dataclasses import dataclass
 
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.dtypes import DTYPES, Dtype, convert, narrow, widen
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.emit.spans import Span, over
-from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.spans import gathered, strips
+from pliant.kernels.emit.values import Value, vector
+
+_CHAINS = 4
 
 
 class ResampleArgs(ctypes.Structure):
-    """target[o, p, i] = shifts[p] + sum over t of weights[p, t] * source[o, places[p, t], i].
+    """target[o, p, q, i] = the sum over rows s and columns t of weights times source[o, place s, place t, i].
 
-    source is [outer, length, inner], target [outer, n, inner]; places int32, weights and shifts float32.
+    source is [outer, height, width, inner], target [outer, out_height, out_width, inner]. Of each axis that
+    is resampled there are places (int32) and weights (float32) [taps, n], and shifts [n] that are added.
     """
 
     _fields_ = (
-        ("source", ctypes.c_void_p),
-        ("target", ctypes.c_void_p),
-        ("places", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("shifts", ctypes.c_void_p),
-        ("length", ctypes.c_int64),
-        ("n", ctypes.c_int64),
-        ("taps", ctypes.c_int64),
-        ("inner", ctypes.c_int64),
+        *[(name, ctypes.c_void_p) for name in ("source", "target")],
+        *[(f"row_{name}", ctypes.c_void_p) for name in ("places", "weights", "shifts")],
+        *[(f"column_{name}", ctypes.c_void_p) for name in ("places", "weights", "shifts")],
+        *[(name, ctypes.c_int64) for name in ("height", "width", "out_height", "out_width")],
+        *[(name, ctypes.c_int64) for name in ("inner", "row_taps", "column_taps")],
     )
 
 
-def resample_ir(isa: Isa, name: str, dtype: str, is_wide: bool) -> str:
-    """A unit is one (o, p). `is_wide` goes along `inner` in vectors of float32, otherwise element by element.
+@dataclass(frozen=True, slots=True)
+class ResampleForm:
+    """What is fixed when a resampling is compiled; an axis that is not resampled keeps its length.
+
+    `is_wide` goes along `inner` where columns are resampled, otherwise along columns.
+    """
+
+    dtype: str
+    has_rows: bool
+    has_columns: bool
+    is_wide: bool
+
+    @property
+    def name(self) -> str:
+        axes = "rows" * self.has_rows + "columns" * self.has_columns
+        return f"resample_{self.dtype}_{axes}{'_wide' * self.is_wide}"
+
+    @property
+    def sums(self) -> str:
+        """The type that is summed in: what rows leave in scratch for columns, too."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+
+def resample_ir(isa: Isa, form: ResampleForm) -> str:
+    """The kernel `form.name`: a unit is one output row (o, p).
 
     Sums are float32 (float64 for float64); integers are rounded toward zero and saturate.
     """
-    row = DTYPES[dtype]
-    assert not is_wide or dtype == "float32", dtype
     module = Module(isa)
-    with module.kernel(name) as f:
-        args, lo, hi, _ = f.params
-        source, target, length, n, inner = f.fields(
-            args, ResampleArgs, "source", "target", "length", "n", "inner"
-        )
-        with f.each(lo, hi) as u:
-            o, p = u // n, u % n
-            x = f.at(source, o * length * inner, row.memory)
-            y = f.at(target, u * inner, row.memory)
-            if is_wide:
-                _wide(f, args, p, inner, x, y)
-            else:
-                with f.each(0, inner) as i:
-                    _element(f, args, p, inner, f.at(x, i, row.memory), f.at(y, i, row.memory), row)
+    with module.kernel(form.name) as f:
+        _, lo, hi, _ = f.params
+        with f.each(lo, hi) as unit:
+            _write_row(f, form, unit)
     return module.text()
 
 
-def _wide(f: Function, args: Value, p: Value, inner: Value, x: Value, y: Value) -> None:
-    shift, taps = _shift(f, args, p)
+def _write_row(f: Function, form: ResampleForm, unit: Value) -> None:
+    args, _, _, scratch = f.params
+    names = ("source", "target", "height", "width", "out_height", "out_width", "inner")
+    source, target, height, width, out_height, out_width, inner = f.fields(args, ResampleArgs, *names)
+    stored, sums = DTYPES[form.dtype], DTYPES[form.sums]
+    widest = f.lanes if form.dtype == "float32" else 1
 
-    def visit(span: Span, _: list[Value]) -> list[Value]:
-        with f.loop(0, taps, carry=[f.splat(shift)]) as turn:
-            place, weight = _tap(f, args, p, taps, turn.index)
-            part = span.load(f.at(x, place * inner))
-            turn.carry([f.fma(part, f.splat(weight), turn.carried[0])])
-        span.store(turn.carried[0], y)
-        return []
+    def row(type_: Dtype, start: Value, index: Value) -> _Row:
+        return _Row(f, type_, sums, f.at(start, index, type_.memory))
 
-    over(f, inner, visit)
-
-
-def _element(f: Function, args: Value, p: Value, inner: Value, x: Value, y: Value, row: Dtype) -> None:
-    shift, taps = _shift(f, args, p)
-    sum_type = DTYPES["float64" if row.name == "float64" else "float32"]
-    start = convert(f, shift, DTYPES["float32"], sum_type)
-    with f.loop(0, taps, carry=[start]) as turn:
-        place, weight = _tap(f, args, p, taps, turn.index)
-        part = widen(f, f.load(f.at(x, place * inner, row.memory), row.memory), row)
-        factors = [
-            convert(f, part, row if row.bits > 16 or row.kind != "float" else sum_type, sum_type),
-            convert(f, weight, DTYPES["float32"], sum_type),
-        ]
-        turn.carry([turn.carried[0] + factors[0] * factors[1]])
-    total = turn.carried[0]
-    if row.kind != "float":
-        total = convert(f, total, sum_type, row)
-    f.store(narrow(f, total, row), y)
+    first = unit // out_height * height if form.has_rows else unit
+    x, y = row(stored, source, first * width * inner), row(stored, target, unit * out_width * inner)
+    if form.has_rows:
+        made = row(sums, scratch, f.const(0)) if form.has_columns else y
+        _along(f, _Taps.of(f, form, "row", out_height), unit % out_height, x, width * inner, made, widest)
+        x = made
+    if form.has_columns:
+        taps = _Taps.of(f, form, "column", out_width)
+        if not form.is_wide:
+            _columns(f, taps, x, y, widest)
+            return
+        with f.each(0, out_width) as q:
+            _along(f, taps, q, x, inner, row(stored, y.start, q * inner), widest)
 
 
-def _shift(f: Function, args: Value, p: Value) -> tuple[Value, Value]:
-    shifts, taps = f.fields(args, ResampleArgs, "shifts", "taps")
-    return f.load(f.at(shifts, p)), taps
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of numbers of one type, read as what is summed and written from it."""
+
+    f: Function
+    dtype: Dtype
+    sums: Dtype
+    start: Value
+
+    def load(self, index: Value, lanes: int) -> Value:
+        """`lanes` elements from `index` on."""
+        type_ = vector(lanes, self.dtype.memory) if lanes > 1 else self.dtype.memory
+        return self._summed(self.f.load(self.f.at(self.start, index, self.dtype.memory), type_))
+
+    def gather(self, places: Value, lanes: int) -> Value:
+        return self._summed(gathered(self.f, self.start, places, lanes, self.dtype.memory))
+
+    def store(self, value: Value, index: Value) -> None:
+        if self.dtype.kind != "float":
+            value = convert(self.f, value, self.sums, self.dtype)
+        self.f.store(narrow(self.f, value, self.dtype), self.f.at(self.start, index, self.dtype.memory))
+
+    def _summed(self, raw: Value) -> Value:
+        value = widen(self.f, raw, self.dtype)
+        return value if self.dtype.kind == "float" else convert(self.f, value, self.dtype, self.sums)
 
 
-def _tap(f: Function, args: Value, p: Value, taps: Value, t: Value) -> tuple[Value, Value]:
-    places, weights = f.fields(args, ResampleArgs, "places", "weights")
-    at = p * taps + t
-    return f.cast("sext", f.load(f.at(places, at, "i32"), "i32"), "i64"), f.load(f.at(weights, at))
+@dataclass(frozen=True, slots=True)
+class _Taps:
+    """The taps of the positions along one axis."""
+
+    f: Function
+    sums: Dtype
+    places: Value
+    weights: Value
+    shifts: Value
+    n: Value
+    taps: Value
+
+    @staticmethod
+    def of(f: Function, form: ResampleForm, axis: str, n: Value) -> "_Taps":
+        names = (*(f"{axis}_{name}" for name in ("places", "weights", "shifts")), f"{axis}_taps")
+        places, weights, shifts, taps = f.fields(f.params[0], ResampleArgs, *names)
+        return _Taps(f, DTYPES[form.sums], places, weights, shifts, n, taps)
+
+    def place(self, tap: Value, position: Value) -> Value:
+        found = self.f.load(self.f.at(self.places, tap * self.n + position, "i32"), "i32")
+        return self.f.cast("sext", found, "i64")
+
+    def place_at(self, tap: Value, position: Value) -> Value:
+        """Where the places of `position` and its neighbours lie."""
+        return self.f.at(self.places, tap * self.n + position, "i32")
+
+    def weight(self, tap: Value, position: Value, lanes: int = 1) -> Value:
+        """Of `position` and its neighbours."""
+        return self._number(self.f.at(self.weights, tap * self.n + position), lanes)
+
+    def shift(self, position: Value, lanes: int = 1) -> Value:
+        return self._number(self.f.at(self.shifts, position), lanes)
+
+    def _number(self, at: Value, lanes: int) -> Value:
+        value = self.f.load(at, vector(lanes, "float") if lanes > 1 else "float")
+        return convert(self.f, value, DTYPES["float32"], self.sums)
+
+
+def _along(f: Function, taps: _Taps, position: Value, x: _Row, step: Value, y: _Row, widest: int) -> None:
+    """y[i] = the shift of one position plus its taps over x[place * step + i], for i below `step`."""
+
+    def visit(first: Value, lanes: int, count: int) -> None:
+        offsets = [first + i * lanes for i in range(count)]
+
+        def splat(value: Value) -> Value:
+            return f.splat(value, lanes) if lanes > 1 else value
+
+        with f.loop(0, taps.taps, carry=[splat(taps.shift(position))] * count) as turn:
+            line = taps.place(turn.index, position) * step
+            weight = splat(taps.weight(turn.index, position))
+            parts = [x.load(line + offset, lanes) for offset in offsets]
+            turn.carry([f.fma(part, weight, s) for part, s in zip(parts, turn.carried, strict=True)])
+        for total, offset in zip(turn.carried, offsets, strict=True):
+            y.store(total, offset)
+
+    strips(f, step, visit, lanes=widest, chains=_CHAINS)
+
+
+def _columns(f: Function, taps: _Taps, x: _Row, y: _Row, widest: int) -> None:
+    """y[q] = the shift of every position q plus its taps over x[place]."""
+
+    def visit(first: Value, lanes: int, count: int) -> None:
+        with f.loop(0, taps.taps, carry=[taps.shift(first, lanes)]) as turn:
+            weight = taps.weight(turn.index, first, lanes)
+            part = x.gather(taps.place_at(turn.index, first), lanes)
+            turn.carry([f.fma(part, weight, turn.carried[0])])
+        y.store(turn.carried[0], first)
+
+    strips(f, taps.n, visit, lanes=widest)

@@ -1,10 +1,14 @@
 """Resize through a session: every filter and coordinate rule against onnx's reference implementation."""
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import helper
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compiler.rules.move.test_lower_move import ints, numbers
@@ -14,6 +18,7 @@ HOST = portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
     "isa", [portable(isa) for isa in (AVX512, AVX2, X86_64)], ids=lambda isa: isa.name
 )
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 
 
@@ -47,17 +52,81 @@ def test_every_coordinate_rule(mode: str, coordinates: str) -> None:
         _check(numbers(8, 11), scales, attributes)
 
 
-@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@EVERY_ISA
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_channels_last(mode: str, isa: Isa) -> None:
+    """The same numbers as channels first: in vectors of channels with a rest, and of fewer than a vector."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+    for channels, scales in ((3, (1, 1, 2, 1.5)), (21, (1, 1, 0.6, 0.4)), (40, (1, 1, 1, 3))):
+        x = numbers(2, channels, 7, 10)
+        inputs = [x, None, np.float32(scales)]
+        (wanted,) = expected("Resize", inputs, {"cubic_coeff_a": -0.75, **attributes})
+        last = np.ascontiguousarray(np.moveaxis(wanted, 1, -1))
+        inputs[0] = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+        given = {**attributes, "layout": "nhwc"}
+        (y,) = run_node("Resize", inputs, given, types=[type_of(last)], isa=isa, constants=(2,))
+        np.testing.assert_allclose(y, last, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_any_axes_together(mode: str) -> None:
+    """Neighbours go in one pass, others one after another; what lies between may be ones."""
+    for shape, scales in (
+        ((3, 5, 7, 9), (1, 2, 0.6, 1.5)),
+        ((3, 5, 7, 9), (2, 1, 1, 0.4)),
+        ((6, 1, 9, 2), (1.5, 1, 0.74, 1)),
+        ((2, 3, 4, 5, 3), (1, 2, 1.5, 0.6, 1)),
+    ):
+        _check(numbers(*shape), scales, {"mode": mode})
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_nearest_rounds_as_told(rounding: str, coordinates: str) -> None:
-    """A selection: exact for every type."""
+    """A selection, of lengths that are no whole numbers too: ONNX's reference."""
     attributes = {
         "mode": "nearest",
         "nearest_mode": rounding,
         "coordinate_transformation_mode": coordinates,
     }
-    for scales in ((2.0, 1.5), (0.5, 0.7)):
+    for scales in ((2.0, 1.5), (0.5, 0.74)):
         _check(numbers(8, 10), scales, attributes)
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+def test_nearest_chooses_as_onnxruntime(rounding: str, coordinates: str) -> None:
+    """What lies halfway in float32, as 1.5 / 0.6 - 0.5 does, lies below that in float64."""
+    attributes = {
+        "mode": "nearest",
+        "nearest_mode": rounding,
+        "coordinate_transformation_mode": coordinates,
+    }
+    lengths = [(49, 30), (50, 35), (39, 24), (28, 29), (6, 4), (43, 37), (11, 13), (7, 57), (9, 39), (42, 48)]
+    factors = [(50, 0.6), (45, 0.6), (40, 1.7), (20, 1.2), (50, 1.1), (10, 0.7), (60, 0.05), (30, 1.3)]
+    cases = [(n, 3, ints(m)) for n, m in lengths] + [(n, 2, np.float32([s])) for n, s in factors]
+    for n, place, given in cases:
+        inputs: list[np.ndarray | None] = [np.arange(n, dtype=np.float32), None, None, None]
+        inputs[place] = given
+        wanted = _answer_of_onnxruntime(inputs, attributes)
+        (y,) = run_node(
+            "Resize", inputs[: place + 1], attributes, types=[type_of(wanted)], isa=HOST, constants=(place,)
+        )
+        np.testing.assert_array_equal(y, wanted, err_msg=f"{n} by {given}")
+
+
+def _answer_of_onnxruntime(inputs: Sequence[np.ndarray | None], attributes: dict[str, Any]) -> np.ndarray:
+    names = [f"x{i}" if a is not None else "" for i, a in enumerate(inputs)]
+    node = helper.make_node("Resize", names, ["y"], **attributes)
+    known = {name: a for name, a in zip(names, inputs, strict=True) if a is not None}
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for name, a in known.items()
+    ]
+    graph = helper.make_graph([node], "one", values, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, known)[0])
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

@@ -310,3 +310,11 @@ def test_sequences_are_left_to_the_host() -> None:
     part = first_part(model)
     hosts = [(placed.node.op_type, placed.host) for placed in part.waiting]
     assert hosts == [("SplitToSequence", True), ("SequenceAt", True), ("Relu", False)]
+
+
+def test_a_resized_length_is_a_product_in_float32() -> None:
+    """As in onnxruntime; in float64, 40 times float32(0.35) lies below 14."""
+    text = """g (float[40,2] x) => (float y) {
+      none = Constant <value = float[0] {}> () s = Constant <value = float[2] {0.35, 1.5}> ()
+      y = Resize <mode = "linear"> (x, none, s) }"""
+    assert bound(parse(text)).types["y"].shape == (14, 3)

@@ -1,130 +1,32 @@
-"""Lower Resize: positions and weights of every output position, one axis after another.
+"""Lower Resize: two neighbouring axes go together.
 
-Coordinates, filters and rounding are those of ONNX's Resize at opset 19; a filter is taken apart into taps.
+The attribute `layout` is pliant's own: a "nhwc" tensor's type has its channels last.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import floor, prod
+from math import isclose, prod
 from typing import Any
 
 import numpy as np
 
-from pliant.arrays import Float32, Int32
-from pliant.compiler.executable.call import Alias, Call, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.executable.call import Alias, Call, Field, Kernel, Lowered, Packed, Ref, Target
+from pliant.compiler.rules.conv.lower_pool import layout_of
+from pliant.compiler.rules.conv.resize_taps import Options, Scaling, Taps, make_taps
 from pliant.compiler.rules.move.copy_calls import grain_of
-from pliant.compiler.rules.move.lower_index import gather, rows_along
 from pliant.compiler.rules.move.lower_move import required, static
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
-from pliant.kernels.move.resample import ResampleArgs, resample_ir
+from pliant.kernels.emit.dtypes import DTYPES
+from pliant.kernels.move.nearest import SIZES, NearestArgs, nearest_ir
+from pliant.kernels.move.resample import ResampleArgs, ResampleForm, resample_ir
 
-_WIDE = 4
 _ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel"),
     *("align_corners", "asymmetric", "tf_crop_and_resize"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The attributes of a Resize node."""
-
-    mode: str
-    coordinates: str
-    rounding: str
-    cubic: float
-    is_antialias: bool
-    is_inside_only: bool
-    outside: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taps:
-    """Output position p is `shifts[p]` plus the sum over t of `weights[p, t]` times input `places[p, t]`."""
-
-    places: Int32[np.ndarray, "n t"]
-    weights: Float32[np.ndarray, "n t"]
-    shifts: Float32[np.ndarray, " n"]
-
-    @property
-    def is_selection(self) -> bool:
-        """Whether each position is one input position, unchanged."""
-        return self.places.shape[1] == 1 and bool((self.weights == 1).all() and (self.shifts == 0).all())
-
-
-def make_taps(n_in: int, n_out: int, scale: float, roi: tuple[float, float], options: Options) -> Taps:
-    """The taps of one axis; `roi` is start and end, as shares of the axis."""
-    x = _coordinates(n_in, n_out, scale, roi, options.coordinates)
-    if options.mode == "nearest":
-        places = _rounded(x, options.rounding)[:, None]
-        weights = np.ones(places.shape)
-    else:
-        base = np.ceil(x) - 1  # so that a whole number lies one right of its base
-        radius = 1 if options.mode == "linear" else 2
-        squeeze = min(scale, 1.0) if options.is_antialias else 1.0
-        first = floor(-radius / squeeze) + 1
-        steps = np.arange(first, 2 - first)
-        distance = (steps[None, :] - (x - base)[:, None]) * squeeze
-        weights = _triangle(distance) if radius == 1 else _cubic(distance, options.cubic)
-        places = base.astype(np.int64)[:, None] + steps[None, :]
-        if options.is_inside_only:
-            weights = np.where((places >= 0) & (places < n_in), weights, 0)
-        total = weights.sum(axis=1, keepdims=True)
-        weights = weights / np.where(total == 0, 1, total)
-    shifts = np.zeros(n_out)
-    if options.coordinates == "tf_crop_and_resize":
-        is_outside = (x < 0) | (x > n_in - 1)
-        weights = np.where(is_outside[:, None], 0, weights)
-        shifts = np.where(is_outside, options.outside, 0)
-    return Taps(
-        np.clip(places, 0, n_in - 1).astype(np.int32), weights.astype(np.float32), shifts.astype(np.float32)
-    )
-
-
-def _coordinates(n_in: int, n_out: int, scale: float, roi: tuple[float, float], mode: str) -> np.ndarray:
-    """Where output positions lie in the input, float64."""
-    y = np.arange(n_out, dtype=np.float64)
-    length = scale * n_in  # the output's, before it was made whole
-    is_one = length == 1
-    x: np.ndarray = (y + 0.5) / scale - 0.5
-    if mode == "asymmetric":
-        x = y / scale
-    elif mode == "align_corners":
-        x = y * (0 if is_one else (n_in - 1) / (length - 1))
-    elif mode == "tf_crop_and_resize":
-        span = (roi[1] - roi[0]) * (n_in - 1)
-        x = roi[0] * (n_in - 1) + (y * 0 + span / 2 if is_one else y * span / (length - 1))
-    elif mode == "pytorch_half_pixel" and is_one:
-        x = y * 0 - 0.5
-    elif mode == "half_pixel_symmetric":
-        x = n_in / 2 * (1 - n_out / length) + x
-    return x
-
-
-def _rounded(x: np.ndarray, mode: str) -> np.ndarray:
-    rounded: Mapping[str, np.ndarray] = {
-        "floor": np.floor(x),
-        "ceil": np.ceil(x),
-        "round_prefer_ceil": np.floor(x + 0.5),
-        "round_prefer_floor": np.ceil(x - 0.5),
-    }
-    return rounded[mode]
-
-
-def _triangle(distance: np.ndarray) -> np.ndarray:
-    weights: np.ndarray = np.clip(1 - np.abs(distance), 0, 1)
-    return weights
-
-
-def _cubic(distance: np.ndarray, a: float) -> np.ndarray:
-    """Keys' cubic convolution with parameter `a`."""
-    d = np.abs(distance)
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = a * (((d - 5) * d + 8) * d - 4)
-    return np.where(d <= 1, near, np.where(d < 2, far, 0))
 
 
 def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -135,75 +37,154 @@ def _resize(node: Node, graph: Graph, target: Target) -> Lowered:
     if 0 in shape:
         raise GraphError(f"node {node.name!r} ({node.op}) has nothing to make {result} of.")
     options = _options(node)
-    scales, rois = _scales(node, graph), _rois(node, graph, len(shape), options)
-    axes = [
-        axis
-        for axis, (n_in, n_out) in enumerate(zip(shape, result.shape, strict=True))
-        if n_in != n_out or scales[axis] != 1 or rois[axis] != (0.0, 1.0)
-    ]
-    # What shrinks comes first, and the last axis, which moves single elements, on the smaller side of others.
-    ratios = {axis: result.shape[axis] / shape[axis] for axis in axes}
-    axes.sort(key=lambda axis: (ratios[axis], axis if ratios[axis] < 1 else -axis))
-    if not axes:
+    taps = {
+        axis: make_taps(shape[axis], result.shape[axis], scaling, options)
+        for axis, scaling in enumerate(_scalings(node, graph))
+        if shape[axis] != result.shape[axis] or not scaling.is_identity
+    }
+    if not taps:
         return Lowered(aliases=(Alias(y, x),))
     calls: list[Call] = []
     packed: dict[str, Packed] = {}
     temporaries: dict[str, int] = {}
     source, source_shape = x, list(shape)
-    for axis in axes:
-        made = y if axis == axes[-1] else f"{y}.axis{axis}"
-        taps = make_taps(shape[axis], result.shape[axis], scales[axis], rois[axis], options)
-        names = ("places",) if taps.is_selection else ("places", "weights", "shifts")
-        tables = {f"{y}.{name}{axis}": getattr(taps, name) for name in names}
+    passes = _passes(shape, result.shape, list(taps))
+    for i, axes in enumerate(passes):
+        made = y if i == len(passes) - 1 else f"{y}.pass{i}"
+        image = _image(source_shape, axes, taps)
+        call, tables = (_nearest if image.is_selection else _filter)(node, source, made, image, result)
+        calls.append(call)
         packed |= {name: _packed(table) for name, table in tables.items()}
-        type_ = TensorType(result.dtype, tuple(source_shape))
-        if taps.is_selection:
-            rows = rows_along(type_.shape, axis, type_.itemsize, "int32", result.shape[axis])
-            calls += gather(node, source, next(iter(tables)), made, rows)
-        else:
-            calls.append(_call(node, source, made, list(tables), type_, axis, taps.places.shape))
-        source_shape[axis] = result.shape[axis]
+        for axis in axes:
+            source_shape[axis] = result.shape[axis]
         source = made
         if made != y:
             temporaries[made] = prod(source_shape) * result.itemsize
     return Lowered(calls=tuple(calls), packed=packed, temporaries=temporaries)
 
 
-def _call(
-    node: Node,
-    source: str,
-    made: str,
-    tables: list[str],
-    type_: TensorType,
-    axis: int,
-    shape: tuple[int, ...],
-) -> Call:
-    """One axis of a tensor of `type_` resampled with tables of (positions, taps) `shape`."""
-    inner = prod(type_.shape[axis + 1 :])
-    outer = prod(type_.shape[:axis])
-    n, taps = shape
-    is_wide = type_.dtype == "float32" and inner >= _WIDE
-    name = f"resample_{type_.dtype}_{'wide' if is_wide else 'single'}"
-    return Call(
-        kernel=Kernel(name, partial(resample_ir, name=name, dtype=type_.dtype, is_wide=is_wide)),
-        layout=ResampleArgs,
+def _passes(shape: Sequence[int], result: Sequence[int], axes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Axes that are resized together, in order: the last two if they are neighbours; what shrinks first."""
+    *others, last = axes
+    joined: tuple[int, ...] = (last,)
+    if others and prod(shape[others[-1] + 1 : last]) == 1:
+        joined = (others.pop(), last)
+    shrink = [(axis,) for axis in others if result[axis] < shape[axis]]
+    grow = [(axis,) for axis in others if result[axis] >= shape[axis]]
+    return [*shrink, joined, *grow]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Image:
+    """A tensor seen as [outer, height, width, inner], and the taps of the axes that are resized."""
+
+    outer: int
+    height: int
+    width: int
+    inner: int
+    rows: Taps | None
+    columns: Taps | None
+
+    @property
+    def out_height(self) -> int:
+        return self.height if self.rows is None else len(self.rows.places)
+
+    @property
+    def out_width(self) -> int:
+        return self.width if self.columns is None else len(self.columns.places)
+
+    @property
+    def is_selection(self) -> bool:
+        return all(taps is None or taps.is_selection for taps in (self.rows, self.columns))
+
+
+def _image(shape: Sequence[int], axes: tuple[int, ...], taps: Mapping[int, Taps]) -> _Image:
+    """Two axes are rows and columns; one axis is rows, of all that lies behind it, if there is something."""
+    outer, inner = prod(shape[: axes[0]]), prod(shape[axes[-1] + 1 :])
+    first, last = taps[axes[0]], taps[axes[-1]]
+    if len(axes) == 2:
+        return _Image(outer, shape[axes[0]], shape[axes[1]], inner, first, last)
+    if inner > 1:
+        return _Image(outer, shape[axes[0]], 1, inner, first, None)
+    return _Image(outer, 1, shape[axes[0]], 1, None, last)
+
+
+_Made = tuple[Call, dict[str, np.ndarray]]
+"""A call, and the tables that it reads."""
+
+
+def _nearest(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
+    """Rows and columns chosen."""
+    stay = np.zeros((1, 1), np.int32)
+    tables = {
+        f"{made}.{name}": stay if taps is None else taps.places
+        for name, taps in (("rows", image.rows), ("columns", image.columns))
+    }
+    pixel_bytes = image.inner * type_.itemsize
+    size = pixel_bytes if image.inner == 1 and pixel_bytes in SIZES else None
+    name = f"nearest_{size or 'pixels'}"
+    n_units = image.outer * image.out_height
+    call = Call(
+        kernel=Kernel(name, partial(nearest_ir, name=name, size=size)),
+        layout=NearestArgs,
         fields={
             "source": Ref(source),
             "target": Ref(made),
-            "places": Ref(tables[0]),
-            "weights": Ref(tables[1]),
-            "shifts": Ref(tables[2]),
-            "length": type_.shape[axis],
-            "n": n,
-            "taps": taps,
-            "inner": inner,
+            "row_places": Ref(f"{made}.rows"),
+            "column_places": Ref(f"{made}.columns"),
+            "height": image.height,
+            "width": image.width,
+            "out_height": image.out_height,
+            "out_width": image.out_width,
+            "pixel_bytes": pixel_bytes,
         },
-        n_units=outer * n,
+        n_units=n_units,
         reads=(source, *tables),
         writes=(made,),
-        grain=grain_of(outer * n, outer * n * inner * 4 * taps),
+        grain=grain_of(n_units, n_units * image.out_width * (pixel_bytes + 4)),
         label=node.name,
     )
+    return call, tables
+
+
+def _filter(node: Node, source: str, made: str, image: _Image, type_: TensorType) -> _Made:
+    """Rows and columns summed up."""
+    has_rows, has_columns = image.rows is not None, image.columns is not None
+    form = ResampleForm(type_.dtype, has_rows, has_columns, is_wide=has_columns and image.inner > 1)
+    tables: dict[str, np.ndarray] = {}
+    fields: dict[str, Field] = {
+        "source": Ref(source),
+        "target": Ref(made),
+        "height": image.height,
+        "width": image.width,
+        "out_height": image.out_height,
+        "out_width": image.out_width,
+        "inner": image.inner,
+    }
+    for axis, taps in (("row", image.rows), ("column", image.columns)):
+        if taps is not None:
+            for part in ("places", "weights", "shifts"):
+                name = f"{made}.{axis}_{part}"
+                tables[name] = np.ascontiguousarray(getattr(taps, part).T)
+                fields[f"{axis}_{part}"] = Ref(name)
+            fields[f"{axis}_taps"] = taps.places.shape[1]
+    n_units = image.outer * image.out_height
+    n_taps = sum(taps.places.shape[1] for taps in (image.rows, image.columns) if taps is not None)
+    row = max(image.width, image.out_width) * image.inner
+    call = Call(
+        kernel=Kernel(form.name, partial(resample_ir, form=form)),
+        layout=ResampleArgs,
+        fields=fields,
+        n_units=n_units,
+        reads=(source, *tables),
+        writes=(made,),
+        grain=grain_of(n_units, n_units * row * 4 * n_taps),
+        scratch_bytes=image.width * image.inner * DTYPES[form.sums].itemsize
+        if has_rows and has_columns
+        else 0,
+        label=node.name,
+    )
+    return call, tables
 
 
 def _packed(table: np.ndarray) -> Packed:
@@ -236,45 +217,54 @@ def _options(node: Node) -> Options:
     return options
 
 
-def _scales(node: Node, graph: Graph) -> list[float]:
-    """The factor of every axis: as given, or from sizes."""
-    shape, result = graph.types[node.inputs[0]].shape, graph.types[node.outputs[0]].shape
+def _scalings(node: Node, graph: Graph) -> list[Scaling]:
+    """Of every axis, in the order of the axes in memory."""
+    is_last = layout_of(node) == "nhwc"
+    shape, result = (
+        (t[0], t[-1], *t[1:-1]) if is_last else t
+        for t in (graph.types[x].shape for x in (node.inputs[0], node.outputs[0]))
+    )
     axes = _axes(node, len(shape))
-    scales = [1.0] * len(shape)
+    scalings = [Scaling()] * len(shape)
+    rois = _rois(node, graph, len(axes))
+    for i, (axis, scale) in enumerate(zip(axes, _scales(node, graph, shape, result, axes), strict=True)):
+        scalings[axis] = Scaling(*scale, *rois[i])
+    return [scalings[0], *scalings[2:], scalings[1]] if is_last else scalings
+
+
+def _scales(
+    node: Node, graph: Graph, shape: Sequence[int], result: Sequence[int], axes: Sequence[int]
+) -> list[tuple[float, float]]:
+    """Of each of `axes` the factor and the length of the result: as given, or from sizes."""
     given = static(node, graph, 1 if node.op == "Upsample" else 2)
     if given is not None and given.size:
         _check_size(node, "scales", given, len(axes))
-        for axis, scale in zip(axes, given.ravel(), strict=True):
-            scales[axis] = float(scale)
-        return scales
+        factors = [float(s) for s in given.ravel()]
+        return [(s, _length(s * shape[axis])) for s, axis in zip(factors, axes, strict=True)]
     sizes = required(node, graph, 3)
     _check_size(node, "sizes", sizes, len(axes))
-    wanted = {axis: int(n) / shape[axis] for axis, n in zip(axes, sizes.ravel(), strict=True)}
     policy = node.text("keep_aspect_ratio_policy", "stretch")
-    for axis in axes:
-        match policy:
-            case "not_larger":
-                scales[axis] = min(wanted.values())
-            case "not_smaller":
-                scales[axis] = max(wanted.values())
-            case _:
-                scales[axis] = result[axis] / shape[axis]
-    return scales
+    if policy == "stretch":
+        return [(result[axis] / shape[axis], float(result[axis])) for axis in axes]
+    wanted = [int(n) / shape[axis] for n, axis in zip(sizes.ravel(), axes, strict=True)]
+    scale = min(wanted) if policy == "not_larger" else max(wanted)
+    return [(scale, scale * shape[axis]) for axis in axes]
 
 
-def _rois(node: Node, graph: Graph, rank: int, options: Options) -> list[tuple[float, float]]:
-    rois = [(0.0, 1.0)] * rank
-    if options.coordinates != "tf_crop_and_resize":
-        return rois
-    roi = static(node, graph, 1)
+def _length(exact: float) -> float:
+    """A length as a number of float32 times another says it: whole if it was meant to be."""
+    return float(round(exact)) if isclose(exact, round(exact), rel_tol=1e-6) else exact
+
+
+def _rois(node: Node, graph: Graph, n: int) -> list[tuple[float, float]]:
+    """Start and end of what is read along each of `n` axes, as shares of them."""
+    is_read = node.text("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    roi = static(node, graph, 1) if is_read else None
     if roi is None or roi.size == 0:
-        return rois
-    axes = _axes(node, rank)
-    _check_size(node, "roi", roi, 2 * len(axes))
+        return [(0.0, 1.0)] * n
+    _check_size(node, "roi", roi, 2 * n)
     corners = [float(v) for v in roi.ravel()]
-    for i, axis in enumerate(axes):
-        rois[axis] = corners[i], corners[len(axes) + i]
-    return rois
+    return list(zip(corners[:n], corners[n:], strict=True))
 
 
 def _check_size(node: Node, name: str, given: np.ndarray, n: int) -> None:

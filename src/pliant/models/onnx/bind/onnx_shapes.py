@@ -127,7 +127,31 @@ def _stft(node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.nd
     return TensorType(signal.dtype, (signal.shape[0], frames, n // 2 + 1 if is_onesided else n, 2))
 
 
+def _resize(
+    node: Any, types: Mapping[str, TensorType], values: Mapping[str, np.ndarray]
+) -> TensorType | None:
+    """Lengths are products in float32, as in onnxruntime: 640 times float32(224 / 640) is 224.
+
+    In ONNX's inference, which multiplies in float64, it is 223. Sizes, and what does not fit, are left to it.
+    """
+    names = (*node.input, "", "")[2:4]
+    scales = values.get(names[0])
+    if len(node.input) < 3 or names[1] or scales is None or scales.dtype != np.float32 or not scales.size:
+        return None
+    type_ = types[node.input[0]]
+    rank = len(type_.shape)
+    axes = next((tuple(a.ints) for a in node.attribute if a.name == "axes"), tuple(range(rank)))
+    is_fit = len(axes) == scales.size and len({a % rank for a in axes}) == len(axes) and (scales > 0).all()
+    if not is_fit or any(not -rank <= a < rank for a in axes):
+        return None
+    shape = list(type_.shape)
+    for axis, scale in zip(axes, scales.ravel(), strict=True):
+        shape[axis] = int(np.float32(shape[axis]) * scale)
+    return TensorType(type_.dtype, tuple(shape))
+
+
 _RULES: Mapping[str, Any] = {
+    "Resize": _resize,
     "STFT": _stft,
     "Compress": _compress,
     "GroupNormalization": _like_first,
