@@ -2,7 +2,8 @@
 
 Its connections are its own: large tensors do not hold up a heartbeat. Every Messenger beats each `beat_s`
 to all it is connected with, on a thread that does nothing else; whoever is not heard for `silence_s`,
-because it died, froze or was cut off, is reported, and reported again when it returns.
+because it died, froze, hangs or was cut off, is reported, and reported again when it returns. ZeroMQ's own
+heartbeats renew connections; they do not tell of an interpreter that hangs.
 """
 
 import math
