@@ -1,33 +1,46 @@
 """Two checkouts side by side: their own quick benches in turns, each timed cell of the one against the other.
 
-    python bench/regressions.py OLD [--rounds 5] [--benches local,compile,recurrent]
+    python bench/regressions.py OLD [--pairs 6] [--least 2] [--benches NAME,...] [--kept DIR]
 
 OLD is another checkout of this repository. Each bench runs as that checkout has it, with that checkout's code
 and a cache of its own, in the order old new, new old, ...; a cell is compared with the cell of the same
-table, row and column. Timed cells (times, rates and ratios to peers) become the median of paired new / old
-with its 95 % interval, above 1 where the new one is slower. All other cells are counts, bytes and answers:
-those that differ are listed, and between runs of one checkout those that vary by themselves are left out.
+table, row and column. Timed cells (times, rates and ratios to peers) become new / old, above 1 where the new
+one is slower; so does the geometric mean of each column, in which noise of the cells averages out. All other
+cells are counts, bytes and answers: those that differ are listed, but for those that differ between runs of
+one checkout. crime.py simulates: it is given the same measured times in both.
+
+The interval of a cell is exact: the least and the greatest of six ratios hold the median 97 times of 100. So
+once a ratio is at or below the bar, the whole interval never lies above it, and a bench where that holds of
+every cell runs no more pairs than `--least`. Two runs in a row are of one checkout: how far the same code is
+from itself stands beside each ratio.
+
+Runs are kept in `--kept`: a command that was stopped goes on there, and benches that ran in several commands
+come onto one page.
 """
 
 import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import geometric_mean, median
 from tempfile import TemporaryDirectory
 
-from paired import Ratio, paired
+from kept import Kept, tree
+from paired import exact, spared
 from report import ROOT, Report, options
 
-BENCHES = ("local", "compile", "recurrent")
+BENCHES = ("local", "compile", "recurrent", "sti", "crime")
 MOST = 1.03
-_TIMED = re.compile(r"\b(m|µ)?s\b|/ ?s\b|a second|a word|a step|/ |^k=\d|times")
+_TIMED = re.compile(r"(?<!')\b(m|µ)?s\b|/ ?s\b|a second|a word|a step|/ |^k=\d|times")
 _RATE = re.compile(r"/s\b|a second")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
+_ALL_ROWS = "all rows: geometric mean"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +54,7 @@ class Cell:
 
     @property
     def is_timed(self) -> bool:
-        return bool(_TIMED.search(self.column))
+        return "%" not in self.column and bool(_TIMED.search(self.column))
 
     @property
     def is_rate(self) -> bool:
@@ -49,30 +62,70 @@ class Cell:
 
 
 Cells = dict[Cell, object]
+Ratios = dict[Cell, list[float]]
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of one bench: those of a turn have one number, and every other turn begins with the new."""
+
+    old: list[Cells] = field(default_factory=list)
+    new: list[Cells] = field(default_factory=list)
+
+    @property
+    def both(self) -> list[Cell]:
+        """The cells that every run has."""
+        return [cell for cell in self.old[0] if all(cell in cells for cells in (*self.old, *self.new))]
+
+    @property
+    def ratios(self) -> Ratios:
+        """New / old of each pair, of timed cells and of their columns; what never differs was not timed."""
+        return self._slower(list(zip(self.old, self.new, strict=True)))
+
+    @property
+    def same(self) -> Ratios:
+        """The same of two runs in a row of one checkout: the new one at first, then the old one."""
+        sides = [self.new if turn % 2 else self.old for turn in range(1, len(self.old))]
+        return self._slower([(side[turn], side[turn + 1]) for turn, side in enumerate(sides)])
+
+    def _slower(self, pairs: Sequence[tuple[Cells, Cells]]) -> Ratios:
+        found: Ratios = {}
+        columns: dict[Cell, list[list[float]]] = {}
+        for cell in self.both if pairs else ():
+            numbers = [(_number(a[cell]), _number(b[cell])) for a, b in pairs]
+            if cell.is_timed and all(a and b and a > 0 and b > 0 for a, b in numbers):
+                factors = [(a / b if cell.is_rate else b / a) for a, b in numbers if a and b]
+                if all(factor == 1.0 for factor in factors):
+                    continue
+                found[cell] = factors
+                columns.setdefault(Cell(cell.bench, cell.table, _ALL_ROWS, cell.column), []).append(factors)
+        for column, rows in columns.items():
+            if len(rows) > 1:
+                found[column] = [geometric_mean(row) for row in zip(*rows, strict=True)]
+        return found
 
 
 def main() -> None:
     opts = options(__doc__ or "", _extra)
-    report = Report("regressions", f"{opts.rounds} pairs of runs of {opts.benches} --quick", opts)
-    old, benches = Path(opts.old).resolve(), tuple(opts.benches.split(","))
+    report = Report("regressions", f"up to {opts.pairs} pairs of runs of {opts.benches} --quick", opts)
+    old = Path(opts.old).resolve()
     report.note(f"Old: commit {_commit(old)}. New: the commit above.")
-    found: dict[str, list[Cells]] = {"old": [], "new": []}
-    with TemporaryDirectory() as folder:
-        for turn in range(opts.rounds):
-            for side in ("old", "new")[:: -1 if turn % 2 else 1]:
-                checkout = old if side == "old" else ROOT
-                cells: Cells = {}
-                for bench in benches:
-                    cells |= _run(checkout, bench, Path(folder) / side)
-                found[side].append(cells)
-                print(f"{side}, pair {turn + 1} of {opts.rounds}: {len(cells)} cells", file=sys.stderr)
-    _report(report, found["old"], found["new"])
+    with TemporaryDirectory() as scratch:
+        folder = Path(opts.kept or scratch).resolve()
+        kept = Kept(folder / "runs", f"{tree()} beside {_commit(old)}")
+        sides = {
+            side: _Side(checkout, folder / side, kept) for side, checkout in (("old", old), ("new", ROOT))
+        }
+        found = {bench: _in_pairs(bench, sides, opts.pairs, opts.least) for bench in opts.benches.split(",")}
+    _report(report, found, opts.pairs)
     report.finish()
 
 
 def _extra(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", metavar="OLD", help="the checkout to compare with")
-    parser.add_argument("--rounds", type=int, default=5, help="pairs of runs")
+    parser.add_argument("--pairs", type=int, default=6, help="the most pairs of runs of a bench")
+    parser.add_argument("--least", type=int, default=2, help="the least, also where all cells are settled")
+    parser.add_argument("--kept", metavar="DIR", help="where runs are kept, for a command that goes on")
     parser.add_argument("--benches", default=",".join(BENCHES), help="names of scripts, with commas between")
 
 
@@ -81,14 +134,54 @@ def _commit(checkout: Path) -> str:
     return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _run(checkout: Path, bench: str, cache: Path) -> Cells:
-    """The cells that one run prints. Raises CalledProcessError where the bench fails."""
-    cache.mkdir(exist_ok=True)
-    told = cache / f"{bench}.json"
+def _in_pairs(bench: str, sides: Mapping[str, "_Side"], most: int, least: int) -> Runs:
+    """Runs of both checkouts in turns, for as long as a cell may turn out slower."""
+    runs = Runs()
+    for turn in range(most):
+        for side in ("old", "new")[:: -1 if turn % 2 else 1]:
+            (runs.old if side == "old" else runs.new).append(sides[side].run(bench, turn))
+        n_open = sum(_is_above(ratios, most) for ratios in runs.ratios.values())
+        print(f"{bench}, pair {turn + 1}: {n_open} of {len(runs.ratios)} may be slower", file=sys.stderr)
+        if turn + 1 >= least and not n_open:
+            break
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One checkout, with a cache of its own."""
+
+    checkout: Path
+    cache: Path
+    kept: Kept
+
+    def run(self, bench: str, turn: int) -> Cells:
+        """The cells that one run prints. Raises CalledProcessError where the bench fails."""
+        return _cells(
+            bench, self.kept.get(f"{bench} {self.cache.name}", str(turn), lambda: self._rows(bench))
+        )
+
+    def _rows(self, bench: str) -> object:
+        told = self.cache / f"{bench}.json"
+        more = ["--kept", str(self._times_for_crime())] if bench == "crime" else []
+        _python(self.checkout, self.cache, f"bench/{bench}.py", "--quick", "--json", str(told), *more)
+        return json.loads(told.read_text())["rows"]
+
+    def _times_for_crime(self) -> Path:
+        """A folder of this side, with times that were measured once for both."""
+        measured, kept = self.cache.parent / "times", self.cache / "crime"
+        if not measured.exists():
+            _python(ROOT, self.cache.parent / "measuring", "bench/crime_measure.py", str(measured))
+        if not kept.exists():
+            shutil.copytree(measured, kept)
+        return kept
+
+
+def _python(checkout: Path, cache: Path, *command: str) -> None:
+    cache.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "PLIANT_CACHE": str(cache)}
-    command = [sys.executable, f"bench/{bench}.py", "--quick", "--json", str(told)]
-    subprocess.run(command, cwd=checkout, env=environment, check=True, stdout=subprocess.DEVNULL)
-    return _cells(bench, json.loads(told.read_text())["rows"])
+    whole = [sys.executable, *command]
+    subprocess.run(whole, cwd=checkout, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def _cells(bench: str, rows: Sequence[Mapping[str, object]]) -> Cells:
@@ -105,51 +198,71 @@ def _cells(bench: str, rows: Sequence[Mapping[str, object]]) -> Cells:
     return found
 
 
-def _report(report: Report, old: list[Cells], new: list[Cells]) -> None:
-    both = [cell for cell in old[0] if all(cell in cells for cells in (*old, *new))]
-    ratios: dict[Cell, Ratio] = {}
-    for cell in both:
-        a, b = ([_number(cells[cell]) for cells in side] for side in (old, new))
-        if cell.is_timed and all(x for x in (*a, *b)):
-            x, y = ([float(str(n)) for n in side] for side in (a, b))
-            ratios[cell] = paired(x, y) if cell.is_rate else paired(y, x)
-    groups: dict[tuple[str, str, str], list[Ratio]] = {}
-    for cell, ratio in ratios.items():
-        groups.setdefault((cell.bench, cell.table, cell.column), []).append(ratio)
+def _report(report: Report, found: Mapping[str, Runs], most: int) -> None:
+    ratios = {cell: rs for runs in found.values() for cell, rs in runs.ratios.items()}
+    same = {cell: rs for runs in found.values() for cell, rs in runs.same.items()}
+    columns: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in ratios:
+        columns.setdefault((cell.bench, cell.table, cell.column), []).append(cell)
     report.table(
-        "timed cells, new / old: medians of pairs, 95 % intervals",
-        [
-            {
-                "bench": bench,
-                "table": table[:60],
-                "column": column,
-                "cells": len(group),
-                "median": sorted(r.value for r in group)[len(group) // 2],
-                "worst": str(max(group, key=lambda r: r.low)),
-            }
-            for (bench, table, column), group in groups.items()
-        ],
+        "timed cells, new / old: medians of pairs, exact 95 % intervals (below six pairs, all of them)",
+        [_shown_column(cells, ratios, same) for cells in columns.values()],
     )
-    slower = {cell: ratio for cell, ratio in ratios.items() if ratio.low > MOST}
-    quicker = sum(ratio.high < 1 / MOST for ratio in ratios.values())
-    report.table(f"wholly above {MOST:g}", [_shown(c) | {"new / old": str(r)} for c, r in slower.items()])
-    differ = [
-        cell
-        for cell in both
-        if not cell.is_timed and len({str(c[cell]) for c in old}) == 1 == len({str(c[cell]) for c in new})
-        and str(old[0][cell]) != str(new[0][cell])
-    ]  # fmt: skip
+    slower = [cell for cell, rs in ratios.items() if _is_above(rs, most)]
     report.table(
-        "other cells that differ", [_shown(c) | {"old": old[0][c], "new": new[0][c]} for c in differ]
+        f"wholly above {MOST:g}",
+        [_shown(c) | {"new / old": str(exact(ratios[c])), "same code": _spread([c], same)} for c in slower],
     )
+    quicker = sum(exact(rs).high < 1 / MOST for rs in ratios.values())
+    differ = [(runs, cell) for runs in found.values() for cell in runs.both if _differs(runs, cell)]
+    report.table(
+        "other cells that differ",
+        [_shown(cell) | {"old": runs.old[0][cell], "new": runs.new[0][cell]} for runs, cell in differ],
+    )
+    by_chance = sum(_is_above(rs, most) for rs in same.values())
+    one_sided = sum(len(set(runs.old[0]) ^ set(runs.new[0])) for runs in found.values())
+    pairs = ", ".join(f"{bench} {len(runs.old)}" for bench, runs in found.items())
     report.claim(
         "session.speed",
         f"{len(slower)} of {len(ratios)} slower, {quicker} quicker, {len(differ)} others differ",
         f"no timed cell's interval wholly above {MOST:g}; counts, bytes and answers equal",
         not slower and not differ,
-        f"{len(set(old[0]) ^ set(new[0]))} cells stand on one side only; by chance alone 2.5 % of intervals "
-        "lie wholly on one side of the truth",
+        f"Pairs of runs: {pairs}. Of one checkout beside itself, {by_chance} in one pair less. "
+        f"{one_sided} cells stand on one side only.",
     )
+
+
+def _shown_column(cells: list[Cell], ratios: Ratios, same: Ratios) -> dict[str, object]:
+    """A column of a table: its cells together, and the worst of them."""
+    first, rows = cells[0], [cell for cell in cells if cell.row != _ALL_ROWS]
+    worst = max(rows, key=lambda cell: exact(ratios[cell]).low)
+    together = cells[-1] if cells[-1].row == _ALL_ROWS else worst
+    return {
+        "bench": first.bench,
+        "table": first.table[:60],
+        "column": first.column,
+        "cells": len(rows),
+        "together": str(exact(ratios[together])),
+        "worst": str(exact(ratios[worst])),
+        "same code": _spread(rows, same),
+    }
+
+
+def _spread(cells: Iterable[Cell], same: Ratios) -> str:
+    """By how much the same code differs from itself: the median over cells of the greatest factor."""
+    greatest = [max(max(r, 1 / r) for r in same[cell]) for cell in cells if same.get(cell)]
+    return f"{median(greatest):.3f}" if greatest else ""
+
+
+def _is_above(ratios: Sequence[float], pairs: int) -> bool:
+    """Whether the interval is wholly above the bar, or may be after so many `pairs`."""
+    return sum(ratio <= MOST for ratio in ratios) <= spared(pairs)
+
+
+def _differs(runs: Runs, cell: Cell) -> bool:
+    """Whether a cell that is no time says one thing in all old runs, and another in all new ones."""
+    old, new = ({str(cells[cell]) for cells in side} for side in (runs.old, runs.new))
+    return not cell.is_timed and len(old) == 1 == len(new) and old != new
 
 
 def _number(value: object) -> float | None:
