@@ -96,6 +96,23 @@ def test_run_prints_three_lines(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert worth.startswith("  accuracy not measured; weights ")
 
 
+@pytest.mark.parametrize("source", ["model", "compiled"])
+def test_run_shows_where_the_time_of_its_answer_went(
+    cli: Cli, source: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """As of every model: the kernel calls of that run as a table, and a trace that opens in a browser."""
+    np.savez(tmp_path / "feeds.npz", x=X)
+    trace = tmp_path / "trace.json"
+    words = ("--input", tmp_path / "feeds.npz", "--timeline", "--trace", trace)
+    result = cli("run", request.getfixturevalue(source), *words)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("y float32[1,3]: [0.0420, 0.1142, 0.8438]  <- x\n")
+    assert "of 1 runs, 1 steps" in result.stdout
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert names[0] == "graph"
+    assert len(names) == 2
+
+
 def test_a_dash_reads_the_arrays_of_a_pipe(model: Path, cache: Path) -> None:
     """Another program writes them."""
     words = ["run", str(model), "--input", "-", "--json"]

@@ -41,6 +41,18 @@ def test_run_prints_three_lines_as_of_every_model(cli: Cli, classifier: Path) ->
     assert cli("run", classifier, "--text", "film").stdout.splitlines()[1].endswith("; 1 word")
 
 
+def test_run_shows_where_the_time_of_its_answer_went(cli: Cli, classifier: Path, tmp_path: Path) -> None:
+    """As of every model: the kernel calls of that run as a table, and a trace that opens in a browser."""
+    trace = tmp_path / "trace.json"
+    asked = cli("run", classifier, "--text", "a good film", "--timeline", "--trace", trace)
+    assert asked.exit_code == 0, asked.output
+    assert "lstm" in asked.stdout
+    assert "of 1 runs" in asked.stdout
+    names = [event["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert names[0] == "recurrent"
+    assert len(names) > 2
+
+
 def test_random_weights_are_labelled_so(cli: Cli, as_json: Callable[..., Any]) -> None:
     """Nobody shall take such an answer for one."""
     asked = ("run", "random:cove-200", "--latency", "5s", "--text", "a good film")
@@ -86,7 +98,6 @@ def test_plan_profile_and_bench_take_it(
         (("run", "--text", "a", "--compute", "int8"), "no option --compute int8"),
         (("run", "--text", "a", "--dilate-io", "2"), "no option --dilate-io 2"),
         (("run", "--text", "a", "--preload", "1MB", "--no-adapt"), "no option --preload 1MB, --no-adapt"),
-        (("run", "--text", "a", "--timeline"), "one step"),
         (("run", "--text", "  "), "empty"),
     ],
 )

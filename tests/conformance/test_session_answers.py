@@ -10,6 +10,7 @@ import pytest
 from pliant.errors import BudgetError, InputError
 from pliant.ir.endpoint import Endpoint
 from pliant.ir.reply import Reply
+from pliant.ir.schedule import violations
 from pliant.run.graph.array_session import ArraySession
 from tests.conformance.opened_session import Opened
 from tests.conformance.session_kind import LENGTHS
@@ -71,6 +72,15 @@ def test_a_text_is_answered_as_its_tokens(shared: Opened) -> None:
         close_to(dict(reply.outputs), dict(shared.session.answer(request).outputs))
         close_to(dict(reply.outputs), dict(shared.session.run({"text": text})))
         assert reply.label is None or reply.outputs["label"].tolist() == [reply.label.encode()]
+
+
+def test_a_traced_answer_is_the_answer_and_tells_when_its_steps_ran(shared: Opened) -> None:
+    """One glance must tell where an answer's time went, whatever ran it."""
+    feeds = shared.kind.feeds(2)
+    reply = shared.session.traced(shared.session.request(feeds))
+    close_to(dict(reply.outputs), dict(shared.session.run(feeds)))
+    assert list(violations(reply.details.program, reply.details.spans)) == []
+    assert max(span.end_s for span in reply.details.spans) <= reply.seconds
 
 
 def test_every_run_gives_the_same_bits(shared: Opened) -> None:

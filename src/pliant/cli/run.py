@@ -9,7 +9,6 @@ import typer
 
 from pliant.api.model import CompiledProgram, ElasticModel, Model, OnnxGraph
 from pliant.cli.shared.feed_file import is_feed_file, read_feeds
-from pliant.cli.shared.refuse_options import refuse_options
 from pliant.cli.shared.show import print_json, progress_bar
 from pliant.cli.shared.show_reply import reply_values, show_reply, show_steps
 from pliant.cli.shared.text_lines import Text, Truncate, check_uncut, readable, text_lines
@@ -18,6 +17,7 @@ from pliant.cli.shared.trace import Trace, kept
 from pliant.cli.shared.verb_options import Json, SessionArguments, resolve_for
 from pliant.errors import InputError
 from pliant.ir.reply import Reply
+from pliant.run.session.call_profile import Profile
 from pliant.run.session.session import Session
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.trace import write_trace
@@ -52,24 +52,24 @@ def run(args: RunArguments) -> None:
     if (args.text is None) == (args.input is None) or (args.pair is not None and args.text is None):
         raise InputError("give either --text, alone or with --pair, or --input FILE.")
     model = resolve_for(args.session.source, "run")
-    if not isinstance(model, ElasticModel):
-        refuse_options(
-            model,
-            args,
-            ("timeline", "trace"),
-            "its answer is one step; see pliant profile or pliant bench --trace",
-        )
     texts, feeds = _inputs(args, model)
     with progress_bar() as on_progress:
         session = args.session.open(model, on_progress, takes=("latency",))
     with session:
-        answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(session, feeds)
+        answers = _to_texts(args, model, session, texts) if feeds is None else _to_feeds(args, session, feeds)
         for asked, reply in answers:
             _show(args, model, session, asked, replace(reply, target_s=args.session.target_s))
-    details = reply.details
-    if args.trace is not None and isinstance(details, ElasticDetails):
+    if args.trace is not None:
         with kept(args.trace) as path:
+            _write_trace(path, reply.details)
+
+
+def _write_trace(path: Path, details: ElasticDetails | Profile) -> None:
+    match details:
+        case ElasticDetails():
             write_trace(path, details.program, predicted=details.predicted_spans, measured=details.spans)
+        case Profile():
+            details.write_trace(path)
 
 
 def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping[str, Any] | None]:
@@ -86,15 +86,21 @@ def _inputs(args: RunArguments, model: Model) -> tuple[tuple[Text, ...], Mapping
 def _to_texts(
     args: RunArguments, model: Model, session: Session[Any], texts: tuple[Text, ...]
 ) -> Iterator[Asked]:
-    asked = text_model(model, session)
+    is_traced = not isinstance(model, ElasticModel) and _wants_spans(args)
+    asked = text_model(model, session, is_traced=is_traced)
     for line in readable(texts, asked.reading, args.truncate):
         yield line, asked.answer(line.text, line.pair)
 
 
-def _to_feeds(session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked]:
+def _to_feeds(args: RunArguments, session: Session[Any], feeds: Mapping[str, Any]) -> Iterator[Asked]:
     request = session.request(feeds)
     session.answer(request)  # a shape that is met for the first time is compiled: nobody asked for that time
-    yield Text(", ".join(feeds)), session.answer(request)
+    ask = session.traced if _wants_spans(args) else session.answer
+    yield Text(", ".join(feeds)), ask(request)
+
+
+def _wants_spans(args: RunArguments) -> bool:
+    return args.timeline or args.trace is not None
 
 
 def _show(args: RunArguments, model: Model, session: Session[Any], asked: Text, reply: Reply[Any]) -> None:
@@ -106,3 +112,5 @@ def _show(args: RunArguments, model: Model, session: Session[Any], asked: Text, 
     if args.timeline and isinstance(reply.details, ElasticDetails):
         show_steps(reply.details)
         typer.echo(str(session.memory), nl=False)
+    elif args.timeline:
+        typer.echo(str(reply.details))

@@ -191,6 +191,14 @@ def test_the_profile_is_of_the_bucket(bucketed: Any) -> None:
     assert bucketed.image(_feeds(1, 3)).inputs["x"].shape == (2, 4, 8)
 
 
+def test_a_traced_answer_is_cut_like_any_other(bucketed: Any) -> None:
+    """The spans are those of the run of the bucket, the answer that of what was fed."""
+    feeds = _feeds(1, 3)
+    reply, wanted = bucketed.traced(bucketed.request(feeds)), bucketed.run(feeds)
+    assert {y: a.tobytes() for y, a in reply.outputs.items()} == {y: a.tobytes() for y, a in wanted.items()}
+    assert len(reply.details.calls) == len(reply.details.steps) > 0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

