@@ -24,6 +24,7 @@ from pliant.kernels.conv.conv_depthwise import depthwise_ir
 from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.conv_weights import pack_ir
+from pliant.kernels.conv.pool_rows import pool_rows_ir
 from pliant.kernels.conv.pool_window import PoolForm, pool_ir
 from pliant.kernels.conv.winograd import winograd_ir
 from pliant.kernels.emit import isa as isa_table
@@ -237,10 +238,15 @@ def _windows(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for form in (
         *(PoolForm(reduction, stride_w=1) for reduction in ("max", "average", "lp")),  # type: ignore[arg-type]
         *(PoolForm(reduction, layout="nhwc") for reduction in ("max", "average", "lp")),  # type: ignore[arg-type]
-        *(PoolForm("max", stride_w=2), PoolForm("max", has_indices=True), PoolForm("max", "int8")),
+        *(
+            PoolForm("max", stride_w=2),
+            PoolForm("max"),
+            PoolForm("max", has_indices=True),
+            PoolForm("max", "int8"),
+        ),
         PoolForm("average", "float64"),
     ):
-        yield form.name, partial(pool_ir, form=form)
+        yield form.name, partial(pool_rows_ir if form.is_by_rows else pool_ir, form=form)
     for resample in (
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=True),
         ResampleForm("float32", has_rows=True, has_columns=True, is_wide=False),

@@ -1,4 +1,4 @@
-"""Run one ONNX operator twice: compiled by pliant, and by onnx's reference implementation."""
+"""Run one ONNX operator twice: compiled by pliant, and by onnx's reference implementation or onnxruntime."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
@@ -44,6 +45,20 @@ def expected(
     graph = helper.make_graph([node], "one", values, results)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]
+
+
+def answer_of_onnxruntime(
+    op: str, inputs: Sequence[np.ndarray | None], attributes: Mapping[str, Any], *, opset: int = 18
+) -> np.ndarray:
+    """What onnxruntime answers first."""
+    names = _names("x", inputs)
+    known = {name: a for name, a in zip(names, inputs, strict=True) if a is not None}
+    values = [helper.make_tensor_value_info(name, _type_of(a), a.shape) for name, a in known.items()]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    graph = helper.make_graph([node], "one", values, [onnx.ValueInfoProto(name="y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, known)[0])
 
 
 def run_node(

@@ -1,7 +1,7 @@
 """Pooling: one number of every window of an image, for max, average and p-norm.
 
-Channels-first images are one plane a unit, vectors along a row of the output where it is float32 and the
-window lies inside; channels-last ones are one output row a unit, vectors along the channels.
+Channels-first images are one plane a unit, place by place; float32 without indices has a kernel of its own
+(pool_rows.py). Channels-last ones are one output row a unit, vectors along the channels.
 (`kernels/runtime/thread_pool.py` is the pool of threads.)
 """
 
@@ -30,15 +30,13 @@ ELEMENTS = {
 """LLVM's type of each dtype that can be pooled; other than floats for max only."""
 
 
-_CHAINS = 4  # vectors of neighbouring outputs that go through the taps together
-
-
 class PoolArgs(ctypes.Structure):
     """y = the reduction of x over windows; 1 and 2 dimensions are 3 with ones in front.
 
     `channels` counts what lies side by side in a channels-last image. `counts_pads` divides an average
     by all taps within pads, else by those within the image. `power` is the norm's p >= 1. `indices`,
     int64 like y or null, receives where in x each maximum stands; `is_column_major` counts w slowest.
+    `line` is the length of a line in scratch, where rows are summed first.
     """
 
     _fields_ = (
@@ -50,12 +48,13 @@ class PoolArgs(ctypes.Structure):
         ("counts_pads", ctypes.c_int64),
         ("power", ctypes.c_int64),
         ("is_column_major", ctypes.c_int64),
+        ("line", ctypes.c_int64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class PoolForm:
-    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 is vectorised along a row."""
+    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 goes along rows in vectors."""
 
     reduction: Reduction
     dtype: str = "float32"
@@ -64,8 +63,13 @@ class PoolForm:
     has_indices: bool = False
 
     @property
+    def is_by_rows(self) -> bool:
+        """Whether kernels/conv/pool_rows.py makes the kernel."""
+        return self.layout == "nchw" and self.dtype == "float32" and not self.has_indices
+
+    @property
     def name(self) -> str:
-        ends = [f"s{self.stride_w}"] * bool(self.stride_w) + ["indices"] * self.has_indices
+        ends = [f"s{self.stride_w}"] * self.is_by_rows + ["indices"] * self.has_indices
         return "_".join(["pool", self.reduction, self.dtype, self.layout, *ends])
 
 
@@ -92,39 +96,13 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
         y_row, index_row = f.at(y, row, element), f.at(indices, row, "i64") if form.has_indices else None
         rows = d.taps(f, od), h.taps(f, oh)
 
-        def pool(lanes: int, count: int, ow: Value) -> None:
+        with f.each(0, w.out) as ow:
             window = _Window(f, form, (d, h, w), (od, oh, ow), plane, f.const(1))
-            if lanes == 1:
-                taps = (*rows, w.taps(f, ow))
-                load = partial(f.load, type_=element)
-            else:
-                taps = (*rows, (f.const(0), w.kernel))
-                load = partial(_strided, f, form.stride_w)
-            offsets = [f.const(i * lanes * form.stride_w) for i in range(count)]
-            found = window.reduce(taps, [load] * count, offsets, lanes)
-            for i, (value, place) in enumerate(found):
-                f.store(value, f.at(y_row, ow + i * lanes, element))
-                if index_row is not None:
-                    f.store(_index(f, args, first, place, (d, h, w)), f.at(index_row, ow, "i64"))
-
-        done = f.const(0)
-        if form.stride_w:
-            low, stop = w.whole(f, 1)
-            with f.each(0, low) as ow:
-                pool(1, 1, ow)
-            done = low
-            for count in (_CHAINS, _CHAINS // 2, 1):
-                step = count * f.lanes
-                after = done + (stop - done) // step * step
-                with f.each(done, after, step) as ow:
-                    pool(f.lanes, count, ow)
-                done = after
-            # The last windows inside once more, with those before them: the same numbers, in one vector.
-            with f.when((done < stop) & (stop - f.lanes >= low)):
-                pool(f.lanes, 1, stop - f.lanes)
-            done = f.select((done < stop) & (stop - f.lanes >= low), stop, done)
-        with f.each(done, w.out) as ow:
-            pool(1, 1, ow)
+            load = partial(f.load, type_=element)
+            ((value, place),) = window.reduce((*rows, w.taps(f, ow)), [load], [f.const(0)], 1)
+            f.store(value, f.at(y_row, ow, element))
+            if index_row is not None:
+                f.store(_index(f, args, first, place, (d, h, w)), f.at(index_row, ow, "i64"))
 
 
 def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
@@ -176,7 +154,7 @@ class _Window:
         f, form = self.f, self.form
         element = ELEMENTS[form.dtype]
         type_ = vector(lanes, element) if lanes > 1 else element
-        start = _start(f, form, type_)
+        start = first_value(f, form, type_)
         none = [f.const(0)] if form.has_indices else []
         (d, h, w), (od, oh, ow) = self.axes, self.at
         state = [start] * len(loads) + none
@@ -202,16 +180,9 @@ class _Window:
         f, form = self.f, self.form
         after = []
         for old, x in zip(state, values, strict=False):
-            match form.reduction:
-                case "average":
-                    after.append(old + x)
-                case "lp":
-                    after.append(old + _power(f, x, self._power))
-                case "max":
-                    stays = _stays(f, old, x, form.dtype)
-                    after.append(f.select(stays, old, x))
-                    if form.has_indices:
-                        after.append(f.select(stays, state[-1], place))
+            after.append(combined(f, form, old, x, self._power))
+            if form.has_indices:
+                after.append(f.select(_stays(f, old, x, form.dtype), state[-1], place))
         return after
 
     @property
@@ -224,7 +195,7 @@ class _Window:
             case "max":
                 return list(sums)
             case "lp":
-                return [_root(f, x, self._power) for x in sums]
+                return [rooted(f, x, self._power) for x in sums]
             case "average":
                 (counts_pads,) = f.fields(f.params[0], PoolArgs, "counts_pads")
                 inside, padded = f.const(1), f.const(1)
@@ -237,7 +208,19 @@ class _Window:
                 return [x / _like(f, number, x.type) for x in sums]
 
 
-def _start(f: Function, form: PoolForm, type_: str) -> Value:
+def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:
+    """What a reduction has found so far, and one more tap."""
+    match form.reduction:
+        case "average":
+            return old + x
+        case "lp":
+            return old + _power(f, x, power)
+        case "max":
+            return f.select(_stays(f, old, x, form.dtype), old, x)
+
+
+def first_value(f: Function, form: PoolForm, type_: str) -> Value:
+    """What a reduction begins with."""
     if form.reduction != "max":
         return f.const(0.0, type_)
     match form.dtype:
@@ -271,15 +254,6 @@ def _index(f: Function, args: Value, first: Value, place: Value, axes: tuple[Axi
     return first + f.select(is_column_major.compare("ne", 0), turned, place)
 
 
-def _strided(f: Function, stride: int, pointer: Value) -> Value:
-    """A vector of every first or second float; reads nothing behind the last one."""
-    if stride == 1:
-        return f.load(pointer, f.vec)
-    n = f.lanes
-    front, back = f.load(pointer, f.vec), f.load(f.at(pointer, n - 1), f.vec)
-    return f.shuffle(front, back, [*range(0, n, 2), *range(n + 1, 2 * n, 2)])
-
-
 def _power(f: Function, x: Value, p: Value) -> Value:
     """|x| ** p for an integer p >= 1."""
     size = f.intrinsic("llvm.fabs", x.type, x)
@@ -288,7 +262,7 @@ def _power(f: Function, x: Value, p: Value) -> Value:
     return turn.carried[0]
 
 
-def _root(f: Function, x: Value, p: Value) -> Value:
+def rooted(f: Function, x: Value, p: Value) -> Value:
     """x ** (1 / p): itself, its square root, or by Newton's method from above."""
 
     def newton() -> list[Value]:

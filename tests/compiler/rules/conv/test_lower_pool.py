@@ -8,7 +8,7 @@ import pytest
 
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
-from tests.compiler.rules.running import expected, run_node, type_of
+from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
 
 ISAS = [AVX2, X86_64, portable(AVX512)]
 
@@ -65,6 +65,33 @@ def test_rows_of_any_width_are_pooled_to_their_end(op: str, stride: int, isa: Is
         types = [TensorType("float32", want.shape)]
         (y,) = run_node(op, [x], attributes, types=types, isa=isa, cache=cache)
         np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)  # nine float32 terms in another order
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("kernel", [2, 3, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("ceil_mode", [0, 1])
+def test_windows_beyond_the_image_are_as_in_onnxruntime(
+    op: str, kernel: int, stride: int, ceil_mode: int, cache: Path
+) -> None:
+    """Planes of a few columns, of more rows than lie in scratch, dilated, and windows beyond pads."""
+    pads = [kernel // 2, (kernel - 1) // 2, (kernel - 1) // 2, kernel // 2]
+    for shape, dilation in (((2, 3, 7, 7), 1), ((1, 2, 23, 3), 1), ((1, 2, 30, 41), 2), ((1, 1, 19, 64), 1)):
+        if (kernel - 1) * dilation >= min(shape[2:]) + kernel - 1:
+            continue
+        for counts_pads in (0, 1) if op == "AveragePool" else (0,):
+            attributes: dict[str, Any] = {
+                "kernel_shape": [kernel] * 2,
+                "strides": [stride] * 2,
+                "pads": pads,
+                "dilations": [dilation] * 2,
+                "ceil_mode": ceil_mode,
+            }
+            attributes |= {"count_include_pad": 1} if counts_pads else {}
+            x = normal(*shape)
+            want = answer_of_onnxruntime(op, [x], attributes, opset=19)
+            (got,) = run_node(op, [x], attributes, types=[type_of(want)], isa=AVX2, cache=cache)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)

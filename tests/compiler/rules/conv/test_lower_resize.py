@@ -1,18 +1,14 @@
 """Resize through a session: every filter and coordinate rule against onnx's reference implementation."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import helper
 
 from pliant.kernels.emit.isa import AVX2, AVX512, X86_64, Isa, portable
 from tests.compiler.rules.move.test_lower_move import ints, numbers
-from tests.compiler.rules.running import expected, run_node, type_of
+from tests.compiler.rules.running import answer_of_onnxruntime, expected, run_node, type_of
 
 HOST = portable(AVX2)
 EVERY_ISA = pytest.mark.parametrize(
@@ -108,25 +104,11 @@ def test_nearest_chooses_as_onnxruntime(rounding: str, coordinates: str) -> None
     for n, place, given in cases:
         inputs: list[np.ndarray | None] = [np.arange(n, dtype=np.float32), None, None, None]
         inputs[place] = given
-        wanted = _answer_of_onnxruntime(inputs, attributes)
+        wanted = answer_of_onnxruntime("Resize", inputs, attributes)
         (y,) = run_node(
             "Resize", inputs[: place + 1], attributes, types=[type_of(wanted)], isa=HOST, constants=(place,)
         )
         np.testing.assert_array_equal(y, wanted, err_msg=f"{n} by {given}")
-
-
-def _answer_of_onnxruntime(inputs: Sequence[np.ndarray | None], attributes: dict[str, Any]) -> np.ndarray:
-    names = [f"x{i}" if a is not None else "" for i, a in enumerate(inputs)]
-    node = helper.make_node("Resize", names, ["y"], **attributes)
-    known = {name: a for name, a in zip(names, inputs, strict=True) if a is not None}
-    values = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for name, a in known.items()
-    ]
-    graph = helper.make_graph([node], "one", values, [onnx.ValueInfoProto(name="y")])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, known)[0])
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])

@@ -9,9 +9,11 @@ from math import prod
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Ref, Target
 from pliant.compiler.rules.conv.window_extents import Window, along, window
 from pliant.compiler.rules.lower_reduce import formula, reduce_call
+from pliant.compiler.rules.move.copy_calls import grain_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv.conv_args import Layout
+from pliant.kernels.conv.pool_rows import line_floats, pool_rows_ir, scratch_bytes
 from pliant.kernels.conv.pool_window import ELEMENTS, PoolArgs, PoolForm, Reduction, pool_ir
 
 _REDUCTIONS: dict[str, Reduction] = {
@@ -53,8 +55,8 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
     out = y.shape[2:] if layout == "nchw" else y.shape[1:-1]
     out = out if len(out) == len(space) else (1,)
     stride = view.strides[-1]
-    is_rows = layout == "nchw" and x.dtype == "float32" and stride in (1, 2) and not indices
-    form = PoolForm(reduction, x.dtype, layout, stride if is_rows else 0, bool(indices))
+    form = PoolForm(reduction, x.dtype, layout, stride if stride in (1, 2) else 0, bool(indices))
+    line = line_floats(space[-1], view.begins[-1], out[-1], stride, view.extents()[-1])
     channels = x.shape[1] if layout == "nchw" else x.shape[-1]
     fields: dict[str, Field] = {
         "x": Ref(node.inputs[0]),
@@ -68,15 +70,18 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
         "counts_pads": node.integer("count_include_pad", 0),
         "power": node.integer("p", 2),
         "is_column_major": node.integer("storage_order", 0),
+        "line": line,
     }
-    rows = prod(out[:-1])
+    n_units = 0 if not y.size else x.shape[0] * (channels if layout == "nchw" else prod(out[:-1]))
     call = Call(
-        Kernel(form.name, partial(pool_ir, form=form)),
+        Kernel(form.name, partial(pool_rows_ir if form.is_by_rows else pool_ir, form=form)),
         PoolArgs,
         fields,
-        n_units=0 if not y.size else x.shape[0] * (channels if layout == "nchw" else rows),
+        n_units=n_units,
         reads=(node.inputs[0],),
         writes=tuple(name for name in node.outputs if name),
+        grain=grain_of(n_units, x.n_bytes + y.n_bytes),
+        scratch_bytes=scratch_bytes(line, prod(out[-2:-1]), out[-1]) if form.is_by_rows else 0,
         label=node.label,
     )
     return Lowered((call,))
