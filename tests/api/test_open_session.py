@@ -1,7 +1,9 @@
 """`pliant.open` takes any source and gives the session of its kind."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -62,6 +64,21 @@ def test_without_a_latency_a_text_encoder_answers_with_all_it_has(
         assert (reply.target_s, reply.met) == (None, None)
         assert reply.details.submodel == (2, 4)
         assert {bits for row in reply.details.bits for bits in row} == {32}
+
+
+def test_a_masked_language_model_opens_with_a_warning(
+    tiny_model: Callable[..., Path], tmp_path: Path, cache: Path
+) -> None:
+    """It answers with a vector, where its user may expect words."""
+    directory = Path(copytree(tiny_model("bert", is_classifier=False), tmp_path / "lm"))
+    config = json.loads((directory / "config.json").read_text()) | {"architectures": ["BertForMaskedLM"]}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "modules.json").unlink(missing_ok=True)
+    with (
+        pytest.warns(UserWarning, match="BertForMaskedLM, whose head pliant does not run"),
+        pliant.open(directory, threads=1, cache=cache) as session,
+    ):
+        assert session("a good film").vector is not None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from functools import cache as remembered
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never, get_args
+from warnings import warn
 
 from pliant.api.load_compiled import open_compiled, shared_pool
 from pliant.api.model import (
@@ -22,6 +23,7 @@ from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError
 from pliant.ir.device import DeviceProfile, Dilation
+from pliant.models.hf.config import unread_head
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -106,6 +108,7 @@ def open(
                     "bits; bound them with memory or preload."
                 )
             _check_values(given)
+            _warn_of_head(model)
             options = SessionOptions(
                 target_s=WHOLE_S if latency is None else parse_seconds(latency),
                 preload_bytes=preload_of(preload, memory),
@@ -176,6 +179,17 @@ def _own_bound(model: Model, memory: Memory | None) -> int | None:
             'bound of its own, such as memory="8MB".'
         )
     return bound_of(memory)
+
+
+def _warn_of_head(model: StoreModel | CheckpointModel) -> None:
+    """Say that a language model answers as an encoder does."""
+    name = unread_head(model.path) if isinstance(model, CheckpointModel) else None
+    if name is not None:
+        warn(
+            f"{model.name} is a {name}, whose head pliant does not run: replies hold the mean of its last "
+            "states as `vector`. For predictions of words, open an ONNX export of the whole model.",
+            stacklevel=3,
+        )
 
 
 def _check_values(given: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pliant.errors import ModelError
-from pliant.models.hf.config import read_config, write_config, write_pooling
+from pliant.models.hf.config import read_config, unread_head, write_config, write_pooling
 from pliant.models.spec import Head
 from tests.tiny import FAMILIES, tiny_spec
 
@@ -117,6 +117,23 @@ def test_without_an_architecture_the_weights_decide_the_head(tmp_path: Path) -> 
 def test_pretrained_encoders_open_as_embedders(name: str, tmp_path: Path) -> None:
     """They are where `stretch` starts from."""
     assert read_config(write(tmp_path, BERT, architectures=[name]), ()).head == Head("mean", None, None)
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (["BertModel"], None),
+        (["BertForMaskedLM"], "BertForMaskedLM"),
+        (["BertLMHeadModel"], "BertLMHeadModel"),
+        (..., None),
+    ],
+)
+def test_a_language_models_head_is_named(classes: Any, expected: str | None, tmp_path: Path) -> None:
+    """Who opens one may expect words; a directory of sentence-transformers says what it is for."""
+    directory = write(tmp_path, BERT, architectures=classes)
+    assert unread_head(directory) == expected
+    (directory / "modules.json").write_text("[]")
+    assert unread_head(directory) is None
 
 
 def test_xlm_roberta_is_a_roberta(tmp_path: Path) -> None:

@@ -52,11 +52,16 @@ _CLASS_STEM: dict[Family, str] = {
 }
 _CLASSIFIER = "ForSequenceClassification"
 # Classes whose own head pliant leaves aside: what remains is an encoder, to embed with or to stretch.
-_ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining", "LMHeadModel")
+_LANGUAGE_MODELS = ("ForMaskedLM", "ForPreTraining", "LMHeadModel")
+_ENCODERS = ("Model", *_LANGUAGE_MODELS)
 
 
 class _Kind(msgspec.Struct):
     model_type: str
+
+
+class _Classes(msgspec.Struct):
+    architectures: list[str] | None = None
 
 
 class _Module(msgspec.Struct):
@@ -144,6 +149,15 @@ def read_config_file(path: Path, tensor_names: Collection[str]) -> ModelSpec:
         if str(path.parent) in str(e):
             raise
         raise ModelError(f"{path}: {e}") from e
+
+
+def unread_head(directory: Path) -> str | None:
+    """The class in config.json whose head is left aside; None for no such class, and where modules.json makes
+    it a model that embeds. Raises ModelError."""
+    if (directory / "modules.json").is_file():
+        return None
+    classes: list[str] = read_json(directory / "config.json", _Classes).architectures or []
+    return next((name for name in classes if name.endswith(_LANGUAGE_MODELS)), None)
 
 
 def write_config(spec: ModelSpec, dtype: str) -> dict[str, Any]:
