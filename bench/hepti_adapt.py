@@ -30,6 +30,7 @@ from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition
 from pliant.plan.split.stage_graphs import weight_bytes
 
@@ -183,7 +184,7 @@ class World:
         primary = self.bed.primary
         with Cluster(
             f"{primary.address}:{PORT}", key=self.bed.key, name=PRIMARY, threads=1,
-            dilation=primary.spec.slower, on_event=say, **more,
+            dilation=Dilation(primary.spec.slower), on_event=say, **more,
         ) as cluster:  # fmt: skip
             cluster.wait(1, 300.0)
             yield cluster.open(self.bed.model)

@@ -128,7 +128,7 @@ def _figure(
             run = rig.run(plans[name])
             seconds[name].append(run.seconds)
             parts[name].append(anatomy(run.program, run.spans))
-    slower = {name: device.dilation for name, device in devices.items()}
+    slower = {name: device.dilation.compute for name, device in devices.items()}
     modes = {}
     for name, partition in plans.items():
         solved = predict(spec, partition, Picture(devices, links))

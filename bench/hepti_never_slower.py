@@ -32,6 +32,7 @@ from pliant.cluster.lead.predict import Solved, layer_seconds, predict
 from pliant.cluster.lead.record import segment_ends
 from pliant.cluster.lead.survey import survey_links
 from pliant.cluster.watch.adapt import Picture, is_kept, reason_to_solve
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability
 from pliant.plan.split.stage_graphs import weight_bytes
@@ -193,7 +194,7 @@ class _Bench:
                 self.rig.network.set_delay(d.name, d.delay_s)
             if d.name != PRIMARY:
                 (self.paces / d.name).write_text(f"{d.slower}")
-        self.rig.lanes.dilation = {self.rig.lanes.own: drawn[0].slower}
+        self.rig.lanes.emulated.dilation = Dilation(drawn[0].slower)
 
     def _picture(self, drawn: Sequence[Drawn]) -> Picture:
         links = survey_links(self.rig.leader.primary, [d.name for d in drawn])
@@ -201,7 +202,9 @@ class _Bench:
         spec = self.rig.source.spec
         whole = weight_bytes(spec, _alone(spec.n_heads, drawn, PRIMARY))[PRIMARY]
         capabilities = {
-            d.name: replace(self.measured[d.name], dilation=d.slower, free_bytes=int(d.memory * whole))
+            d.name: replace(
+                self.measured[d.name], dilation=Dilation(d.slower), free_bytes=int(d.memory * whole)
+            )
             for d in drawn
         }
         return Picture(capabilities, links_of(links))

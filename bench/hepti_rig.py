@@ -33,6 +33,7 @@ from pliant.cluster.net.key import make_key
 from pliant.cluster.watch.adapt import Picture
 from pliant.cluster.watch.observed_picture import Unbelieved, saw
 from pliant.errors import PliantError
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.topology import Capability, Links
 from pliant.models.encoder.encoder_source import Encoder, EncoderSource
@@ -202,12 +203,12 @@ def open_rig(
             version=__version__,
             cache=cache_folder(),
             n_threads=1,
-            dilation=first.slower,
+            dilation=Dilation(first.slower),
             patience=Patience(silence_s=10.0, prepare_s=300.0),
             on_event=_say,
         )
         leader = ends.enter_context(open_primary(options, address, _unasked))
-        lanes = ends.enter_context(member_lanes(first.name, {f"{first.name}/cpu": first.slower}, 1))
+        lanes = ends.enter_context(member_lanes(first.name, Dilation(first.slower), 1))
         lead = Lead(
             leader.primary, Performer(first.name, leader.comm, lanes, lambda: 1 << 40), fixed, n_repeats=0
         )

@@ -206,11 +206,11 @@ def _devices(report: Report, rig: Rig, size: Size) -> Iterator[Device]:
                 "m": m,
                 "layer, ms": 1e3 * layer_seconds(device.costs(is_median=True), m, with_io=False),
                 "p95 while IO runs": 1e3 * layer_seconds(device.costs(), m, with_io=True),
-                "compute slowed by": device.profile.dilation.factor(m),
+                "compute slowed by": device.profile.dilation.at_width(m).compute,
                 "full layer's IO, ms": 1e3 * device.costs(is_median=True).link("io").seconds(layer_bytes),
                 "reads slowed by": device.profile.dilation.io,
-                "a read's latency, ms": 1e3 * device.profile.disk.latency_s,
-                "p95": 1e3 * device.profile.disk_p95.latency_s,
+                "a read's latency, ms": 1e3 * device.costs(is_median=True).link("io").latency_s,
+                "p95": 1e3 * device.costs().link("io").latency_s,
                 "tokenising and Python, ms": 1e3 * device.costs(is_median=True).seconds(TOKENISE),
             }
             for m in profile.widths

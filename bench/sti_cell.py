@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation
 from pliant.ir.reply import Reply
 from pliant.plan.result import Plan
 from pliant.run.process_memory import peak_rss_bytes
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
 from pliant.run.submodel.planning import SessionOptions
+from pliant.run.submodel.submodel_runner import SubmodelRunner
 from pliant.store.read import open_store
 
 SLOW_IO = 3.0
@@ -92,18 +94,23 @@ def undisturbed() -> Iterator[bool]:
 
 
 def _run(session: ElasticSession, ask: Ask) -> Reply[ElasticDetails]:
-    weights, io = session.runner.weights, session.device.dilation.io
     timer = None
     if ask.slow_after_s is not None:
-        timer = threading.Timer(ask.slow_after_s, lambda: setattr(weights, "io_slowdown", SLOW_IO * io))
+        timer = threading.Timer(ask.slow_after_s, _slow_reads, (session.runner,))
         timer.start()
     reply = session(ask.text)
     if timer is not None:
         timer.cancel()
         timer.join()
     session.runner.lanes.drain()  # a cold run begins with an idle disk
-    weights.io_slowdown = io
+    session.runner.dilation = session.device.dilation
     return reply
+
+
+def _slow_reads(runner: SubmodelRunner) -> None:
+    """From now on, in the run under way too."""
+    for slowed in (runner, runner.lanes.emulated):
+        slowed.dilation = slowed.dilation.times(Dilation(io=SLOW_IO))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from pliant.ir.device import DeviceProfile, Dilation, LayerTime, dilate
+from pliant.ir.device import DeviceProfile, LayerTime
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load
 from pliant.ir.reply import Reply
@@ -28,43 +29,26 @@ def emulate(rig: Rig, profile: DeviceProfile, preset: Preset, n_runs: int) -> De
     N, full_s = rig.spec.n_layers, LOWEST_TARGET_S / min(preset.targets)
     layer_bytes = rig.spec.n_heads * store_shape(rig.spec).full_bytes
     io = max(1.0, preset.io_ratio * full_s / N / profile.disk.seconds(layer_bytes))
-    first = _dilation(rig, profile, preset, full_s, Dilation(1.0, io))
-    guess = Device(preset, dilate(replace(profile, io_slowdown=1.0), first), full_s, rig.length)
+    first = replace(profile, io_slowdown=1.0, dilation=_dilation(rig, profile, preset, full_s, io))
+    guess = Device(preset, first, full_s, rig.length)
     seen = _pilot(rig, guess, n_runs)
-    by = _dilation(rig, seen, preset, full_s, first)
-    return replace(guess, profile=_rescaled(seen, first, by))
+    return replace(guess, profile=replace(seen, dilation=_dilation(rig, seen, preset, full_s, io)))
 
 
-def _dilation(rig: Rig, seen: DeviceProfile, preset: Preset, full_s: float, now: Dilation) -> Dilation:
-    """By what to dilate so that layers take what the preset's do, when dilated by `now` they take `seen`."""
+def _dilation(rig: Rig, seen: DeviceProfile, preset: Preset, full_s: float, io: float) -> Dilation:
+    """By what to dilate so that layers take what the preset's do."""
     N, M = rig.spec.n_layers, rig.spec.n_heads
     factors = {
-        m: full_s / N * (1 if preset.is_flat else m / M)
-        / seen.layer_time(rig.length, m).alone.median_s * now.factor(m)
+        m: full_s / N * (1 if preset.is_flat else m / M) / seen.layer_time(rig.length, m).alone.median_s
         for m in seen.widths
-    }  # fmt: skip
+    }
     base = max(1.0, min(factors.values()))
     nearest = [min(seen.widths, key=lambda w, m=m: abs(w - m)) for m in range(1, M + 1)]  # type: ignore[misc]
-    return Dilation(base, now.io, tuple(max(1.0, factors[m] / base) for m in nearest))
-
-
-def _rescaled(seen: DeviceProfile, now: Dilation, by: Dilation) -> DeviceProfile:
-    """What was `seen` of a device dilated by `now`, when dilated by `by` instead."""
-    layers = tuple(
-        replace(s, alone=s.alone.times(more), with_io=s.with_io.times(more))
-        for s in seen.layers
-        for more in (by.factor(s.width) / now.factor(s.width),)
-    )
-    ends = by.compute / now.compute
-    overheads = tuple(
-        replace(o, tokenise=o.tokenise.times(ends), embed=o.embed.times(ends), head=o.head.times(ends))
-        for o in seen.overheads
-    )
-    return replace(seen, layers=layers, overheads=overheads, dilation=by)
+    return Dilation(base, io, tuple(max(1.0, factors[m] / base) for m in nearest))
 
 
 def _pilot(rig: Rig, device: Device, n_runs: int) -> DeviceProfile:
-    """The profile of a slowed device from runs on it: every width, held and streamed."""
+    """A slowed device from runs on it, its dilation taken out: every width, held and streamed."""
     alone: dict[int, list[float]] = {m: [] for m in device.profile.widths}
     with_io: dict[int, list[float]] = {m: [] for m in device.profile.widths}
     ends: dict[str, list[float]] = {"embed": [], "head": []}
@@ -74,18 +58,18 @@ def _pilot(rig: Rig, device: Device, n_runs: int) -> DeviceProfile:
     texts = rig.texts(1, seed=9) * n_runs
     for name, answers in answers_of(rig, device, plans, texts).items():
         p, m = plans[name], plans[name].width
-        slower = device.profile.dilation.factor(m) / device.profile.dilation.compute
+        slower = device.profile.dilation.at_width(m)
         for reply in (a.reply for a in answers):
-            off_lanes.append(_off_lanes(reply))
+            off_lanes.append(_off_lanes(reply) / device.profile.dilation.compute)
             steps = reply.details.program.steps
             for span in reply.details.spans:
                 match steps[span.step].work:
                     case Compute(kernel="layer"):
-                        (alone if p.is_resident else with_io)[m].append(span.seconds)
+                        (alone if p.is_resident else with_io)[m].append(span.seconds / slower.compute)
                     case Compute(kernel=kernel):
-                        ends[kernel].append(span.seconds / slower)
+                        ends[kernel].append(span.seconds / slower.compute)
                     case Load(n_bytes=n_bytes, n_reads=n_reads):
-                        loads.append((n_reads, n_bytes, span.seconds))
+                        loads.append((n_reads, n_bytes, span.seconds / slower.io))
     disk, late = _line(loads)
     over = device.profile.overhead(rig.length)
     # What is on no lane stands with tokenising: both are paid once a run, whatever the submodel.

@@ -20,14 +20,14 @@ from pliant.api.open_elastic import packed_store
 from pliant.api.resolve import resolve_elastic
 from pliant.elastic.evaluate.answers import Labelled
 from pliant.elastic.evaluate.intervals import paired_difference
-from pliant.ir.cost import cost_table
+from pliant.ir.cost import costs_of
 from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
 from pliant.ir.reply import Reply
 from pliant.models.examples import read_examples
 from pliant.plan.result import Budget, Grid, Plan
 from pliant.plan.submodel.baseline import standard_pipeline
-from pliant.plan.submodel.slowdown import Slowdown
 from pliant.profile.measure_device import measure_device
 from pliant.run.submodel.details import ElasticDetails
 from pliant.run.submodel.elastic_session import ElasticSession
@@ -44,7 +44,7 @@ N_ANSWERS, N_LEARNING = 100, 40
 KEPT = 0.95
 POINT = 0.01
 FACTORS = tuple(1.12**i for i in range(-3, 22))
-"""Slowdowns that the fixed plans found afterwards were made for."""
+"""Dilations that the fixed plans found afterwards were made for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +89,16 @@ class Bed:
 
     def whole_s(self) -> float:
         """The median of the whole model at 6 bits, read while it runs, on the idle machine."""
-        costs, expected = (cost_table(self.profile, self.length, p) for p in ("p95", "median"))
+        costs, expected = (costs_of(self.profile, self.length, p) for p in ("p95", "median"))
         job = (self.planner.shape, costs, Budget(1e3, 0), self.planner.importance)
         plan = standard_pipeline(*job, 6, self.options(1e3).planning, expected=expected)
         return float(np.median([r.seconds for r in self.run(1e3, 0, 30, plan).replies[5:]]))
 
     def candidates(self, target_s: float) -> list[Plan]:
-        """Fixed plans for all slowdowns, each once, the most accurate first."""
+        """Fixed plans for all dilations, each once, the most accurate first."""
         found: dict[object, Plan] = {}
         for factor in FACTORS:
-            plan = self.planner.plan(self.options(target_s), self.length, slowdown=Slowdown(factor))
+            plan = self.planner.plan(self.options(target_s), self.length, dilation=Dilation(factor, factor))
             found.setdefault((plan.layers, plan.width, plan.bits), plan)
         return sorted(found.values(), key=_value, reverse=True)
 

@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from pliant.elastic.evaluate.answers import Labelled
-from pliant.ir.cost import CostTable, cost_table
+from pliant.ir.cost import Cost, costs_of, dilated
 from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation
 from pliant.models.examples import Example, read_examples
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.tokenizer import Tokenizer, open_tokenizer
@@ -48,9 +49,9 @@ class Device:
     full_s: float
     length: int
 
-    def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> CostTable:
-        table = cost_table(self.profile, self.length, "median" if is_median else "p95")
-        return replace(table, disk=table.disk.times(io_slower))
+    def costs(self, *, is_median: bool = False, io_slower: float = 1.0) -> Cost:
+        costs = costs_of(self.profile, self.length, "median" if is_median else "p95")
+        return dilated(costs, Dilation(io=io_slower))
 
 
 class Rig:

@@ -13,6 +13,7 @@ from pliant.cluster.control.patience import Patience
 from pliant.cluster.net.connect_members import PORT
 from pliant.cluster.net.key import make_key
 from pliant.cluster.session.cluster_session import ClusterSession
+from pliant.ir.dilation import Dilation
 from testbed.inside import inside
 from testbed.network import Device, Network
 from testbed.spec import DeviceSpec
@@ -115,7 +116,7 @@ def open_bed(
                 key=folder / "cluster.key",
                 name=first.name,
                 threads=1,
-                dilation=first.slower,
+                dilation=Dilation(first.slower),
                 **({"memory": first.memory_bytes} | options),
             )
         )

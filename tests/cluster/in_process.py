@@ -11,6 +11,7 @@ from pliant.cluster.net.comm import Comm, Tag, Traffic
 from pliant.cluster.net.comm_memory import MemoryNetwork
 from pliant.errors import LaneError, PeerLost
 from pliant.ir.cost import Span
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition
 from pliant.ir.program import Exchange, Program
 from pliant.ir.projection import project
@@ -18,6 +19,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.plan.split.split import split
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 
@@ -80,7 +82,7 @@ def _run(program: Program, shard: Shard, comm: Comm, dilation: float) -> tuple[S
     mine = replace(program, segments=tuple(part.segment for part in parts))
     do = Do(shard.compute, exchange=_exchange(tags, shard, comm))
     try:
-        with Lanes((), own=own, dilation={own: dilation}, is_single=True) as lanes:
+        with Lanes((), own=own, emulated=EmulatedDevice(Dilation(dilation)), is_single=True) as lanes:
             return execute(mine, do, lanes)
     except LaneError:
         comm.close()  # wakes the others

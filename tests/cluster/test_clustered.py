@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from pliant.api.member_options import data_ports, memory_source, pace_source
+from pliant.api.member_options import data_ports, dilation_source, memory_source
 from pliant.api.open_cluster import Cluster
 from pliant.api.open_encoder import open_encoder
 from pliant.cluster.member.ready_plan import lowered
@@ -20,6 +20,7 @@ from pliant.cluster.net.key import Key, new_key
 from pliant.cluster.session.cluster_details import ClusterDetails
 from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.errors import ClusterError, InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition
 from pliant.ir.reply import Reply
 from pliant.ir.schedule import violations
@@ -229,7 +230,7 @@ def _runs_as_memory_falls_and_is_back(
     memory = folder / "memory"
     memory.write_text("1GB")
     with (
-        Cluster("127.0.0.1:0", key=key, threads=1, dilation=200.0, patience=PATIENT) as cluster,
+        Cluster("127.0.0.1:0", key=key, threads=1, dilation=Dilation(200.0), patience=PATIENT) as cluster,
         workers(cluster.address, key, model, folder, "m", "--memory", f"@{memory}") as _,
     ):
         cluster.wait(1, WAIT_S)
@@ -306,16 +307,16 @@ def test_a_pace_in_a_file_is_read_whenever_it_is_asked(tmp_path: Path) -> None:
     """One emulated device can be many, one after another; nothing is ever sped up."""
     path = tmp_path / "pace"
     path.write_text("4")
-    pace = pace_source(f"@{path}")
-    assert pace() == 4.0
+    pace = dilation_source(f"@{path}")
+    assert pace() == Dilation(4.0)
     path.write_text("2.5")
-    assert pace() == 2.5
+    assert pace() == Dilation(2.5)
     path.write_text("0.5")
-    assert pace() == 2.5
-    assert pace_source("3")() == 3.0
+    assert pace() == Dilation(2.5)
+    assert dilation_source("3")() == Dilation(3.0)
     for wrong in ("0.9", "nan", "slow"):
         with pytest.raises(InputError, match="1 or more times slower"):
-            pace_source(wrong)
+            dilation_source(wrong)
 
 
 def test_tensors_come_in_at_the_port_that_was_asked_for(key: Path, model: str, folder: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from pliant.api.open_cluster import Cluster
 from pliant.cluster.net.key import make_key
 from pliant.errors import ClusterError
+from pliant.ir.dilation import Dilation
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.processes import PATIENT, WAIT_S, small_model, workers
 
@@ -34,7 +35,7 @@ def test_three_processes_answer_as_one_does_and_survive_a_killed_one(tmp_path: P
             engine="gloo",
             shares="equal",
             measure=True,
-            dilation=SLOWER,
+            dilation=Dilation(SLOWER),
             patience=PATIENT,
         ) as cluster,
         workers(cluster.address, key, model, tmp_path, "ab", "--engine", "gloo", *slower) as found,

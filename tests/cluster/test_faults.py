@@ -13,6 +13,7 @@ from pliant.api.open_cluster import Cluster
 from pliant.cluster.control.letter import knock
 from pliant.cluster.control.patience import Patience
 from pliant.cluster.net.key import Key, make_key, read_key
+from pliant.ir.dilation import Dilation
 from tests.cluster.boundaries import Act, at_boundaries
 from tests.cluster.hostile import stranger
 from tests.cluster.processes import WAIT_S, WorkerProcess, small_model, workers
@@ -36,7 +37,7 @@ def key(tmp_path: Path) -> Key:
 @pytest.fixture
 def cluster(key: Key) -> Iterator[Cluster]:
     with Cluster(
-        "127.0.0.1:0", key=key, threads=1, shares="equal", dilation=SLOWER, patience=PATIENCE
+        "127.0.0.1:0", key=key, threads=1, shares="equal", dilation=Dilation(SLOWER), patience=PATIENCE
     ) as made:
         yield made
 

@@ -37,6 +37,7 @@ from pliant.cluster.control.messages import (
     Unable,
     Welcome,
     Who,
+    as_told,
     decode_note,
     encode_note,
 )
@@ -48,6 +49,7 @@ from pliant.cluster.net.comm import Tag
 from pliant.cluster.net.frame import pack as pack_frames
 from pliant.cluster.net.frame import unpack as unpack_frame
 from pliant.ir.curve import Curve
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Grid, Partition, Share
 from pliant.ir.topology import Capability, Drift, StageTimes
 from pliant.route.curve_advert import CurveAdvert
@@ -77,7 +79,13 @@ _GRID = Grid((("a", "b"),), (5, 7), (12,))
 _TILED = Partition("2d", "a", (Share("a", 1, 3, 4), Share("b", 2, 2, 4)), 5, _GRID)
 _WHOLE = Partition("1d", "a", (Share("a", 3, 4, 6), Share("b", 1, 1, 2)), 5)
 _CAPABILITY = Capability(
-    1.5, 2e9, 10**9, 1e-5, (StageTimes("attend", ((1e6, 0.125), (2e6, 0.25))),), (Drift("attend", 1.25),), 2.0
+    1.5,
+    2e9,
+    10**9,
+    1e-5,
+    (StageTimes("attend", ((1e6, 0.125), (2e6, 0.25))),),
+    (Drift("attend", 1.25),),
+    Dilation(2.0),
 )
 _STATUS = ClusterStatus(
     "p",
@@ -99,7 +107,7 @@ CONTROL = (
     Ready(3, 0.5, 1000, 10**9),
     Unable(3, "no memory"),
     Measure(4, "abc", 128, ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6"),
-    Measured(4, _CAPABILITY, (MeasuredLink("a", "b", 1e-3, 1e8),), "partly"),
+    Measured(4, as_told(_CAPABILITY), (MeasuredLink("a", "b", 1e-3, 1e8),), "partly"),
     Forget((1, 2)),
     Go(5, 2, 3, ("b",), 1.5),
     Stop(5),

@@ -20,6 +20,7 @@ import pytest
 
 from pliant.cluster.lead.choose_partition import chooser
 from pliant.ir.cost import Span, simulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Mode, Partition
 from pliant.ir.program import Program
@@ -49,7 +50,7 @@ DEVICES = {
     "d2": Capability(
         0.9, 4.3e7, ROOM, call_s=2e-5, curves=tuple(StageTimes(kind, _POINTS) for kind in _KINDS)
     ),
-    "d3": Capability(1.1, 1.9e8, ROOM, call_s=1e-5, drifts=(Drift("rest", 1.4),), dilation=2.5),
+    "d3": Capability(1.1, 1.9e8, ROOM, call_s=1e-5, drifts=(Drift("rest", 1.4),), dilation=Dilation(2.5)),
     "d4": Capability(0.7, 2.3e7, ROOM, call_s=7e-5),
 }
 """Of up to six times another's speed; one measured, one dilated and slower than it was."""

@@ -22,7 +22,8 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.watch.blame import Verdict
 from pliant.errors import PliantError
 from pliant.ir.cost import Span
-from pliant.ir.device import DeviceProfile, Dilation
+from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Partition, Share
 from pliant.ir.reply import Reply
 from pliant.plan.result import Plan

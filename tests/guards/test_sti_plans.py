@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from pliant.ir.bitwidths import FULL_BITS
-from pliant.ir.cost import CostTable, cost_table, simulate
+from pliant.ir.cost import Cost, costs_of, dilated, simulate
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.plan.result import Budget, Plan
 from pliant.plan.submodel.accuracy import expected_accuracy
@@ -28,7 +29,6 @@ from pliant.plan.submodel.baseline import load_and_execute, preload_model, stand
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.store.manifest import AccuracyEntry, AccuracyFold, AccuracyTable
 from tests.guards.texts import checked_text, digests, plan_text, spans_text
 
@@ -94,12 +94,12 @@ class Case:
         return Budget(self.latency_s, self.preload_bytes, self.working_bytes)
 
     @property
-    def expected(self) -> CostTable:
-        return cost_table(self.device, self.tokens, "median")
+    def expected(self) -> Cost:
+        return costs_of(self.device, self.tokens, "median")
 
     @property
-    def costs(self) -> CostTable:
-        return cost_table(self.device, self.tokens, "p95")
+    def costs(self) -> Cost:
+        return costs_of(self.device, self.tokens, "p95")
 
     def __str__(self) -> str:
         working = "" if self.working_bytes is None else f" working {self.working_bytes} B"
@@ -127,15 +127,15 @@ def elastic(
     *,
     is_measured: bool = False,
     held: np.ndarray | None = None,
-    by: Slowdown = Slowdown(),  # noqa: B008 - frozen
+    by: Dilation = Dilation(),  # noqa: B008 - frozen
 ) -> Planner:
     """Our planner and the paper's; with the accuracies of submodels where they were measured."""
 
     def made(case: Case) -> Plan:
         how = replace(options, best_effort=True)
         return plan(
-            shape, slowed(case.costs, by), case.budget, IMPORTANCE, how,
-            expected=slowed(case.expected, by), held=held, accuracy=ACCURACY if is_measured else None,
+            shape, dilated(case.costs, by), case.budget, IMPORTANCE, how,
+            expected=dilated(case.expected, by), held=held, accuracy=ACCURACY if is_measured else None,
         )  # fmt: skip
 
     return made
@@ -202,7 +202,7 @@ def test_our_plans_are_those_of_the_golden_files(golden: Callable[[str, str], No
         "by size": (elastic(OURS), CASES),
         "every layer": (elastic(OURS, ORDINARY), FEW),
         "not anytime": (elastic(replace(OURS, is_anytime=False, margin=0.05)), FEW),
-        "on a busy device": (elastic(OURS, is_measured=True, by=Slowdown(1.3, 1.5)), FEW),
+        "on a busy device": (elastic(OURS, is_measured=True, by=Dilation(1.3, 1.3 * 1.5)), FEW),
         "a reserve of 2": (elastic(replace(OURS, io_reserve=2.0), is_measured=True), FEW),
         "little working memory": (elastic(OURS, is_measured=True), limited),
         "planes in memory": (elastic(OURS, is_measured=True, held=held), FEW),

@@ -9,8 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import ProfileError
-from pliant.ir.cost import CostTable, LayerCost, Span, SpanState, cost_table, latency, simulate
-from pliant.ir.device import DeviceProfile, Dilation, LayerTime, Overhead, Timing, dilate
+from pliant.ir.cost import (
+    EMBED,
+    HEAD,
+    TOKENISE,
+    Cost,
+    CostTable,
+    LayerCost,
+    Span,
+    SpanState,
+    costs_of,
+    latency,
+    simulate,
+)
+from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing, emulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step, Work
 from pliant.plan.submodel.prices import layer_seconds
@@ -22,7 +35,7 @@ def load(layer: int, n_bytes: int) -> Load:
     return Load(layer, (Run(layer, 0, 0, 1),), n_bytes)
 
 
-def times(*steps: Step, cost: CostTable = TABLE) -> list[tuple[float, float]]:
+def times(*steps: Step, cost: Cost = TABLE) -> list[tuple[float, float]]:
     spans = simulate(Program((Segment(steps),)), cost, {"tokens": 4})
     return [(round(s.start_s, 9), round(s.end_s, 9)) for s in spans]
 
@@ -207,27 +220,49 @@ def profile() -> DeviceProfile:
 
 def test_costs_between_measured_lengths_are_interpolated() -> None:
     """Lengths are bucketed for profiling: between two of them time is bounded by the line through both."""
-    table = cost_table(profile(), 40, "median")
+    table = costs_of(profile(), 40, "median")
     assert layer_seconds(table, 3, with_io=False) == pytest.approx(40 * 3e-5)
     assert layer_seconds(table, 3, with_io=True) == pytest.approx(40 * 3.6e-5)
-    assert table.embed_s == pytest.approx(40e-6)
-    p95 = cost_table(profile(), 5, "p95")
+    assert table.seconds(EMBED) == pytest.approx(40e-6)
+    p95 = costs_of(profile(), 5, "p95")
     assert layer_seconds(p95, 12, with_io=False) == pytest.approx(16 * 12e-5 * 1.5)
     assert p95.link("io") == Link(2e-4, 5e8)
     with pytest.raises(ProfileError, match="65 tokens"):
-        cost_table(profile(), 65, "median")
+        costs_of(profile(), 65, "median")
 
 
-def test_a_dilated_profile_slows_compute_reads_and_tokenising_and_says_so() -> None:
+def test_a_dilated_device_takes_longer_for_all_but_exchanges_and_its_profile_says_so() -> None:
     """The testbed's devices are real ones, slowed by known factors: a slow processor tokenises slowly too."""
-    slow = dilate(dilate(profile(), Dilation(2.0, 3.0)), Dilation(2.0, 1.0))
+    slow = emulate(emulate(profile(), Dilation(2.0, 3.0)), Dilation(2.0, 1.0))
     assert slow.dilation == Dilation(4.0, 3.0)
-    assert slow.layer_time(16, 3).alone.median_s == pytest.approx(4 * 16 * 3e-5)
-    assert slow.disk.seconds(1000, 2) == pytest.approx(3 * profile().disk.seconds(1000, 2))
-    assert slow.overhead(16).tokenise == profile().overhead(16).tokenise.times(4.0)
-    assert slow.disk.latency_s == pytest.approx(3 * profile().disk.latency_s)
+    assert (slow.layers, slow.disk) == (profile().layers, profile().disk)
+    costs, measured = costs_of(slow, 16, "median"), costs_of(profile(), 16, "median")
+    for work in (TOKENISE, EMBED, HEAD, Compute("layer", 0, 3)):
+        assert costs.seconds(work) == 4 * measured.seconds(work)
+        assert costs.seconds(work, ("io",)) == 4 * measured.seconds(work, ("io",))
+    for busy in ((), ("cpu",)):
+        assert costs.seconds(load(0, 1000), busy) == pytest.approx(3 * measured.seconds(load(0, 1000), busy))
+        assert costs.link("io", busy).latency_s == pytest.approx(3 * measured.link("io", busy).latency_s)
     with pytest.raises(ProfileError, match="sped up"):
-        Dilation(0.5, 1.0)
+        emulate(profile(), Dilation(0.5, 1.0))
+
+
+def test_a_flat_device_dilates_layers_by_their_width() -> None:
+    """Compute flat in the number of slices, as on a GPU; a run of one width is slowed alike throughout."""
+    flat = Dilation(2.0, 3.0, (1.5, 1.0))
+    assert [flat.factor(Compute("layer", 0, m)) for m in (1, 2)] == [3.0, 2.0]
+    assert (flat.factor(EMBED), flat.factor(load(0, 1))) == (2.0, 3.0)
+    assert flat.factor(Exchange("x", 4, "a", "b")) == 1.0
+    assert flat.at_width(1) == Dilation(3.0, 3.0)
+
+
+def test_a_dilation_covers_those_that_are_no_more_in_compute_and_in_reads() -> None:
+    """Only then does a plan made for the one keep its target under the other."""
+    assert Dilation(2.0, 2.0).covers(Dilation(1.0, 2.0))
+    assert not Dilation(2.0, 1.0).covers(Dilation(1.0, 2.0))
+    assert not Dilation(1.0, 2.0).covers(Dilation(2.0, 2.0))
+    with pytest.raises(ProfileError, match="positive number of times"):
+        Dilation(0.0)
 
 
 def test_impossible_measurements_cannot_be_built() -> None:

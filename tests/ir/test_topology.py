@@ -4,6 +4,7 @@ import pytest
 
 from pliant.errors import ProfileError
 from pliant.ir.cost import latency, simulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.ir.topology import (
@@ -31,7 +32,7 @@ def test_an_unmeasured_stage_takes_rho_flops_over_f() -> None:
 
 def test_a_measured_stage_lies_on_its_curve() -> None:
     """Small shares cost more per FLOP than eq. 5 says; a device's own times show by how much."""
-    device = Capability(2.0, 1e9, 0, call_s=1.0, curves=(CURVE,), dilation=2.0)
+    device = Capability(2.0, 1e9, 0, call_s=1.0, curves=(CURVE,), dilation=Dilation(2.0))
     times = {flops: device.seconds("rest", flops) / 2 for flops in (5.0, 10.0, 15.0, 30.0, 40.0, 50.0)}
     assert times == pytest.approx({5: 1.5, 10: 2.0, 15: 2.5, 30: 5.0, 40: 7.0, 50: 9.0})
     assert device.seconds("attend", 1e9) == pytest.approx(2 * 3.0)

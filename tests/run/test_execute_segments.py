@@ -4,7 +4,9 @@ import pytest
 
 from pliant.errors import LaneError
 from pliant.ir.cost import Span
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute, Exchange, Program, Segment, Step
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.execute import Do, execute
 from pliant.run.lanes import Lanes
 from tests.run.test_execute import layer, one_segment
@@ -84,7 +86,9 @@ def test_dilation_sleeps_for_what_a_slower_device_would_have_taken() -> None:
     def work(i: int, w: Compute) -> None:
         now[0] += 0.25
 
-    with Lanes((), dilation={"cpu": 4.0}, clock=lambda: now[0], sleep=sleep) as lanes:
+    with Lanes(
+        (), emulated=EmulatedDevice(Dilation(4.0), clock=lambda: now[0], sleep=sleep), clock=lambda: now[0]
+    ) as lanes:
         spans = execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
     assert slept == [0.75]
     assert spans == (Span(0, "cpu", 0.0, 1.0),)
@@ -104,9 +108,8 @@ def test_a_rest_goes_by_the_effort_and_makes_up_for_sleeping_too_long() -> None:
         now[0] += 0.5  # half of it was another's
 
     steps = [Step("cpu", layer(i)) for i in range(3)]
-    with Lanes(
-        (), dilation={"cpu": 3.0}, clock=lambda: now[0], sleep=sleep, effort=lambda: worked[0]
-    ) as lanes:
+    device = EmulatedDevice(Dilation(3.0), clock=lambda: now[0], sleep=sleep, effort=lambda: worked[0])
+    with Lanes((), emulated=device, clock=lambda: now[0]) as lanes:
         spans = execute(one_segment(*steps), Do(work, lambda i, w: None), lanes)
     assert slept == [0.5, 0.5 - 2**-12, 0.5 - 2**-12]
     assert spans[-1].end_s == 3.0 + 2**-12
@@ -123,20 +126,16 @@ def test_what_a_thread_does_outside_steps_is_dilated_apart_from_them() -> None:
     def clock() -> float:
         return sum(slept)
 
-    with Lanes(
-        (),
-        dilation={"cpu": 4.0},
-        clock=clock,
-        sleep=slept.append,
-        effort=lambda: cpu[0],
-        cpu_clock=lambda: cpu[0],
-    ) as lanes:
-        since_s = cpu[0] - lanes.step_cpu_s
+    device = EmulatedDevice(
+        Dilation(4.0), clock=clock, sleep=slept.append, effort=lambda: cpu[0], cpu_clock=lambda: cpu[0]
+    )
+    with Lanes((), emulated=device, clock=clock) as lanes:
+        since_s = device.host_s()
         cpu[0] += 0.5  # tokenising
-        since_s = lanes.rest_host(since_s, 3.0)
+        since_s = device.rest_host("cpu", since_s, 3.0)
         execute(one_segment(Step("cpu", layer(0))), Do(work, lambda i, w: None), lanes)
         cpu[0] += 0.125
-        lanes.rest_host(since_s, 3.0)
+        device.rest_host("cpu", since_s, 3.0)
     assert slept == [1.0, 0.75, 0.25]
 
 
@@ -146,8 +145,8 @@ def test_an_exchange_is_not_dilated() -> None:
     sent: list[int] = []
     do = Do(lambda i, w: None, lambda i, w: None, lambda i, w: sent.append(i))
     step = Step("net:a->b", Exchange("x", 4, "a", "b"))
-    slower = {"net:a->b": 9.0, "a/cpu": 9.0}
-    with Lanes((), own="a/cpu", dilation=slower, sleep=slept.append, is_single=True) as lanes:
+    slower = EmulatedDevice(Dilation(9.0), sleep=slept.append)
+    with Lanes((), own="a/cpu", emulated=slower, is_single=True) as lanes:
         execute(one_segment(step), do, lanes)
     assert sent == [0]
     assert not slept

@@ -11,6 +11,7 @@ import pytest
 import pliant
 from pliant.api.compile_onnx import compile
 from pliant.ir.cost import Span, SpanState
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Program, bind
 from pliant.ir.schedule import violations
@@ -87,7 +88,7 @@ def test_an_elastic_session_runs_the_program_that_was_priced(
     """Late loads are cut or skipped, and batches wait for all of them; the order stays that of the plan."""
     options = SessionOptions(0.012, 0, length=8, adapts=False)
     with elastic_session(options, profile=paper_profile(disk=Link(1e-6, 1e9))) as session:
-        session.runner.weights.io_slowdown = io_slowdown
+        session.runner.dilation = Dilation(io=io_slowdown)
         replies = [session(TEXT) for _ in range(3)]
         if io_slowdown == 1.0:
             session([TEXT] * 3)

@@ -12,6 +12,7 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.image import Image, make_image
 from pliant.errors import InputError, ModelError
 from pliant.ir.bitwidths import Weights
+from pliant.ir.dilation import Dilation
 from pliant.ir.graph import Graph, TensorType
 from pliant.ir.port import Port, require_tensors
 from pliant.models.encoder.encoder_graph import Precise
@@ -83,7 +84,7 @@ def open_graph(
     *,
     threads: int | None = None,
     cache: Path | None = None,
-    dilation: float = 1.0,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
 ) -> OnnxSession:
     """The session of an ONNX model, so many times slower as `dilation` says. Raises as `compile` does."""
     library, pool = shared_pool(threads, cache)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pliant.api.model_name import model_name
 from pliant.compiler.aot.compiled_directory import open_saved
+from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -30,7 +31,7 @@ def open_compiled(
     name: str,
     path: Path,
     threads: int | None,
-    dilation: float = 1.0,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     *,
     memory: str | int | None = None,
 ) -> GraphSession:

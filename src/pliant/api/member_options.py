@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from pliant.cluster.net.key import Key, default_path, read_key
 from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
 from pliant.quantities import parse_bytes
 
 T = TypeVar("T")
@@ -43,22 +44,22 @@ def data_ports(asked: str | int | None) -> Sequence[int]:
     return range(ends[0], ends[1] + 1)
 
 
-def pace_source(dilation: str) -> Callable[[], float]:
-    """How many times slower a device computes: a number, or what is written in a file (`@PATH`)."""
+def dilation_source(dilation: str) -> Callable[[], Dilation]:
+    """How much slower a device computes: a number, or what is written in a file (`@PATH`)."""
     if dilation.startswith("@"):
-        return _Watched(Path(dilation[1:]), _parse_pace, "a number such as 4")
-    times = _parse_pace(dilation)
-    return lambda: times
+        return _Watched(Path(dilation[1:]), _parse_dilation, "a number such as 4")
+    found = _parse_dilation(dilation)
+    return lambda: found
 
 
-def _parse_pace(text: str) -> float:
+def _parse_dilation(text: str) -> Dilation:
     try:
         times = float(text)
     except ValueError:
         times = 0.0
     if not 1 <= times < float("inf"):
         raise InputError(f"a device is emulated as 1 or more times slower, not {text.strip()!r}.")
-    return times
+    return Dilation(times)
 
 
 class _Watched(Generic[T]):

@@ -26,6 +26,7 @@ from pliant.cluster.session.cluster_session import ClusterSession
 from pliant.cluster.session.shared_primary import SharedPrimary
 from pliant.errors import ClusterError
 from pliant.ir.bitwidths import Weights
+from pliant.ir.dilation import Dilation, compute_alone
 from pliant.quantities import parse_seconds
 from pliant.settings import cache_folder, thread_count
 
@@ -65,7 +66,7 @@ class Cluster:
         announce: bool = False,
         adapt: bool = True,
         measure: bool | None = None,
-        dilation: float | Callable[[], float] = 1.0,
+        dilation: Dilation | Callable[[], Dilation] = Dilation(),  # noqa: B008 - frozen
         patience: Patience = Patience(),  # noqa: B008 - frozen
         cache: Path | None = None,
         on_event: Callable[[str], None] = lambda text: None,
@@ -79,7 +80,7 @@ class Cluster:
             cache=self._cache,
             n_threads=thread_count(threads),
             free_bytes=memory_source(memory),
-            dilation=dilation,
+            dilation=dilation if callable(dilation) else compute_alone(dilation, "a member of a cluster"),
             engine=engine,
             data_ports=data_ports(data_port),
             patience=patience,

@@ -16,8 +16,9 @@ import msgspec
 
 from pliant.api.model import ElasticModel, StoreModel
 from pliant.errors import InputError, StoreError
-from pliant.ir.cost import cost_table
-from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.ir.cost import costs_of
+from pliant.ir.device import DeviceProfile, emulate
+from pliant.ir.dilation import Dilation
 from pliant.models.hf.checkpoint import open_checkpoint
 from pliant.models.spec import ModelSpec
 from pliant.plan.result import Plan
@@ -71,7 +72,7 @@ def open_elastic(
     try:
         if profile is None:
             profile = profile_of(store, cache, options.n_threads, options.compute, on_progress)
-        device = dilate(profile, dilation)
+        device = emulate(profile, dilation)
         fixed = None if baseline is None else plan_of(store, device, options, baseline)
         session = ElasticSession(
             store,
@@ -108,8 +109,8 @@ def plan_of(
         beside = beside_weights(store, options.compute, min(options.length, store.spec.max_tokens))
         terms = granted(planner, options, beside)
         return planner.resident(terms, arena_bytes=beside.arena_bytes, fixed_bytes=beside.fixed_bytes)[0]
-    job = (planner.shape, cost_table(profile, length, "p95"), options.budget, planner.importance)
-    settings, expected = options.planning, cost_table(profile, length, "median")
+    job = (planner.shape, costs_of(profile, length, "p95"), options.budget, planner.importance)
+    settings, expected = options.planning, costs_of(profile, length, "median")
     grid = None if planner.accuracy is None else planner.accuracy.grid
     if baseline == "load-exec":
         made = load_and_execute(*job, settings, expected=expected, accuracy=grid)

@@ -22,7 +22,8 @@ from pliant.api.model import (
 from pliant.api.open_elastic import Baseline, Compute, OnProgress, open_elastic
 from pliant.api.resolve import Source, resolve
 from pliant.errors import InputError
-from pliant.ir.device import DeviceProfile, Dilation
+from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation, compute_alone
 from pliant.models.hf.config import unread_head
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, Depths, PlanOptions
@@ -161,16 +162,6 @@ def open(
             assert_never(model)
 
 
-def _compute_alone(model: Model, dilation: Dilation) -> float:
-    """How many times slower a model runs that reads nothing meanwhile. Raises InputError for slower reads."""
-    if dilation != Dilation(dilation.compute):
-        raise InputError(
-            f"{model.name} is {model.kind}, which reads nothing while it runs: its dilation is of `compute` "
-            f"alone, not {dilation}."
-        )
-    return dilation.compute
-
-
 def _own_bound(model: Model, memory: Memory | None) -> int | None:
     """The bound of a session with one way to answer. Raises InputError for one that sessions share."""
     if isinstance(memory, MemoryBudget):
@@ -221,3 +212,7 @@ def _defaults() -> Mapping[str, Any]:
     """The options of `open` with their defaults."""
     parameters = signature(open).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
+
+
+def _compute_alone(model: Model, dilation: Dilation) -> Dilation:
+    return compute_alone(dilation, f"{model.name} is {model.kind}, which")

@@ -20,6 +20,7 @@ from pliant.cli.shared.show import print_json
 from pliant.cli.shared.verb_options import Json, LayersLeft, MemoryBound, Threads, shipped
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import NodeError
+from pliant.ir.dilation import Dilation
 from pliant.quantities import parse_seconds
 from pliant.run.session.session import Session
 from pliant.serve.http.security import Tls, parse_address, read_tokens
@@ -219,7 +220,7 @@ def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
             preload=args.preload,
             memory=args.memory,
             threads=args.threads,
-            dilation=args.dilate,
+            dilation=Dilation(args.dilate),
             depths=args.depths,
             weights=weights_of(args.weights),
         ) as served:
@@ -232,7 +233,7 @@ def _opened(args: NodeArguments) -> Iterator[Session[Any]]:
         key=args.key,
         threads=args.threads,
         memory=args.memory,
-        dilation=args.dilate,
+        dilation=Dilation(args.dilate),
         on_event=say,
     ) as cluster:
         session = cluster.open(args.model)  # nobody waits for workers to learn that it cannot be read

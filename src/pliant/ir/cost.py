@@ -10,6 +10,7 @@ from pliant.errors import ProfileError
 from pliant.ir.device import DeviceProfile as DeviceProfile
 from pliant.ir.device import Percentile
 from pliant.ir.device import Timing as Timing
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
 from pliant.ir.projection import joined, n_devices
@@ -117,7 +118,29 @@ class CostTable:
         return self.disk.times(self.io_slowdown) if "cpu" in busy else self.disk
 
 
-def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> CostTable:
+@dataclass(frozen=True, slots=True)
+class Dilated:
+    """The costs of a device that takes `dilation` times as long; a `Cost`."""
+
+    costs: Cost
+    dilation: Dilation
+
+    def seconds(self, work: Work, busy: Collection[str] = ()) -> float:
+        if isinstance(work, Load):
+            return self.link("io", busy).seconds(work.n_bytes, work.n_reads)
+        return self.costs.seconds(work, busy) * self.dilation.factor(work)
+
+    def link(self, lane: str, busy: Collection[str] = ()) -> Link:
+        link = self.costs.link(lane, busy)
+        return link.times(self.dilation.io) if lane == "io" else link
+
+
+def dilated(costs: Cost, dilation: Dilation) -> Cost:
+    """`costs` where all takes `dilation` times as long: the only place where predictions are dilated."""
+    return costs if dilation == Dilation() else Dilated(costs, dilation)
+
+
+def costs_of(profile: DeviceProfile, length: int, percentile: Percentile) -> Cost:
     """The costs of a run of `length` tokens; raises ProfileError beyond the longest measured length."""
     layers = []
     for width in profile.widths:
@@ -125,7 +148,7 @@ def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> C
         alone_s = row.alone.at(percentile)
         layers.append(LayerCost(width, alone_s, max(alone_s, row.with_io.at(percentile))))
     over = profile.overhead(length)
-    return CostTable(
+    measured = CostTable(
         layers=tuple(layers),
         disk=profile.disk if percentile == "median" else profile.disk_p95,
         tokenise_s=over.tokenise.at(percentile),
@@ -133,6 +156,7 @@ def cost_table(profile: DeviceProfile, length: int, percentile: Percentile) -> C
         head_s=over.head.at(percentile),
         io_slowdown=max(1.0, profile.io_slowdown),
     )
+    return dilated(measured, profile.dilation)
 
 
 def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span, ...]:  # noqa: B006 - never written

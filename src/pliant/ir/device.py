@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
+from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.link import Link
 
 Percentile = Literal["median", "p95"]
@@ -59,37 +60,14 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Dilation:
-    """How many times slower than measured an emulated device runs.
-
-    `compute` slows its processor: layers, embedding, head, tokenising, and the Python between them. `io`
-    slows its reads, the latency of each included. `by_width[m - 1]`, where given, slows a layer of m slices
-    once more: compute flat in m, as on a GPU.
-    """
-
-    compute: float = 1.0
-    io: float = 1.0
-    by_width: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.compute < 1 or self.io < 1 or any(f < 1 for f in self.by_width):
-            raise ProfileError(
-                f"a device can only be dilated, not sped up: {self.compute}, {self.io}, {self.by_width}."
-            )
-
-    def factor(self, width: int) -> float:
-        """How many times slower a layer of `width` slices runs."""
-        return self.compute * (self.by_width[width - 1] if self.by_width else 1.0)
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceProfile:
     """One device running layers of one shape.
 
     `subject` names the model shape measured, `io_method` how reads were kept cold. `frequency_Hz` is the
     clock rate that T_comp holds for; `frequency_reason` says why there is none, or of which rates it is made.
     `disk` and `disk_p95` are the lines through the median and the 95th percentile of reads of many sizes;
-    `io_slowdown` is how many times longer a read takes while compute runs.
+    `io_slowdown` is how many times longer a read takes while compute runs. All times are as measured here; of
+    an emulated device `dilation` says how many times longer it takes, which its costs include (ir/cost.py).
     """
 
     cpu: str
@@ -105,9 +83,10 @@ class DeviceProfile:
     layers: tuple[LayerTime, ...]
     overheads: tuple[Overhead, ...]
     io_slowdown: float = 1.0
-    dilation: Dilation = Dilation()
+    dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
+        emulated(self.dilation)
         if not self.layers or not self.overheads:
             raise ProfileError(f"the profile of {self.subject} on {self.cpu} is empty; profile again.")
 
@@ -139,29 +118,9 @@ class DeviceProfile:
         )
 
 
-def dilate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
-    """The profile of the same device when slowed so; what Python takes between steps is in no profile."""
-    c, d = dilation.compute, dilation.io
-    return replace(
-        profile,
-        reads=tuple(replace(r, time=r.time.times(d)) for r in profile.reads),
-        disk=profile.disk.times(d),
-        disk_p95=profile.disk_p95.times(d),
-        layers=tuple(
-            replace(s, alone=s.alone.times(f), with_io=s.with_io.times(f))
-            for s in profile.layers
-            for f in (dilation.factor(s.width),)
-        ),
-        overheads=tuple(
-            replace(o, tokenise=o.tokenise.times(c), embed=o.embed.times(c), head=o.head.times(c))
-            for o in profile.overheads
-        ),
-        dilation=Dilation(
-            profile.dilation.compute * c,
-            profile.dilation.io * d,
-            dilation.by_width or profile.dilation.by_width,
-        ),
-    )
+def emulate(profile: DeviceProfile, dilation: Dilation) -> DeviceProfile:
+    """The profile of a device that is `dilation` times slower than that of `profile`."""
+    return replace(profile, dilation=profile.dilation.times(dilation))
 
 
 def at_frequency(profiles: Sequence[DeviceProfile], frequency_Hz: float) -> DeviceProfile | None:

@@ -5,8 +5,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import assert_never
 
+import numpy as np
+
+from pliant.arrays import Float64
 from pliant.errors import ProfileError
 from pliant.ir.curve import Curve
+from pliant.ir.dilation import Dilation, emulated
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Load, Work, value
 
@@ -38,7 +42,7 @@ class Capability:
     `cycles_per_flop` is rho, `frequency_Hz` f (calibrated where the machine tells none, so that rho / f is
     the time of a FLOP), `free_bytes` s: memory free for the model. `call_s` is what every stage costs
     however small. `curves` are measured times; a kind without one takes call_s + rho * FLOPs / f (eq. 5).
-    An emulated device is `dilation` times slower than all of that.
+    An emulated device takes `dilation` times as long as all of that.
     """
 
     cycles_per_flop: float
@@ -47,7 +51,7 @@ class Capability:
     call_s: float = 0.0
     curves: tuple[StageTimes, ...] = ()
     drifts: tuple[Drift, ...] = ()
-    dilation: float = 1.0
+    dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         for name in ("cycles_per_flop", "frequency_Hz"):
@@ -55,18 +59,28 @@ class Capability:
                 raise ProfileError(f"{name} is {getattr(self, name)}, but must be above 0; measure again.")
         if self.free_bytes < 0 or not 0 <= self.call_s < float("inf"):
             raise ProfileError(f"{self.free_bytes} bytes free and {self.call_s} s a call cannot be.")
-        if not 1 <= self.dilation < float("inf"):
-            raise ProfileError(f"a device is dilated 1 time or more, not {self.dilation}.")
+        emulated(self.dilation)
 
     def seconds(self, kind: str, flops: float) -> float:
         """Time of one stage of `kind` that takes `flops` operations; none takes no time."""
         if flops <= 0:
             return 0.0
-        return self.dilation * self.drift(kind) * self._measured_s(kind, flops)
+        return self._factor(kind) * self._measured_s(kind, flops)
+
+    def over(self, kind: str, flops: Float64[np.ndarray, "*some"]) -> Float64[np.ndarray, "*some"]:
+        """`seconds` for each of `flops`."""
+        curve = self.curve(kind)
+        slope_s = self.cycles_per_flop / self.frequency_Hz
+        times = self.call_s + slope_s * flops if curve is None else curve.over(flops)
+        return np.where(flops > 0, times * self._factor(kind), 0.0)
 
     def drift(self, kind: str) -> float:
         """1 where no drift was seen."""
         return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
+
+    def _factor(self, kind: str) -> float:
+        """How many times longer than measured a stage takes: the only place where a device's are dilated."""
+        return self.dilation.compute * self.drift(kind)
 
     def _measured_s(self, kind: str, flops: float) -> float:
         curve = self.curve(kind)

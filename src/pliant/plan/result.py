@@ -7,12 +7,12 @@ from itertools import groupby
 from pliant.errors import BudgetError
 from pliant.ir.bitwidths import FULL_BITS
 from pliant.ir.cost import Span
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import FULL, Program, Run
 from pliant.plan.submodel.accuracy import AccuracyInterval
 from pliant.plan.submodel.io_plan import LayerLoad
 from pliant.plan.submodel.lower_plan import lower
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.slowdown import Slowdown
 from pliant.plan.submodel.submodel import Cut
 from pliant.quantities import format_seconds
 
@@ -94,7 +94,7 @@ class Plan:
     then be late.
     `spans` are the predicted steps of `program` at median costs, from the end of tokenising;
     `latency_s` is end to end, `latency_p95_s` an upper bound at the costs that were planned with.
-    `expected_accuracy` is a fraction with its 95 % interval, None where nothing was measured. `slowdown` is
+    `expected_accuracy` is a fraction with its 95 % interval, None where nothing was measured. `dilation` is
     what the costs of the profile were multiplied by. `cut` tells why layers or slices may be left out;
     "untrained" happens with `PlanOptions.depths` "any" only.
     """
@@ -126,7 +126,7 @@ class Plan:
     meets_target: bool
     reasons: tuple[str, ...]
     expected_accuracy: float | None = None
-    slowdown: Slowdown = Slowdown()  # noqa: RUF009 - frozen
+    dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
     accuracy_interval: AccuracyInterval | None = None
     cut: Cut = "none"
 

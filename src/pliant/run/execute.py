@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from pliant.errors import LaneError
 from pliant.ir.cost import Span, SpanState
@@ -116,16 +115,20 @@ def _failed(number: int, step: Step, error: BaseException) -> LaneError:
 
 
 def _act(lanes: Lanes, lane: str, do: Do, number: int, work: Work) -> float:
-    """Do a step's work on `lane`, as much slower as that lane is; when it ended."""
+    """Do a step's work on `lane`, what it computes as slowly as the emulated device; when it ended."""
     if type(work) is Exchange:
         arrived_s = do.exchange(number, work)
         return lanes.clock() if arrived_s is None else arrived_s
-    action: Callable[[int, Any], None] = do.compute if type(work) is Compute else do.load
-    slower = lanes.dilation.get(lane, 1.0)
+    if type(work) is Load:  # whose reads are slowed one by one
+        do.load(number, work)
+        return lanes.clock()
+    assert type(work) is Compute
+    slower = lanes.emulated.dilation.factor(work)
     if slower > 1.0:
-        _act_dilated(lanes, lane, action, number, work, slower)
+        step = partial(do.compute, number, work)
+        lanes.emulated.compute(lane, slower, step, is_host=lane == lanes.own)
     else:
-        action(number, work)
+        do.compute(number, work)
     return lanes.clock()
 
 
@@ -287,15 +290,3 @@ def _run_step(run: _Run, i: int) -> None:
     run.done[i] = 1
     for other in run.order.rings[i]:
         run.bells[other].put(None)
-
-
-def _act_dilated(
-    lanes: Lanes, lane: str, action: Callable[[int, Any], None], number: int, work: Work, slower: float
-) -> None:
-    """Do a step's work, then sleep until it has lasted `slower` times what it took."""
-    cpu_s, effort_s = lanes.cpu_clock(), lanes.effort()
-    action(number, work)
-    effort_s = lanes.effort() - effort_s
-    if lane == lanes.own:
-        lanes.step_cpu_s += lanes.cpu_clock() - cpu_s
-    lanes.rest(lane, (slower - 1.0) * effort_s)

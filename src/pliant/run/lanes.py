@@ -1,4 +1,4 @@
-"""Threads that run the lanes of programs and sleep between runs; emulation of slower devices."""
+"""Threads that run the lanes of programs and sleep between runs."""
 
 import os
 import time
@@ -12,10 +12,9 @@ from typing import final
 
 from pliant.errors import LaneError
 from pliant.ir.program import Segment
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lane_order import LaneOrder
 
-_LATE_S = 1e-3
-"""How late a sleep may end by the system's doing alone, some 0.2 ms as a rule."""
 _Job = Callable[[], None]
 
 
@@ -23,13 +22,9 @@ _Job = Callable[[], None]
 class Lanes:
     """Persistent threads, one for each of `names`, that sleep between runs; a context manager.
 
-    `own` is the lane that the thread calling `execute` runs itself, without a hand-off. `dilation`
-    makes a lane's steps that many times longer by sleeping after them (an emulated slower device), all but
-    exchanges, which take what the network takes; it may be replaced between and during runs. The rest goes
-    by `effort`, read before and after on the lane's own thread; by default the clock. A thread's CPU time is
-    the effort where it does its work alone: what interrupts it then lasts once, not `dilation` times.
-    With `is_single`, the calling thread runs the steps of all lanes one after another, as they are listed.
-    What the calling thread does outside steps is dilated by `rest_host`, by its CPU time (`cpu_clock`).
+    `own` is the lane that the thread calling `execute` runs itself, without a hand-off. What lanes compute
+    takes as long as on the `emulated` device (default: this machine). With `is_single`, the calling thread
+    runs the steps of all lanes one after another, as they are listed.
     A name that a program uses and this has not is added. One thread runs programs at a time. A forked child
     starts threads of its own.
     """
@@ -39,24 +34,16 @@ class Lanes:
         names: Sequence[str] = ("io",),
         *,
         own: str = "cpu",
-        dilation: Mapping[str, float] | None = None,
+        emulated: EmulatedDevice | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-        effort: Callable[[], float] | None = None,
-        cpu_clock: Callable[[], float] = time.thread_time,
         is_single: bool = False,
     ) -> None:
         self.own = own
-        self.dilation: Mapping[str, float] = dilation or {}
+        self.emulated = EmulatedDevice() if emulated is None else emulated
         self.clock = clock
-        self.sleep = sleep
-        self.effort = clock if effort is None else effort
         self.is_single = is_single
         self._inboxes: dict[str, SimpleQueue[_Job | None]] = {}
         self._threads: list[Thread] = []
-        self.cpu_clock = cpu_clock
-        self.step_cpu_s = 0.0  # of the threads that called `execute`, within dilated steps
-        self._overslept_s: dict[str, float] = {}
         self._late: BaseException | None = None
         self._order: tuple[Segment, LaneOrder] | None = None
         self._process = os.getpid()
@@ -90,25 +77,6 @@ class Lanes:
             done.get()
         self.check()
 
-    def rest_host(self, since_s: float, slower: float) -> float:
-        """Sleep for what the calling thread did outside dilated steps would take longer on a device that is
-        `slower` times slower: tokenising, planning, the hand-off between steps.
-
-        `since_s` is what the last call gave, or `cpu_clock() - step_cpu_s` at the start; gives the next one.
-        """
-        now_s = self.cpu_clock() - self.step_cpu_s
-        if slower > 1.0:
-            self.rest(self.own, (slower - 1.0) * (now_s - since_s))
-        return now_s
-
-    def rest(self, lane: str, seconds: float) -> None:
-        """Sleep that long; what a sleep before lasted too long, up to a millisecond, comes off."""
-        left_s = seconds - self._overslept_s.get(lane, 0.0)
-        start_s = self.clock()
-        if left_s > 0:
-            self.sleep(left_s)
-        self._overslept_s[lane] = min(self.clock() - start_s - left_s, _LATE_S)
-
     def check(self) -> None:
         """Raise LaneError if a load that outlived its run has failed since."""
         self._forget_parent()
@@ -134,7 +102,7 @@ class Lanes:
         """In a forked child, let go of the parent's threads, which do not run there."""
         if self._process != os.getpid():
             self._inboxes.clear()
-            self._threads, self._overslept_s, self._late = [], {}, None
+            self._threads, self._late = [], None
             self._process = os.getpid()
 
     def _inbox(self, name: str) -> SimpleQueue[_Job | None]:

@@ -23,6 +23,7 @@ from pliant.cluster.control.messages import (
     Ran,
     Report,
     Unknown,
+    as_told,
 )
 from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.comm import check_name
@@ -37,7 +38,7 @@ NOBODY = {"mode": "ws", "primary": "a", "shares": [], "tokens": 5}
 CAPABILITY = Capability(1.5, 2e9, 10**9, 1e-5, (StageTimes("attend", ((1e6, 0.1),)),))
 MESSAGES = (
     Hello("1.0", "tcp://127.0.0.1:5", 2, 10**9, ("abc",)),
-    Measured(2, CAPABILITY, (MeasuredLink("a", "b", 1e-3, 1e8),)),
+    Measured(2, as_told(CAPABILITY), (MeasuredLink("a", "b", 1e-3, 1e8),)),
     Prepare(3, "abc", TILED, "int8", ("p", "a"), {"a": "tcp://127.0.0.1:5"}, "tcp://127.0.0.1:6", True),
     Go(1, 2, 3, ("b",), 1.5),
     Failed(1, 2, None, False, "no memory"),

@@ -9,6 +9,7 @@ from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.shard import Shard
 from pliant.errors import InputError
 from pliant.ir.cost import simulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute
 from pliant.ir.topology import ClusterCost, Interface, Links
 from pliant.kernels.emit.isa import host_isa
@@ -101,9 +102,16 @@ def test_dilation_is_noted_and_the_core_sleeps_as_in_a_run(
     source = random_source(next(iter(SPECS.values())))
     timed = _Timed(source, monkeypatch)
     device = measure_member(
-        source, _TOKENS, library, pool, _MANY_BYTES, dilation=4.0, clock=timed.clock, sleep=timed.sleep
+        source,
+        _TOKENS,
+        library,
+        pool,
+        _MANY_BYTES,
+        dilation=Dilation(4.0),
+        clock=timed.clock,
+        sleep=timed.sleep,
     )
-    assert device.dilation == 4.0
+    assert device.dilation == Dilation(4.0)
     assert timed.slept_s == pytest.approx(3 * timed.now_s)
     kind, flops = device.curves[0].kind, device.curves[0].points[-1][0]
     assert device.seconds(kind, flops) == pytest.approx(4 * (_CALL_S + _FLOP_S * flops), rel=1e-6)

@@ -7,7 +7,7 @@ import pytest
 
 import pliant
 from pliant.errors import BudgetError, InputError
-from pliant.ir.device import Dilation
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.run.session.text_feeds import Tensors
 from tests.models.onnx_models import parse
@@ -21,8 +21,8 @@ class Slow(Fake):
 
     name, degree, max_length = "slow", 1, 100
 
-    def __init__(self, dilation: float = 1.0) -> None:
-        super().__init__(dilation, self.clock, self.sleep)
+    def __init__(self, slower: float = 1.0) -> None:
+        super().__init__(Dilation(slower), self.clock, self.sleep)
         self.now_s = 0.0
         self.slept_s: list[float] = []
 

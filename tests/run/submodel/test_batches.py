@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import LaneError
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.run.process_memory import MemoryBudget
 from pliant.run.submodel.batches import MOST_ROWS, batches
@@ -72,7 +73,7 @@ def test_a_batch_waits_for_the_bits_that_were_planned(elastic_session: OpenElast
     profile = paper_profile(disk=Link(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
     with elastic_session(options, profile=profile) as session:
-        session.runner.weights.io_slowdown = 10.0
+        session.runner.dilation = Dilation(io=10.0)
         replies = session([SHORT, "good", SHORT])
     assert all(reply.seconds > options.target_s for reply in replies)
     assert all(reply.details.bits == reply.details.planned_bits for reply in replies)

@@ -11,6 +11,7 @@ import pytest
 
 from pliant.errors import BudgetError, InputError
 from pliant.ir.device import DeviceProfile
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Endpoint, Request
 from pliant.ir.link import Link
 from pliant.ir.times.bounds import AdaptiveBound
@@ -161,7 +162,7 @@ def test_a_floor_holds_where_reads_are_late(store: Path, slow_profile: Callable[
     """Late reads cost bits and not the deadline, but not those that the floor was promised with."""
     with opened(store, slow_profile(), preload=0) as endpoint:
         floors = {endpoint.estimate(Request(7, TEXT, deadline_s=s)).accuracy for s in (0.007, 0.012, 1.0)}
-        endpoint.runner.weights.io_slowdown = 100.0
+        endpoint.runner.dilation = Dilation(io=100.0)
         for floor in floors:
             for deadline_s in (None, 0.005):
                 reply = endpoint.answer(Request(7, TEXT, deadline_s=deadline_s, accuracy_floor=floor))
@@ -178,7 +179,7 @@ def test_a_request_without_a_deadline_gets_the_bits_that_were_planned(
     shutil.copytree(store, copy)
     put_accuracy(copy, AccuracyTable(GRID.n_examples, entries))
     with opened(copy, slow_profile(), preload=0) as endpoint:
-        endpoint.runner.weights.io_slowdown = 100.0
+        endpoint.runner.dilation = Dilation(io=100.0)
         assert endpoint.answer(Request(7, TEXT)).accuracy == endpoint.best
 
 

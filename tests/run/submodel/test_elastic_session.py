@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from pliant.errors import BudgetError, InputError, LaneError, StoreError
-from pliant.ir.device import Dilation, dilate
+from pliant.ir.device import emulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.ir.reply import Reply
@@ -72,7 +73,7 @@ def test_without_anytime_every_run_has_the_planned_bits(elastic_session: OpenEla
     """Then late IO costs time instead of fidelity."""
     options = SessionOptions(0.02, 1000, length=8, is_anytime=False)
     with elastic_session(options) as session:
-        session.runner.weights.io_slowdown = 20.0
+        session.runner.dilation = Dilation(io=20.0)
         for _ in range(3):
             reply = session(TEXT)
             assert reply.details.bits == reply.details.planned_bits == session.plan.bits
@@ -83,7 +84,7 @@ def test_late_refinements_are_done_without(elastic_session: OpenElastic) -> None
     profile = paper_profile(disk=Link(1e-6, 1e9))
     options = SessionOptions(0.012, 0, length=8)
     with elastic_session(options, profile=profile) as session:
-        session.runner.weights.io_slowdown = 500.0
+        session.runner.dilation = Dilation(io=500.0)
         replies = [session(TEXT) for _ in range(3)]
     for ran in (reply.details for reply in replies):
         assert all(2 <= b <= p for row, plan in zip(ran.bits, ran.planned_bits, strict=True)
@@ -257,9 +258,9 @@ def test_warming_up_plans_every_shorter_bucket_and_changes_no_answer(elastic_ses
     options = SessionOptions(10.0, 0, length=8)
     with elastic_session(options) as session:
         before = session(TEXT)
-        session.runner.weights.io_slowdown = 2.0
+        session.runner.dilation = Dilation(io=2.0)
         session.warm_up()
-        assert session.runner.weights.io_slowdown == 2.0
+        assert session.runner.dilation == Dilation(io=2.0)
         assert session(TEXT).scores == before.scores
 
 
@@ -318,7 +319,7 @@ def test_an_emulated_device_tokenises_slowly_too(
 ) -> None:
     """An answer's time is from text to answer: on a slower device all of it takes longer."""
     worked_s, slept = 0.002, []
-    device = dilate(paper_profile(), Dilation(50.0))
+    device = emulate(paper_profile(), Dilation(50.0))
     with elastic_session(SessionOptions(60.0, length=8, n_threads=1), profile=device) as session:
         encode = session.encode
 
@@ -329,7 +330,7 @@ def test_an_emulated_device_tokenises_slowly_too(
             return encode(text, pair)
 
         monkeypatch.setattr(session, "encode", slowly)
-        monkeypatch.setattr(session.runner.lanes, "sleep", slept.append)
+        monkeypatch.setattr(session.runner.lanes.emulated, "sleep", slept.append)
         session(TEXT)
     assert slept[0] >= 49 * worked_s
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError, InputError
-from pliant.ir.cost import cost_table
+from pliant.ir.cost import costs_of
 from pliant.plan.result import Plan
 from pliant.run.submodel.grant import MemoryBesideWeights, granted
 from pliant.run.submodel.planning import Planner, SessionOptions
@@ -53,7 +53,7 @@ def test_more_memory_is_never_worse(
     for factor in (1.0, *growth):
         share *= factor
         plans.append(bounded(planner, options_of(planner, whole_s, time, share)))
-    costs = cost_table(planner.profile, OWN, "p95")
+    costs = costs_of(planner.profile, OWN, "p95")
     assert_never_worse(plans, planner.shape, costs, planner.accuracy and planner.accuracy.grid)
 
 

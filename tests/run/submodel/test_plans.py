@@ -7,13 +7,13 @@ from typing import cast
 import numpy as np
 import pytest
 
-from pliant.ir.cost import Span, SpanState, cost_table, latency, simulate
+from pliant.ir.cost import TOKENISE, Span, SpanState, costs_of, dilated, latency, simulate
 from pliant.ir.device import DeviceProfile, LayerTime, Overhead, Timing
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Load, Program, Run, Step
 from pliant.plan.result import Plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.run.submodel.drift import LaneTimes, lane_times
 from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
@@ -77,8 +77,8 @@ class Device:
         self.used: list[Plan] = []
         self.reach: list[bool] = []
 
-    def planned(self, slowdown: Slowdown) -> BoundPlan:
-        plan = self.planner.plan(self.options, 8, slowdown=slowdown)
+    def planned(self, dilation: Dilation) -> BoundPlan:
+        plan = self.planner.plan(self.options, 8, dilation=dilation)
         return BoundPlan(plan, self.weights.bind(plan.program, plan.n_slots, plan.memory.working_bytes))
 
     def answers(
@@ -89,9 +89,9 @@ class Device:
         held, stalls = [], [*stalls_s] or [0.0] * len(compute)
         for slower, stall_s in zip(compute, stalls, strict=True):
             used = self.plans.get(8, self.target_s)
-            costs = slowed(cost_table(self.profile, 8, "median"), Slowdown(slower, reads / slower))
+            costs = dilated(costs_of(self.profile, 8, "median"), Dilation(slower, reads))
             spans = simulate(used.pipeline.program, costs, {"tokens": 8})
-            seconds = costs.tokenise_s + latency(spans) + stall_s
+            seconds = costs.seconds(TOKENISE) + latency(spans) + stall_s
             self.plans.observe(used, spans, 8, 8, self.target_s, seconds)
             self.used.append(used.plan)
             self.reach.append(self.plans.is_within_reach(used, 8, self.target_s))
@@ -138,7 +138,7 @@ def test_the_plan_is_as_large_as_the_best_fixed_one_allows() -> None:
     device = Device()
     device.answers(2.0 * noise(200, 0.05))
     sizes = [p.n * p.width for p in device.used[100:]]
-    known = Device().planner.plan(device.options, 8, slowdown=Slowdown(2.0 * 1.1 / 1.1, 0.5))
+    known = Device().planner.plan(device.options, 8, dilation=Dilation(2.0, 1.0))
     assert np.mean(sizes) >= 0.75 * known.n * known.width
 
 
@@ -199,11 +199,11 @@ def test_planning_happens_in_time_that_an_answer_leaves() -> None:
 
 
 def test_a_standby_keeps_the_promise_of_the_plan_it_stands_in_for() -> None:
-    """Of plans for more slowdown the best; of plans that met nothing under less, the smallest submodel."""
+    """Of plans for more dilation the best; of plans that met nothing under less, the smallest submodel."""
     device = Device()
-    keys = [PlanKey(8, TARGET_S, Slowdown(f)) for f in (1.0, 1.5, 3.0, 400.0, 900.0)]
+    keys = [PlanKey(8, TARGET_S, Dilation(f, f)) for f in (1.0, 1.5, 3.0, 400.0, 900.0)]
     one, middle, slow, never, worse = keys
-    made = {key: device.planned(key.slowdown) for key in (one, slow, never)}
+    made = {key: device.planned(key.dilation) for key in (one, slow, never)}
     assert standby(made, one) is made[one]
     assert standby(made, middle) is made[slow]
     assert standby(made, worse) is made[never]

@@ -13,6 +13,7 @@ from pliant.cli.shared.weight_bits import weights_of
 from pliant.cluster.lead.choose_partition import AnyMode, Shares
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.connect_members import PORT, Engine
+from pliant.ir.dilation import Dilation
 
 if TYPE_CHECKING:  # it needs pyzmq, which a verb's help must not
     from pliant.cluster.session.cluster_session import ClusterSession
@@ -114,7 +115,7 @@ class PrimaryArguments:
             data_port=self.data_port,
             announce=self.announce,
             adapt=self.adapt,
-            dilation=self.dilate_compute,
+            dilation=Dilation(self.dilate_compute),
             on_event=say,
         ) as cluster:
             session = cluster.open(model)

@@ -64,7 +64,7 @@ class WorkerArguments:
 
 def worker(args: WorkerArguments) -> None:
     """Join a primary and run this device's part of its models, until Ctrl-C."""
-    from pliant.api.member_options import cluster_key, data_ports, memory_source, pace_source
+    from pliant.api.member_options import cluster_key, data_ports, dilation_source, memory_source
     from pliant.api.open_encoder import open_encoder
     from pliant.cluster.control.patience import Patience
     from pliant.cluster.lead.open_member import MemberOptions, open_worker
@@ -87,7 +87,7 @@ def worker(args: WorkerArguments) -> None:
         cache=cache,
         n_threads=thread_count(args.threads),
         free_bytes=memory_source(args.memory),
-        dilation=pace_source(args.dilate_compute),
+        dilation=dilation_source(args.dilate_compute),
         engine=args.engine,
         data_ports=data_ports(args.data_port),
         patience=Patience(silence_s=parse_seconds(args.silence)),

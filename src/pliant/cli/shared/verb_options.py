@@ -14,7 +14,8 @@ from pliant.api.resolve import resolve, shipped_models
 from pliant.cli.shared.refuse_options import option_text, refuse_options
 from pliant.cli.shared.weight_bits import WeightBits, weights_of
 from pliant.errors import InputError
-from pliant.ir.device import DeviceProfile, Dilation, dilate
+from pliant.ir.device import DeviceProfile, emulate
+from pliant.ir.dilation import Dilation
 from pliant.plan.result import WHOLE_S
 from pliant.plan.submodel.plan_options import OURS, PAPER, Choice, Depths, PlanOptions
 from pliant.quantities import parse_bytes, parse_seconds
@@ -271,7 +272,7 @@ class SessionArguments:
         """The profile that a session would run with."""
         threads = self.options.n_threads
         kept = api.profile_of(store, cache_folder(), threads, self.compute, on_progress)
-        return dilate(kept, self.dilation)
+        return emulate(kept, self.dilation)
 
 
 def numbers(text: str | None, name: str) -> tuple[int, ...] | None:

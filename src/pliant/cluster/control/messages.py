@@ -4,6 +4,7 @@ A message never holds weights, tensors or code.
 """
 
 from collections.abc import Mapping
+from dataclasses import fields
 from math import isfinite
 from typing import Annotated
 
@@ -13,9 +14,10 @@ from pliant.cluster.lead.overview import ClusterStatus
 from pliant.cluster.net.activation_coding import Coding
 from pliant.cluster.net.comm import NOTE_LIMIT_BYTES
 from pliant.errors import PeerMisbehaved
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability
+from pliant.ir.topology import Capability, Drift, StageTimes
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -120,11 +122,36 @@ def as_measured(links: Mapping[tuple[str, str], Link]) -> tuple[MeasuredLink, ..
     return tuple(MeasuredLink(*ends, link.latency_s, link.bandwidth_Bps) for ends, link in links.items())
 
 
+class MeasuredDevice(msgspec.Struct, frozen=True):
+    """A capability as it is told: `dilation` is of what the device computes."""
+
+    cycles_per_flop: float
+    frequency_Hz: float
+    free_bytes: int
+    call_s: float = 0.0
+    curves: tuple[StageTimes, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    dilation: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.capability()
+
+    def capability(self) -> Capability:
+        """Raises ProfileError, also where it is decoded, for one that cannot be."""
+        return Capability(**msgspec.structs.asdict(self) | {"dilation": Dilation(self.dilation)})
+
+
+def as_told(device: Capability) -> MeasuredDevice:
+    """A capability for a message."""
+    told = {field.name: getattr(device, field.name) for field in fields(device)}
+    return MeasuredDevice(**told | {"dilation": device.dilation.compute})
+
+
 class Measured(Message, frozen=True):
     """What was measured in `epoch`, or the reason why nothing was."""
 
     epoch: int
-    capability: Capability | None
+    device: MeasuredDevice | None
     links: tuple[MeasuredLink, ...]
     reason: str | None = None
 

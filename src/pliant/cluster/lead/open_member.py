@@ -5,11 +5,11 @@ The environment is not read here: keys, addresses and folders are given.
 
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import assert_never, final
+from typing import assert_never
 
 from pliant.cluster.control.messages import AnyMessage, Note
 from pliant.cluster.control.messenger import Messenger
@@ -29,10 +29,12 @@ from pliant.cluster.net.connect_members import ByAddress, Engine, InGroups, Meet
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import host_and_port
 from pliant.errors import ClusterError
+from pliant.ir.dilation import Dilation
 from pliant.kernels.emit.isa import host_isa
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 
 
@@ -40,7 +42,7 @@ from pliant.run.lanes import Lanes
 class MemberOptions:
     """What any member is given. `free_bytes` says what memory its model may take, when asked.
 
-    `dilation` makes it compute that many times slower: an emulated device, whose pace may change. `engine`
+    `dilation` makes it compute as many times slower: an emulated device, whose pace may change. `engine`
     carries its data, and is the same on all members; with ZeroMQ, data comes in at the first of `data_ports`
     that is free, and 0 is one that the system chooses.
     """
@@ -51,7 +53,7 @@ class MemberOptions:
     cache: Path
     n_threads: int
     free_bytes: Callable[[], int] | None = None
-    dilation: float | Callable[[], float] = 1.0
+    dilation: Dilation | Callable[[], Dilation] = Dilation()  # noqa: RUF009 - frozen
     engine: Engine = "zmq"
     data_ports: Sequence[int] = (0,)
     patience: Patience = Patience()  # noqa: RUF009 - frozen
@@ -69,48 +71,22 @@ class _Machine:
 @contextmanager
 def _machine(options: MemberOptions) -> Iterator[_Machine]:
     library = Library(host_isa(), options.cache)
-    own = f"{options.name}/cpu"
-    pace = _pace(options.dilation)
     with (
         Pool(options.n_threads, library) as pool,
-        member_lanes(options.name, _Paced(own, pace), options.n_threads) as lanes,
+        member_lanes(options.name, options.dilation, options.n_threads) as lanes,
     ):
-        holding = Holding(options.name, library, pool, pace, options.free_bytes)
+        holding = Holding(options.name, library, pool, lanes.emulated, options.free_bytes)
         yield _Machine(holding, lanes)
 
 
-def member_lanes(name: str, dilation: Mapping[str, float], n_threads: int) -> Lanes:
+def member_lanes(name: str, dilation: Dilation | Callable[[], Dilation], n_threads: int) -> Lanes:
     """The one thread of a member: its stages, and its messages between them.
 
     An emulated device rests by what it computed, not by what else this machine did meanwhile: that is one
     thread's CPU time. Where several compute, it is the time they took.
     """
-    effort = time.thread_time if n_threads == 1 else None
-    return Lanes((), own=f"{name}/cpu", dilation=dilation, effort=effort, is_single=True)
-
-
-def _pace(dilation: float | Callable[[], float]) -> Callable[[], float]:
-    return dilation if callable(dilation) else lambda: dilation
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Paced(Mapping[str, float]):
-    """The dilation of one lane, asked anew each time."""
-
-    lane: str
-    pace: Callable[[], float]
-
-    def __getitem__(self, lane: str) -> float:
-        if lane != self.lane:
-            raise KeyError(lane)
-        return self.pace()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((self.lane,))
-
-    def __len__(self) -> int:
-        return 1
+    emulated = EmulatedDevice(dilation, effort=time.thread_time if n_threads == 1 else None)
+    return Lanes((), own=f"{name}/cpu", emulated=emulated, is_single=True)
 
 
 @contextmanager

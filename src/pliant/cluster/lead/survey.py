@@ -26,8 +26,8 @@ def survey_devices(
         epoch = primary.next_epoch()
         primary.send(name, Measure(epoch, source.identity, tokens, (name,), {}))
         said = primary.measured(epoch, (name,)).get(name)
-        if said is not None and said.capability is not None:
-            found[name] = said.capability
+        if said is not None and said.device is not None:
+            found[name] = said.device.capability()
         else:
             primary.on_event(f"{name} was not measured: {_reason(said)}")
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pliant.cluster.member.shard import Shards
+from pliant.ir.dilation import Dilation
 from pliant.ir.partition import Grid, Mode, Partition, Share
 from pliant.ir.program import Compute, Exchange
 from pliant.ir.topology import Capability, StageTimes
@@ -38,7 +39,7 @@ def measure_member(
     pool: Pool,
     free_bytes: int,
     *,
-    dilation: float = 1.0,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     seconds: float = 1.0,
     clock: Clock = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
@@ -49,18 +50,19 @@ def measure_member(
     reading, packing and compiling one layer come on top. A device whose memory is too little for the model in
     float32 is measured on coded matrices, where the model has codes. Shares whose weights take more than a
     quarter of `free_bytes` are left out, but the smallest share is always measured. The measured times leave
-    `dilation` out: it is stored beside them. With a dilation above 1 the core sleeps between stages, as it
+    `dilation` out: it is stored beside them. Of an emulated device the core sleeps between stages, as it
     will in a run. Raises InputError for a length that the model does not read.
     """
     shards = Shards(_HERE, source, library, pool)
     stages = _stages(source.spec, tokens, shards, free_bytes)
+    slower = dilation.compute
     time_in_rounds(
         [stage.timed for stage in stages],
         seconds,
         least=_MIN_REPEATS,
         most=_MAX_REPEATS,
         clock=clock,
-        rest=lambda took_s: sleep(min((dilation - 1) * took_s, _NAP_S)) if dilation > 1 else None,
+        rest=lambda took_s: sleep(min((slower - 1) * took_s, _NAP_S)) if slower > 1 else None,
     )
     points: dict[str, dict[float, list[float]]] = {}
     for stage in stages:

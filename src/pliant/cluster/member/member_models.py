@@ -13,6 +13,7 @@ from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
 from pliant.profile.system_memory import free_memory_bytes
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse, rss_bytes, scratch_part
 
 SPARE_BYTES = 48 << 20
@@ -29,11 +30,11 @@ class Holding:
         device: str,
         library: Library,
         pool: Pool,
-        dilation: Callable[[], float] = lambda: 1.0,
+        emulated: EmulatedDevice | None = None,
         bound_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._device, self._library, self._pool = device, library, pool
-        self._dilation = dilation
+        self._emulated = emulated or EmulatedDevice()
         self._bound_bytes = bound_bytes
         self.free_bytes = free_for_model(self) if bound_bytes is None else bound_bytes
         self._shards: dict[str, Shards] = {}
@@ -49,7 +50,7 @@ class Holding:
 
     def measure(self, source: EncoderSource, tokens: int) -> Capability:
         found = measure_member(
-            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._dilation()
+            source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._emulated.dilation
         )
         trim_heap()  # a layer in several shares was read and packed, and is gone again
         return found

@@ -34,6 +34,7 @@ from pliant.cluster.control.messages import (
     Welcome,
     Who,
     as_measured,
+    as_told,
 )
 from pliant.cluster.lead.measure_links import measure_links
 from pliant.cluster.member.perform import Holder, Performer, Turn
@@ -260,20 +261,20 @@ class Worker:
             return self._hold.replace(source, wanted.partition)
 
     def _measure(self, peer: str, wanted: Measure) -> None:
-        capability, reason = None, None
+        device, reason = None, None
         found: dict[tuple[str, str], Link] = {}
         try:
             if self._serving not in (None, peer):
                 raise ClusterError(f"{self.name} serves {self._serving}; ask again when it is done.")
             if wanted.model is not None:
-                capability = self._hold.measure(self._source(wanted.model), wanted.tokens)
+                device = as_told(self._hold.measure(self._source(wanted.model), wanted.tokens))
             else:
                 self._meet.join(wanted.members, wanted.addresses, wanted.place, self._inbox.empty)
                 self._measured = wanted.epoch
                 found.update(measure_links(self._comm, wanted.members, wanted.epoch))
         except Exception as error:  # noqa: BLE001 - as above
             reason = f"{error}" or type(error).__name__
-        self._send(peer, Measured(wanted.epoch, capability, as_measured(found), reason))
+        self._send(peer, Measured(wanted.epoch, device, as_measured(found), reason))
 
     def _source(self, identity: str) -> EncoderSource:
         if identity not in self._offer.sources:

@@ -119,16 +119,8 @@ def table(devices: tuple[Capability, ...], kind: str, amount: Amount, most: int)
 def stage_s(
     devices: tuple[Capability, ...], kind: str, ops: Float[np.ndarray, "*some devices"]
 ) -> Float[np.ndarray, "*some devices"]:
-    """Seconds of one stage of `kind` with these operations on each device, as `Capability.seconds` has it."""
-    call_s = np.array([d.call_s for d in devices])
-    slope_s = np.array([d.cycles_per_flop / d.frequency_Hz for d in devices])
-    times: Float[np.ndarray, "*some devices"] = call_s + slope_s * ops
-    for i, device in enumerate(devices):
-        curve = device.curve(kind)
-        if curve is not None:
-            times[..., i] = curve.over(ops[..., i])
-    times *= np.array([d.dilation * d.drift(kind) for d in devices])
-    return np.where(ops > 0, times, 0.0)
+    """Seconds of one stage of `kind` with these operations on each device."""
+    return np.stack([device.over(kind, ops[..., i]) for i, device in enumerate(devices)], axis=-1)
 
 
 def _links(

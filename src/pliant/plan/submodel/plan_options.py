@@ -31,7 +31,7 @@ class PlanOptions:
     `is_anytime`: late refinements are done without. `best_effort`: an infeasible target gives the
     smallest submodel. `margin`: fraction of the target kept free. `patience`: see `assemble`.
     `io_reserve`: base planes must be in time even when reads take this many times their 95th percentile;
-    None learns it from how reads spread (see `slowdown.io_reserve`). It counts for anytime plans only.
+    None learns it from how reads spread (see `reserve.io_reserve`). It counts for anytime plans only.
     `errors`: weight error at 0..6 planes, relative to the weights' variance.
     """
 

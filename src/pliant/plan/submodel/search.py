@@ -18,8 +18,8 @@ from pliant.plan.submodel.plan_options import OURS as OURS
 from pliant.plan.submodel.plan_options import PAPER as PAPER
 from pliant.plan.submodel.plan_options import PlanOptions as PlanOptions
 from pliant.plan.submodel.preload_set import held_bytes
+from pliant.plan.submodel.reserve import io_reserve
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.slowdown import io_reserve
 from pliant.plan.submodel.submodel import (
     Cut,
     Submodel,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.graph import numpy_type
 from pliant.ir.port import Port, require_tensors
@@ -44,7 +45,7 @@ class ArraySession(Session[None]):
     max_length = _MOST_ITEMS
 
     def __init__(
-        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: Pool, dilation: float
+        self, name: str, inputs: Sequence[Port], outputs: Sequence[Port], pool: Pool, dilation: Dilation
     ) -> None:
         super().__init__(dilation)
         self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)

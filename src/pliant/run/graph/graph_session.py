@@ -7,6 +7,7 @@ import numpy as np
 
 from pliant.compiler.aot.compiled_directory import OpenedDirectory
 from pliant.errors import BudgetError
+from pliant.ir.dilation import Dilation
 from pliant.ir.port import static_port
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.run.arena import Arena
@@ -26,7 +27,7 @@ class GraphSession(ArraySession):
         name: str,
         saved: OpenedDirectory,
         pool: Pool,
-        dilation: float = 1.0,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         *,
         memory_bytes: int | None = None,
     ) -> None:

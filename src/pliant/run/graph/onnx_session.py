@@ -25,6 +25,7 @@ from pliant.compiler.passes.pack_texts import TextShape
 from pliant.compiler.rules.rules import RULES
 from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
 from pliant.ir.bitwidths import Weights
+from pliant.ir.dilation import Dilation
 from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.runtime.jit import Library
@@ -85,7 +86,7 @@ class OnnxSession(ArraySession):
         *,
         name: str = "model",
         ahead: bool = True,
-        dilation: float = 1.0,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
         _check_dims(model, options.dims)
         inputs, outputs = ([fixed(p, options.dims) for p in side] for side in (model.inputs, model.outputs))

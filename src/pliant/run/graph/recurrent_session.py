@@ -20,6 +20,7 @@ from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.recurrent_stages import described_calls, recurrent_form
 from pliant.compiler.executable.stage import Form, Stage
 from pliant.errors import BudgetError, InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.executable import ARENA
 from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
@@ -69,7 +70,7 @@ class RecurrentSession(TextSession[None]):
         pool: Pool,
         *,
         name: str | None = None,
-        dilation: float = 1.0,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         memory_bytes: int | None = None,
     ) -> None:
         """Raises BudgetError where the weights, with activations of the shortest form, take more memory."""

@@ -10,11 +10,13 @@ import numpy as np
 
 from pliant.errors import BudgetError, InputError
 from pliant.ir.curve import Curve
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Estimate, Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply
 from pliant.ir.times.fit import FitSettings, LocalTimes
 from pliant.kernels.runtime.turns import Turns
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.memory_use import MemoryUse
 from pliant.run.session.feeds import GivenFeeds
 from pliant.run.session.ports import Feeds, by_name
@@ -53,12 +55,13 @@ class Session(ABC, Generic[D]):
 
     def __init__(
         self,
-        dilation: float = 1.0,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = lambda seconds: time.sleep(seconds),  # looked up when it is called
     ) -> None:
-        """With `dilation`, a slower device is emulated: each run sleeps (dilation - 1) times what it took."""
-        self.dilation, self._clock, self._sleep = dilation, clock, sleep
+        """With a `dilation`, a slower device is emulated: each run takes as many times as long."""
+        self.dilation, self._clock = dilation, clock
+        self._emulated = EmulatedDevice(dilation, clock=clock, sleep=sleep)
         self._times: LocalTimes | None = None
         self._timing = Turns()
 
@@ -223,8 +226,7 @@ class Session(ABC, Generic[D]):
 
     def _slow_down(self, start_s: float) -> None:
         """Sleep until a slower device would have done what began at `start_s` of the session's clock."""
-        if self.dilation > 1.0:
-            self._sleep((self.dilation - 1.0) * (self._clock() - start_s))
+        self._emulated.rest_since(start_s, self.dilation.compute)
 
     @abstractmethod
     def _run(self, feeds: GivenFeeds, out: Feeds | None) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 
 from pliant.errors import InputError
+from pliant.ir.dilation import Dilation
 from pliant.ir.endpoint import Request
 from pliant.ir.port import Port
 from pliant.ir.reply import Reply, softmax
@@ -55,7 +56,7 @@ class TextSession(Session[D]):
         features: int,
         max_length: int,
         vocab: int,
-        dilation: float = 1.0,
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(dilation)
         self.name, self.identity, self.labels = name, identity, labels

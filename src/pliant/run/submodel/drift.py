@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from pliant.ir.cost import TOKENISE, CostTable, DeviceProfile, Span, SpanState, cost_table
+from pliant.ir.cost import TOKENISE, Cost, DeviceProfile, Span, SpanState, costs_of
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Compute, Load, Program, Step
 from pliant.ir.times.bounds import AdaptiveBound
-from pliant.plan.submodel.slowdown import Slowdown, coarse
+from pliant.plan.submodel.reserve import coarse
 
 _SHORT = 0.1
 _KEPT = 0.96
@@ -25,7 +26,7 @@ class LaneTimes:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a target leaves for plans: `target_s`, and `most`, the largest slowdown that one can allow for."""
+    """What a target leaves for plans: `target_s`, and `most`, the largest dilation that one can allow for."""
 
     target_s: float
     most: float
@@ -42,9 +43,9 @@ class DeviceDrift:
     def __init__(self, profile: DeviceProfile) -> None:
         self.bound = AdaptiveBound(_KEPT)
         self.compute, self.reads = AdaptiveBound(), AdaptiveBound()
-        self._steps = Slowdown()
+        self._factor, self._reads = 1.0, 1.0
         self._profile = profile
-        self._costs: dict[int, CostTable] = {}
+        self._costs: dict[int, Cost] = {}
 
     def observe(
         self,
@@ -67,23 +68,22 @@ class DeviceDrift:
         self.bound.observe(bound_s, bound_s, max(0.0, bound_s + late_s), room.target_s, room.most)
         _observe(self.compute, bound.compute_s, took.compute_s, room)
         _observe(self.reads, bound.reads_s, took.reads_s, room)
-        self._steps = Slowdown(
-            coarse(self.bound.factor(room.most), self._steps.factor),
-            coarse(self.reads.pace / self.compute.pace, self._steps.reads),
-        )
+        self._factor = coarse(self.bound.factor(room.most), self._factor)
+        self._reads = coarse(self.reads.pace / self.compute.pace, self._reads)
 
-    def slowdown(self, most: float) -> Slowdown:
+    def dilation(self, most: float) -> Dilation:
         """What a plan must allow for, in coarse steps, where none keeps its target under more than `most`."""
-        return Slowdown(min(self._steps.factor, most), self._steps.reads)
+        factor = min(self._factor, most)
+        return Dilation(factor, factor * self._reads)
 
     def is_lost(self, most: float) -> bool:
-        """Whether more than 5 % of the answers are interrupted for longer than a slowdown of `most` is."""
+        """Whether more than 5 % of the answers are interrupted for longer than a dilation of `most` is."""
         return self.bound.factor() > most
 
-    def _costs_of(self, n_tokens: int) -> CostTable:
+    def _costs_of(self, n_tokens: int) -> Cost:
         n = min(n_tokens, self._profile.lengths[-1])
         if n not in self._costs:
-            self._costs[n] = cost_table(self._profile, n, "p95")
+            self._costs[n] = costs_of(self._profile, n, "p95")
         return self._costs[n]
 
 
@@ -123,7 +123,7 @@ def _finished(steps: Sequence[Step], spans: Sequence[Span]) -> tuple[int, ...]:
     return tuple(i for i in range(len(steps)) if spans[i].state is SpanState.RAN)
 
 
-def _predicted(steps: Sequence[Step], done: Sequence[int], costs: CostTable) -> LaneTimes:
+def _predicted(steps: Sequence[Step], done: Sequence[int], costs: Cost) -> LaneTimes:
     """What the steps that ran should have taken by `costs`, as the planner counts them."""
     loads = [work for i in done if isinstance(work := steps[i].work, Load)]
     compute_s = costs.seconds(TOKENISE)

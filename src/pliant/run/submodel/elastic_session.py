@@ -78,6 +78,7 @@ class ElasticSession(TextSession[ElasticDetails]):
             features=spec.hidden,
             max_length=spec.max_tokens,
             vocab=spec.vocab,
+            dilation=device.dilation,
         )
         self.store, self.device = store, device
         self._tokenizer = open_tokenizer(store.path, spec)

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from pliant.compiler.executable.encoder_stages import arena_bytes, fixed_bytes, word_format
 from pliant.errors import BudgetError, InputError
 from pliant.ir.bitwidths import LOWEST_BITS, PLANES
-from pliant.ir.cost import cost_table
+from pliant.ir.cost import costs_of
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.result import WHOLE_S, Plan
 from pliant.plan.submodel.assemble_plan import LEAST_WINDOW
@@ -199,7 +199,7 @@ def _worth(planner: Planner, options: SessionOptions, plan: Plan) -> tuple[float
         return (0.0, -plan.latency_p95_s)
     if plan.expected_accuracy is not None and how.choose == "accuracy":
         return (1.0, 1.0 + plan.expected_accuracy)
-    costs = cost_table(planner.profile, planner.bucket(options.length), "p95")
+    costs = costs_of(planner.profile, planner.bucket(options.length), "p95")
     order = rank(submodels(shape.n_layers, shape.widths, costs), how.similar)  # STI 5.3
     place = next(i for i, c in enumerate(order) if (c.n, c.m) == (plan.n, plan.width))
     return (1.0, -float(place), plan.fidelity)

@@ -62,7 +62,8 @@ class Pipeline:
 
     `held` int [N, M] says which planes need no load.
 
-    `io_slowdown()` dilates reads: the lane sleeps after each one. `keep` is shown every run that was read.
+    A read of an emulated device counts as arrived when it would be there. `keep` is shown every run that was
+    read.
     """
 
     def __init__(
@@ -74,14 +75,13 @@ class Pipeline:
         ring: Ring,
         held: np.ndarray,
         *,
-        io_slowdown: Callable[[], float] = lambda: 1.0,
         keep: Keep | None = None,
     ) -> None:
         self.program = program
         self._bound: dict[tuple[int, bool], Program] = {}
         self.ring = ring
         self._store, self._encoder = store, encoder
-        self._io_slowdown, self._keep = io_slowdown, keep
+        self._keep = keep
         widths = _widths(program)
         self._position = {layer: k for k, layer in enumerate(widths)}
         rows = held[list(widths), : max(widths.values())]
@@ -126,11 +126,9 @@ class Pipeline:
             nonlocal n_read
             k = self._position[work.layer]
             for extent, place in self._reads[work]:
-                start = time.perf_counter()
+                start_s = time.perf_counter()
                 starts = self._store.read_extent(extent, buffer, place)
-                slower = self._io_slowdown()
-                if slower > 1:
-                    time.sleep((slower - 1) * (time.perf_counter() - start))
+                lanes.emulated.rest_since(start_s, lanes.emulated.dilation.factor(work))
                 for run, at in zip(extent.runs, starts, strict=True):
                     self._encoder.place(run.layer, run.part, run.first, run.count, buffer.ctypes.data + at)
                     arrived[k, run.first : run.first + run.count] |= 1 << run.part

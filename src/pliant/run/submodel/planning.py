@@ -7,8 +7,9 @@ import numpy as np
 
 from pliant.arrays import Float, Int
 from pliant.errors import InputError
-from pliant.ir.cost import TOKENISE, Span, cost_table, latency, simulate
+from pliant.ir.cost import TOKENISE, Span, costs_of, dilated, latency, simulate
 from pliant.ir.device import DeviceProfile, Percentile
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.models.encoder.encoder_graph import Precise
 from pliant.plan.result import Budget, Grid, Plan
@@ -18,7 +19,6 @@ from pliant.plan.submodel.plan_options import OURS, PlanOptions
 from pliant.plan.submodel.preload_set import hold_in_order
 from pliant.plan.submodel.search import plan as make_plan
 from pliant.plan.submodel.shape import StoreShape, store_shape
-from pliant.plan.submodel.slowdown import Slowdown, slowed
 from pliant.settings import thread_count
 from pliant.store.manifest import Manifest
 
@@ -111,19 +111,19 @@ class Planner:
         held: Int[np.ndarray, "N M"] | None = None,
         arena_bytes: int = 0,
         fixed_bytes: int = 0,
-        slowdown: Slowdown = Slowdown(),  # noqa: B008 - frozen
+        dilation: Dilation = Dilation(),  # noqa: B008 - frozen
         is_promised: bool = False,
     ) -> Plan:
         """The plan for inputs of `n_tokens`; with `held`, planes in memory are the preload set.
 
-        It keeps the target even when the device is slower than profiled by `slowdown`. With `held`, where no
-        plan keeps the target, it is the smallest submodel, unless `is_promised`.
+        It keeps the target even where all takes `dilation` times as long as profiled. With `held`, if no plan
+        keeps the target, it is the smallest submodel, unless `is_promised`.
 
         Raises BudgetError naming the nearest feasible target.
         """
         how = options.planning
         best_effort = how.best_effort or (held is not None and not is_promised)
-        terms = (self.bucket(n_tokens), replace(how, best_effort=best_effort), held, slowdown)
+        terms = (self.bucket(n_tokens), replace(how, best_effort=best_effort), held, dilation)
         sizes = (arena_bytes, fixed_bytes)
         budget, most = options.budget, options.working_bytes
         if budget.layer_bytes is None or most is None:
@@ -137,26 +137,30 @@ class Planner:
     def _plan(
         self,
         budget: Budget,
-        terms: tuple[int, PlanOptions, Int[np.ndarray, "N M"] | None, Slowdown],
+        terms: tuple[int, PlanOptions, Int[np.ndarray, "N M"] | None, Dilation],
         sizes: tuple[int, int],
     ) -> Plan:
-        length, how, held, slowdown = terms
+        length, how, held, dilation = terms
         made = make_plan(
             self.shape,
-            slowed(cost_table(self.profile, length, "p95"), slowdown),
+            dilated(costs_of(self.profile, length, "p95"), dilation),
             budget,
             self.importance,
             how,
-            expected=slowed(cost_table(self.profile, length, "median"), slowdown),
+            expected=dilated(costs_of(self.profile, length, "median"), dilation),
             held=held,
             accuracy=None if self.accuracy is None else self.accuracy.grid,
             arena_bytes=sizes[0],
             fixed_bytes=sizes[1],
         )
         made = replace(made, accuracy_interval=self.interval(made.expected_accuracy))
-        if slowdown == Slowdown():
+        if dilation == Dilation():
             return made
-        return replace(made, reasons=(slowdown.reason, *made.reasons), slowdown=slowdown)
+        reason = (
+            f"by the latest answers compute may take {dilation.compute:.2f} times as long as the profile's "
+            f"95th percentile and reads {dilation.io:.2f} times"
+        )
+        return replace(made, reasons=(reason, *made.reasons), dilation=dilation)
 
     def least_s(self, options: SessionOptions, n_tokens: int, held: Int[np.ndarray, "N M"]) -> float:
         """Seconds that the smallest submodel for inputs of `n_tokens` takes, by the 95th percentiles."""
@@ -167,7 +171,7 @@ class Planner:
         self, program: Program, n_tokens: int, percentile: Percentile = "median"
     ) -> tuple[float, tuple[Span, ...]]:
         """Seconds from text to answer of `program` over `n_tokens`, and its steps' spans, by the profile."""
-        costs = cost_table(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
+        costs = costs_of(self.profile, min(n_tokens, self.profile.lengths[-1]), percentile)
         spans = simulate(program, costs, {"tokens": n_tokens})
         return costs.seconds(TOKENISE) + latency(spans), spans
 

@@ -8,9 +8,10 @@ from typing import Protocol, final
 import numpy as np
 
 from pliant.ir.cost import Span
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Program
 from pliant.plan.result import Plan
-from pliant.plan.submodel.slowdown import AHEAD, Slowdown
+from pliant.plan.submodel.reserve import AHEAD
 from pliant.run.submodel.drift import DeviceDrift, Room
 from pliant.run.submodel.grant import MemoryBesideWeights
 from pliant.run.submodel.pipeline import Pipeline
@@ -27,11 +28,11 @@ _OUT_OF_REACH = (
 
 @dataclass(frozen=True, slots=True)
 class PlanKey:
-    """What a plan is made for: a profiled length, a target, and the slowdown it allows for."""
+    """What a plan is made for: a profiled length, a target, and the dilation that it allows for."""
 
     length: int
     target_s: float
-    slowdown: Slowdown = Slowdown()  # noqa: RUF009 - frozen
+    dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
 
 
 class Weights(Protocol):
@@ -104,8 +105,8 @@ class Plans:
 
     def plan_ahead(self, length: int, target_s: float) -> None:
         """Make plans for a busier machine, so that none need be made on it."""
-        for slowdown in AHEAD if self.adapts else ():
-            key = replace(self._key(length, target_s), slowdown=slowdown)
+        for dilation in AHEAD if self.adapts else ():
+            key = replace(self._key(length, target_s), dilation=dilation)
             if not (standby(self._made, key) or self._plan(key)).plan.meets_target:
                 return
 
@@ -127,7 +128,7 @@ class Plans:
         """
         if not self.adapts:
             return
-        bound_s = used.plan.latency_p95_s / used.plan.slowdown.factor
+        bound_s = used.plan.latency_p95_s / used.plan.dilation.compute
         room = self._room(length, target_s)
         self.drift.observe(used.pipeline.program, spans, n_tokens, seconds - waited_s, room, bound_s)
         key = self._key(length, target_s)
@@ -153,7 +154,7 @@ class Plans:
     def _key(self, length: int, target_s: float) -> PlanKey:
         if not self.adapts:
             return PlanKey(length, target_s)
-        return PlanKey(length, target_s, self.drift.slowdown(self._room(length, target_s).most))
+        return PlanKey(length, target_s, self.drift.dilation(self._room(length, target_s).most))
 
     def _room(self, length: int, target_s: float) -> Room:
         if length not in self._least_s:
@@ -169,7 +170,7 @@ class Plans:
             held=self._weights.planes(),
             arena_bytes=self.beside.arena_bytes,
             fixed_bytes=self.beside.fixed_bytes,
-            slowdown=key.slowdown,
+            dilation=key.dilation,
         )
         self._made[key] = self._bound(plan)
         self._planning_s = max(self._clock() - start, self._planning_s / 2)
@@ -184,16 +185,16 @@ class Plans:
 def standby(made: Mapping[PlanKey, BoundPlan], wanted: PlanKey) -> BoundPlan | None:
     """The plan for `wanted`, or the best that keeps the same promise; None where one must be made.
 
-    A plan that meets its target under a greater slowdown meets it under less. Where nothing met it under
+    A plan that meets its target under a greater dilation meets it under less. Where nothing met it under
     less, nothing does under more, and the smallest submodel that was planned then is still it.
     """
     if wanted in made:
         return made[wanted]
-    others = [(k.slowdown, p) for k, p in made.items() if replace(k, slowdown=wanted.slowdown) == wanted]
-    for slowdown, found in others:
-        if wanted.slowdown.covers(slowdown) and not found.plan.meets_target:
+    others = [(k.dilation, p) for k, p in made.items() if replace(k, dilation=wanted.dilation) == wanted]
+    for dilation, found in others:
+        if wanted.dilation.covers(dilation) and not found.plan.meets_target:
             return found
-    safe = [p for slowdown, p in others if slowdown.covers(wanted.slowdown) and p.plan.meets_target]
+    safe = [p for dilation, p in others if dilation.covers(wanted.dilation) and p.plan.meets_target]
     return max(safe, key=lambda p: _value(p.plan), default=None)
 
 

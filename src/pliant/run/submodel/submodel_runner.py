@@ -11,10 +11,12 @@ import numpy as np
 
 from pliant.errors import BudgetError, InputError, StoreError
 from pliant.ir.cost import DeviceProfile, Span
+from pliant.ir.dilation import Dilation
 from pliant.ir.program import Run
 from pliant.models.tokenizer import Encoded
 from pliant.models.word_table import QuantizedTable
 from pliant.plan.result import Plan, PlanMemory
+from pliant.run.emulated_device import EmulatedDevice
 from pliant.run.lanes import Lanes
 from pliant.run.memory_use import MemoryUse, part, rss_bytes, scratch_part
 from pliant.run.process_memory import MemoryBudget
@@ -47,6 +49,7 @@ class SubmodelRunner:
     Raises BudgetError when no submodel meets the target at `options.length`. `fixed` runs whatever the
     target. `shared` is a budget that other sessions take from as well. `options` are what was asked for;
     what of `options.memory_bytes` is preload and working buffer, the plans' terms say.
+    `dilation` is how much slower runs are made than this machine's: as the device is, which plans know.
     `n_changes` counts what plans made before do not know of: other weights in memory, or other terms.
     """
 
@@ -64,13 +67,15 @@ class SubmodelRunner:
         self.planner = planner_of(store.manifest, device)
         self._shared, self._fixed = shared, fixed
         self._is_warm = False
+        self.dilation = device.dilation
         self.n_changes = 0
         self.engine = Engine(
             store, n_threads=options.n_threads, cache=cache, tokens=options.length, compute=options.compute
         )
         # One thread's CPU time says what it did, whatever else this machine was busy with meanwhile.
-        self.lanes = Lanes(("io",), effort=time.thread_time if options.n_threads == 1 else None)
-        self.weights = WeightMemory(store, self.engine, self.lanes, device.dilation.io)
+        effort = time.thread_time if options.n_threads == 1 else None
+        self.lanes = Lanes(("io",), emulated=EmulatedDevice(effort=effort))
+        self.weights = WeightMemory(store, self.engine, self.lanes)
         beside = beside_weights(store, options.compute, self.engine.encoder.tokens)
         self._plans = Plans(self.planner, self.weights, options, beside, fixed=fixed)
         try:
@@ -118,13 +123,12 @@ class SubmodelRunner:
         Unless it `is_timed`, late reads are waited for, and the bits that run are those planned.
         Raises LaneError, chained to StoreError, on damage.
         """
-        lanes, dilation = self.lanes, self.device.dilation
-        since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
+        since_s = self._rest_host(self.lanes.emulated.host_s() - cpu_s)
         self.reserve(encoded.n_tokens)
         bound = self.bound(encoded.n_tokens, target_s, as_profiled=as_profiled)
-        lanes.dilation = {"cpu": dilation.factor(bound.plan.width)}
+        self.lanes.emulated.dilation = self.dilation.at_width(bound.plan.width)
         (answered,) = self._run([encoded], bound, is_timed=is_timed)
-        lanes.rest_host(since_s, dilation.compute)
+        self._rest_host(since_s)
         return answered
 
     def answer_batches(
@@ -141,19 +145,18 @@ class SubmodelRunner:
                 yield (i,), [self.answer(text, target_s, cpu_s=cpu_s / len(texts))]
                 self.count_kept()
             return
-        lanes, dilation = self.lanes, self.device.dilation
-        since_s = lanes.rest_host(lanes.cpu_clock() - lanes.step_cpu_s - cpu_s, dilation.compute)
+        since_s = self._rest_host(self.lanes.emulated.host_s() - cpu_s)
         self.reserve(max(text.n_tokens for text in texts))  # may change the weights that plans are bound to
         plans = [self.bound(text.n_tokens, target_s) for text in texts]
         is_bounded = self._shared is not None or self.options.memory_bytes is not None
         rows = self.engine.encoder.tokens if is_bounded else MOST_ROWS
         for numbers in batches([text.n_tokens for text in texts], plans, rows):
             bound = plans[numbers[0]]
-            lanes.dilation = {"cpu": dilation.factor(bound.plan.width)}
+            self.lanes.emulated.dilation = self.dilation.at_width(bound.plan.width)
             batch = [texts[i] for i in numbers]
             self.reserve(sum(text.n_tokens for text in batch))  # what `memory` predicts grows with the arena
             answered = self._run(batch, bound)
-            since_s = lanes.rest_host(since_s, dilation.compute)
+            since_s = self._rest_host(since_s)
             yield numbers, answered
 
     def observe(self, answered: TextAnswer, target_s: float, seconds: float, waited_s: float) -> None:
@@ -207,8 +210,7 @@ class SubmodelRunner:
     def warm_up(self, short: Encoded) -> None:
         """Plan for every bucket up to `options.length` and run each once, undilated, on tokens of `short`."""
         self._is_warm = True
-        io_slowdown, self.weights.io_slowdown = self.weights.io_slowdown, 1.0
-        self.lanes.dilation = {}
+        self.lanes.emulated.dilation = Dilation()
         target_s, longest = self.options.target_s, self.planner.bucket(self.options.length)
         try:
             for bucket in (n for n in self.device.lengths if n <= longest):
@@ -218,7 +220,6 @@ class SubmodelRunner:
                 self._run([text], self.bound(n, target_s))
         finally:
             self.lanes.drain()
-            self.weights.io_slowdown = io_slowdown
         self._plans.plan_ahead(longest, target_s)
 
     def warm_again(self, short: Encoded) -> None:
@@ -316,6 +317,10 @@ class SubmodelRunner:
             TextAnswer(numbers, bound, outcome, n, sum(lengths))
             for numbers, n in zip(answers, lengths, strict=True)
         ]
+
+    def _rest_host(self, since_s: float) -> float:
+        emulated = self.lanes.emulated
+        return emulated.rest_host(self.lanes.own, since_s, self.dilation.compute)
 
     def _replan(self, beside: MemoryBesideWeights) -> None:
         is_split = self._fixed is None and self.options.memory_bytes is not None

@@ -17,13 +17,12 @@ from pliant.store.read import Store
 class WeightMemory:
     """Holds weights for an engine, and binds programs to them. Must not change while a run is under way.
 
-    `io_slowdown` dilates reads. While `keep_bytes` is set, what runs read stays in the preload buffer up to
+    While `keep_bytes` is set, what runs read stays in the preload buffer up to
     so many bytes (STI 3.3). `working_bytes` is the most that the plans bound so far read into the working
     buffer, since that was made.
     """
 
-    def __init__(self, store: Store, engine: Engine, lanes: Lanes, io_slowdown: float) -> None:
-        self.io_slowdown = io_slowdown
+    def __init__(self, store: Store, engine: Engine, lanes: Lanes) -> None:
         self.keep_bytes: int | None = None
         self._store, self._engine, self._lanes = store, engine, lanes
         self._preload, self._ring, self.working_bytes = PreloadBuffer(), Ring(), 0
@@ -83,7 +82,6 @@ class WeightMemory:
             self._engine.encoder,
             self._ring,
             self.planes(),
-            io_slowdown=lambda: self.io_slowdown,
             keep=None if self.keep_bytes is None else self._keep,
         )
         self._lanes.drain()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from pliant.api.model import ElasticModel, EncoderModel, refused
 from pliant.api.open_session import open as open_session
 from pliant.api.resolve import resolve
-from pliant.ir.device import Dilation
+from pliant.ir.dilation import Dilation
 from pliant.plan.submodel.plan_options import Depths
 from pliant.run.session.session import Session
 
@@ -21,7 +21,7 @@ def open_endpoint(
     threads: int | None,
     preload: str | None = None,
     memory: str | None = None,
-    dilation: float = 1.0,
+    dilation: Dilation = Dilation(),  # noqa: B008 - frozen
     depths: Depths | None = None,
     weights: "Weights" = "fp32",
 ) -> Session[Any]:
@@ -44,6 +44,6 @@ def open_endpoint(
         depths=depths,
         memory=memory,
         weights=weights,
-        dilation=Dilation(dilation),
+        dilation=dilation,
         adapt=not is_elastic,  # an endpoint picks plans by the times that it observed itself
     )

@@ -1,4 +1,4 @@
-"""Costs corrected by what was observed: factors, coarse steps, and the IO reserve that reads ask for."""
+"""What plans keep in hand: coarse steps of a dilation, and the IO reserve that reads ask for."""
 
 from dataclasses import replace
 
@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BudgetError
-from pliant.ir.cost import CostTable, LayerCost, latency, simulate
+from pliant.ir.cost import TOKENISE, Cost, CostTable, LayerCost, dilated, latency, simulate
+from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Program
 from pliant.plan.result import Budget
 from pliant.plan.submodel.plan_options import OURS, PAPER, PlanOptions
-from pliant.plan.submodel.prices import layer_seconds
+from pliant.plan.submodel.reserve import coarse, io_reserve
 from pliant.plan.submodel.search import plan
 from pliant.plan.submodel.shape import StoreShape
-from pliant.plan.submodel.slowdown import Slowdown, coarse, io_reserve, slowed
 
 SHAPE = StoreShape(6, 4, (2, 4), 4096, 65_536, depths=tuple(range(1, 7)))
 factors = st.floats(0.02, 60.0)
@@ -27,8 +27,8 @@ def table(disk: Link) -> CostTable:
     return CostTable(layers, disk, 1e-4, 1e-4, 1e-5)
 
 
-def ran(program: Program, costs: CostTable) -> float:
-    return costs.tokenise_s + latency(simulate(program, costs, {"tokens": 8}))
+def ran(program: Program, costs: Cost) -> float:
+    return costs.seconds(TOKENISE) + latency(simulate(program, costs, {"tokens": 8}))
 
 
 @given(factors, factors)
@@ -39,30 +39,13 @@ def test_a_coarse_factor_allows_for_the_one_observed_and_little_more(factor: flo
     assert coarse(factor, step) == step
 
 
-def test_a_slower_device_costs_more_wherever_it_computes_or_reads() -> None:
-    """Reads are slower relative to compute: both factors count for them."""
-    costs = slowed(table(Link(1e-4, 1e8)), Slowdown(2.0, 1.5))
-    assert layer_seconds(costs, 4, with_io=True) == pytest.approx(0.002)
-    assert costs.disk.seconds(10**6) == pytest.approx(3 * Link(1e-4, 1e8).seconds(10**6))
-    assert (costs.tokenise_s, costs.embed_s, costs.head_s) == pytest.approx((2e-4, 2e-4, 2e-5))
-
-
-def test_a_slowdown_covers_those_that_are_no_more_in_compute_and_in_reads() -> None:
-    """Only then does a plan made for the one keep its target under the other."""
-    assert Slowdown(2.0, 1.0).covers(Slowdown(1.0, 2.0))
-    assert not Slowdown(2.0, 0.5).covers(Slowdown(1.0, 2.0))
-    assert not Slowdown(1.0, 2.0).covers(Slowdown(2.0, 1.0))
-    with pytest.raises(BudgetError, match="positive factors"):
-        Slowdown(0.0)
-
-
 def test_the_reserve_is_the_spread_of_reads_from_1_to_3() -> None:
     """Nothing is set aside for a disk that never wavers, and no more than 3 for one that was stuck."""
     even = table(Link(1e-4, 1e8))
     assert io_reserve(even, None, 10**5) == 1.0
     assert io_reserve(even, even, 10**5) == 1.0
-    assert io_reserve(slowed(even, Slowdown(1.0, 2.0)), even, 10**5) == pytest.approx(2.0)
-    assert io_reserve(slowed(even, Slowdown(1.0, 9.0)), even, 10**5) == 3.0
+    assert io_reserve(dilated(even, Dilation(1.0, 2.0)), even, 10**5) == pytest.approx(2.0)
+    assert io_reserve(dilated(even, Dilation(1.0, 9.0)), even, 10**5) == 3.0
 
 
 @pytest.mark.parametrize("target_s", [0.006, 0.01, 0.03])
@@ -70,8 +53,8 @@ def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: floa
     """Reads as far above their 95th percentile as that is above the median: base planes are in time all the
     same. Without the reserve, what the planner did by default, the same reads break the target."""
     median = table(Link(1e-4, 4e7))
-    p95 = slowed(median, Slowdown(1.0, 2.0))
-    late = slowed(p95, Slowdown(1.0, 2.0))
+    p95 = dilated(median, Dilation(1.0, 2.0))
+    late = dilated(p95, Dilation(1.0, 2.0))
     job = (SHAPE, p95, Budget(target_s, 0), np.ones((6, 4)))
     learnt = plan(*job, OURS, expected=median)
     assert ran(learnt.program, late) <= target_s + 1e-9
@@ -83,7 +66,7 @@ def test_by_default_late_reads_cost_fidelity_and_not_the_deadline(target_s: floa
 def test_only_anytime_plans_set_time_aside() -> None:
     """The paper's planner has no reserve, and a plan that waits for every read has no use for one."""
     median = table(Link(1e-4, 4e7))
-    job = (SHAPE, slowed(median, Slowdown(1.0, 2.0)), Budget(0.03, 0), np.ones((6, 4)))
+    job = (SHAPE, dilated(median, Dilation(1.0, 2.0)), Budget(0.03, 0), np.ones((6, 4)))
     assert PAPER.reserve == 1.0
     for how in (PAPER, replace(OURS, is_anytime=False)):
         assert plan(*job, how, expected=median) == plan(*job, replace(how, io_reserve=3.0), expected=median)
