@@ -27,25 +27,18 @@ from pathlib import Path
 from threading import Lock, Thread
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.net.key import read_key
-from pliant.cluster.net.zmq_sockets import CONNECTED, Wire, event, zmq
+from pliant.cluster.net.zmq_sockets import event, zmq
 name, key, silence_s, addresses = sys.argv[1], read_key(Path(sys.argv[2])), float(sys.argv[3]), sys.argv[4:]
 lock = Lock()
 def say(*words):
     with lock:
         print(*words, flush=True)
-def admit():
-    while True:
-        wire.admit()
 def watch():
     while True:
-        say("zeromq", "came" if event(monitor) == CONNECTED else "lost")
-wire = Wire(key, 1000, heartbeat_s=silence_s)
-if addresses:
-    socket, monitor = wire.connect(zmq.DEALER, addresses[1], 10)
-else:
-    socket, bare = wire.listen(zmq.ROUTER, "127.0.0.1:0", 10)
-    monitor = socket.get_monitor_socket(CONNECTED | zmq.EVENT_DISCONNECTED)
-Thread(target=admit, daemon=True).start()
+        say("zeromq", "lost" if event(monitor) == zmq.EVENT_DISCONNECTED else "came")
+socket = zmq.Context.instance().socket(zmq.DEALER if addresses else zmq.ROUTER)
+socket.heartbeat_ivl, socket.heartbeat_timeout = 100, int(silence_s * 1e3)
+monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 messenger = Messenger(
     name, key, None if addresses else "127.0.0.1:0", silence_s=silence_s,
     on_message=lambda peer, message: None,
@@ -53,8 +46,10 @@ messenger = Messenger(
 )
 if addresses:
     messenger.connect(addresses[0])
+    socket.connect(addresses[1])
 else:
-    say(messenger.address, bare)
+    socket.bind("tcp://127.0.0.1:*")
+    say(messenger.address, socket.last_endpoint.decode())
 Thread(target=watch, daemon=True).start()
 for line in sys.stdin:
     ctypes.PyDLL(None).pause()  # holds the interpreter, as native code may that has a bug

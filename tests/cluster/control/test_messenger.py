@@ -20,6 +20,7 @@ from pliant.cluster.control.messages import AnyMessage, Failed, Heartbeat, Refus
 from pliant.cluster.control.messenger import Messenger
 from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.key import Key, make_key, new_key
+from pliant.cluster.watch.roll import MOST
 from pliant.errors import ClusterError, PeerLost
 from pliant.ir.envelope import LIMIT_BYTES, VERSION, Envelope
 from pliant.ir.envelope import encode as encode_envelope
@@ -240,6 +241,28 @@ def test_what_a_peer_sends_that_is_no_message_is_handed_on_under_its_name(
     assert isinstance(found, Unreadable)
     assert found.why.startswith("bob sent ada ")
     assert not found.is_other_version
+
+
+def test_floods_of_names_and_garbage_leave_others_heard_and_little_behind(
+    start: Callable[..., Member],
+) -> None:
+    """Whoever holds the key may say anything as often as he likes; what is kept of it is bounded."""
+    key = new_key()
+    ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
+    start_of_body = encode(Refused("?"), "liar", 1)[:16]
+    garbage = (os.urandom(2000), start_of_body + b"\x91" * 100_000, start_of_body + b"\xdd" + b"\xff" * 4)
+    for _ in range(2):
+        with stranger(key, ada.messenger.address) as socket:
+            socket.send(letter.knock("liar", 1))
+            for number in range(2 * MOST):
+                socket.send(letter.knock(f"n{number}", number))
+                socket.send(garbage[number % 3])
+    bob = start("bob", key)
+    bob.messenger.connect(ada.messenger.address)
+    _soon(lambda: "bob" in ada.messenger.peers)
+    assert len(ada.messenger.peers) <= MOST
+    assert len(ada.messenger.problems) <= 16
+    assert all(len(problem) < 1000 for problem in ada.messenger.problems)
 
 
 def test_a_member_of_the_version_before_is_answered_in_its_form(start: Callable[..., Member]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pliant.cluster.control.messages import Hello, Unreadable
+from pliant.cluster.control.messages import Hello, Status, Unreadable
 from pliant.cluster.lead.lead_run import RunRecord
 from pliant.cluster.lead.plan_distribution import PlanNotReadyError
 from pliant.cluster.member.ready_plan import ReadyPlan, lowered
@@ -210,6 +210,17 @@ def test_a_stranger_that_sends_garbage_is_listed(cluster: FakeCluster) -> None:
     assert member is not None
     assert "no message" in (member.refused or "")
     assert check(cluster).plans[0].partition.participants == ("p", "a")
+
+
+def test_a_worker_that_claims_the_last_epoch_leaves_numbers_for_others(cluster: FakeCluster) -> None:
+    """Epochs start after the last one that any worker has seen, as it says."""
+    cluster.add("a")
+    cluster.primary.wait_for(1, 10.0)
+    cluster.primary.hear("z", Status(1, 1 << 62))
+    for seed in range(2):
+        led = check(cluster, seed)
+        assert led.plans[-1].partition.participants == ("p", "a")
+        assert not led.faults
 
 
 def test_a_worker_without_the_model_is_left_out_and_named(cluster: FakeCluster) -> None:

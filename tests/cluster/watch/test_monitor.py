@@ -2,6 +2,7 @@
 
 from pliant.cluster.control.messages import Hello
 from pliant.cluster.watch.monitor import Monitor
+from pliant.cluster.watch.roll import MOST
 
 HELLO = Hello("1", "tcp://127.0.0.1:1", 1, 10**9, ())
 
@@ -62,3 +63,16 @@ def test_the_clock_of_the_shortest_round_trip_is_kept_until_clocks_have_parted()
     clock.now_s = 3600.0
     monitor.has_clock("a", 0.1, 8e-3)
     assert offset_s() == 0.1
+
+
+def test_made_up_names_do_not_fill_the_memory() -> None:
+    """Whoever holds the key may say a new one each time: who is not here is forgotten first."""
+    monitor = Monitor(lambda: 0.0)
+    hello = Hello("1", "", 1, 1, ())
+    monitor.greet("ada", hello)
+    for number in range(3 * MOST):
+        monitor.refuse(f"n{number}", "no message", is_barred=True)
+        monitor.greet(f"m{number}", hello)
+        monitor.leave(f"m{number}")
+    assert len(monitor.members) <= MOST
+    assert monitor.is_here("ada")

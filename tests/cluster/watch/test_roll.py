@@ -1,6 +1,6 @@
 """Who is here and who is silent, decided on times made up."""
 
-from pliant.cluster.watch.roll import Roll
+from pliant.cluster.watch.roll import MOST, Roll
 
 
 def test_a_peer_arrives_once_and_falls_silent_once() -> None:
@@ -53,3 +53,17 @@ def test_nobody_is_blamed_for_the_time_this_process_was_stopped() -> None:
     roll.excuse(100.0)
     assert roll.fall_silent(100.5) == []
     assert roll.fall_silent(101.5) == ["ada"]
+
+
+def test_made_up_names_do_not_fill_the_memory() -> None:
+    """Whoever holds the key may say a new one each time; those who left make room for others."""
+    roll: Roll[int] = Roll(silence_s=1.0)
+    for number in range(MOST):
+        assert roll.has_room(f"n{number}")
+        roll.hear(f"n{number}", 1, 0, float(number % 2))
+    assert not roll.has_room("bob")
+    assert roll.has_room("n0")
+    assert len(roll.fall_silent(1.5)) == MOST / 2
+    assert roll.has_room("bob")
+    assert roll.heard_s("n0") is None
+    assert roll.heard_s("n1") == 1.0

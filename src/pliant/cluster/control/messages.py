@@ -24,7 +24,7 @@ class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Any of those below. A new field stands last and has a default, for members that do not send it."""
 
 
-Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 48)]
+Epoch = Annotated[int, msgspec.Meta(ge=-1, le=1 << 62)]
 """The last epoch that a worker has seen, of any primary; -1 before the first."""
 
 

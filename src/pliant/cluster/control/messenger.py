@@ -3,7 +3,7 @@
 Its connections are its own: large tensors do not hold up a heartbeat. Every Messenger beats each `beat_s`
 to all it is connected with, on a thread that does nothing else; whoever is not heard for `silence_s`,
 because it died, froze, hangs or was cut off, is reported, and reported again when it returns. ZeroMQ's own
-heartbeats renew connections; they do not tell of an interpreter that hangs.
+heartbeats are not used: they do not tell of an interpreter that hangs, and abort a process that is flooded.
 """
 
 import math
@@ -22,7 +22,7 @@ from pliant.cluster.control.post import decode, encode
 from pliant.cluster.net.comm import check_name
 from pliant.cluster.net.key import Key
 from pliant.cluster.net.zmq_sockets import CONNECTED, Alarm, Socket, Wire, event, zmq
-from pliant.cluster.watch.roll import Roll
+from pliant.cluster.watch.roll import MOST, Roll
 from pliant.errors import ClusterError, PeerLost
 from pliant.ir.envelope import LIMIT_BYTES, BadEnvelope, Envelope
 
@@ -63,7 +63,7 @@ class Messenger:
         self._beat_s = beat_s
         self._silence_s = silence_s
         self._incarnation = secrets.randbits(64)
-        self._wire = Wire(key, _LISTENS_BYTES, heartbeat_s=silence_s)
+        self._wire = Wire(key, _LISTENS_BYTES, stale_s=silence_s)
         self._inbox: Socket | None = None
         self.address: str | None = None
         if listen is not None:
@@ -277,7 +277,10 @@ class Messenger:
             return self._refuse_name(f"{peer!r} is the name of this member itself", way)
         with self._lock:
             route = _Route(way, envelope.version)
-            is_new = self._roll.hear(peer, envelope.incarnation, route, monotonic())
+            has_room = self._roll.has_room(peer)
+            is_new = self._roll.hear(peer, envelope.incarnation, route, monotonic()) if has_room else None
+        if not has_room:
+            return self._refuse(f"{self.name} hears {MOST} members, which is the limit", way)
         if is_new is None:
             return self._refuse_name(f"there is another {peer!r} already", way)
         if isinstance(way, _Link):

@@ -44,6 +44,8 @@ from pliant.cluster.watch.monitor import Member, Monitor
 from pliant.errors import ClusterError
 
 N_PINGS = 5
+_LAST_CLAIM = 1 << 48
+"""The last epoch that a worker is believed to have seen: none may claim so many that no number is left."""
 _LOOK_S = 0.1
 """How often a wait looks: no news tells that a member's penalty is over."""
 
@@ -248,7 +250,7 @@ class Primary:
 
     def _start_after(self, epoch: int) -> None:
         with self._news:
-            self._epoch = max(self._epoch, epoch)
+            self._epoch = max(self._epoch, min(epoch, _LAST_CLAIM))
 
     def measured(self, epoch: int, names: Collection[str]) -> dict[str, Measured]:
         """What `names` say of the measurement `epoch`, once they are done or it took too long."""

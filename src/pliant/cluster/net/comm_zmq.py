@@ -44,7 +44,7 @@ class ZmqComm(MailboxComm):
         super().__init__(name, Mailbox(name))
         self._max_message_bytes = max_message_bytes
         self.send_timeout_s = send_timeout_s
-        self._wire = Wire(key, FRAME_LIMIT_BYTES, heartbeat_s=_STALE_S)
+        self._wire = Wire(key, FRAME_LIMIT_BYTES, stale_s=_STALE_S)
         self._inbox, self.address = self._wire.listen_or_close(zmq.PULL, listen, _QUEUED)
         self._lock = Lock()
         self._peers: dict[str, _Peer] = {}

@@ -39,15 +39,15 @@ _ANY = ("*", "0.0.0.0", "::")
 class Wire:
     """A ZeroMQ context, its keyed sockets, and the one that says who is admitted.
 
-    A connection over which nothing comes back for `heartbeat_s` is made anew.
+    A connection over which nothing is acknowledged for `stale_s` is made anew.
     Whoever owns it polls `gate` and calls `admit` when it is readable; until then no new connection
     of a listening socket is completed.
     """
 
-    def __init__(self, key: "Key", max_message_bytes: int, heartbeat_s: float) -> None:
+    def __init__(self, key: "Key", max_message_bytes: int, stale_s: float) -> None:
         self._key = key
         self._max_message_bytes = max_message_bytes
-        self._heartbeat_ms = math.ceil(heartbeat_s * 1e3)
+        self._stale_ms = math.ceil(stale_s * 1e3)
         self._context: zmq.Context[Socket] = zmq.Context()
         self.gate: Socket = self._context.socket(zmq.REP)
         self.gate.linger = 0
@@ -131,8 +131,11 @@ class Wire:
         socket.reconnect_ivl_max = _RETRY_LIMIT_MS
         socket.connect_timeout = _HANDSHAKE_LIMIT_MS
         # A connection that was cut is replaced, rather than left to TCP's patience of a quarter of an hour.
-        socket.heartbeat_ivl = max(1, self._heartbeat_ms // 4)
-        socket.heartbeat_timeout = self._heartbeat_ms
+        # Not by ZeroMQ's heartbeats: where messages wait to be read they abort the process (libzmq 4364).
+        socket.tcp_maxrt = self._stale_ms
+        socket.tcp_keepalive = 1
+        socket.tcp_keepalive_idle = socket.tcp_keepalive_intvl = math.ceil(self._stale_ms / 4e3)
+        socket.tcp_keepalive_cnt = 4
         return socket
 
 

@@ -6,6 +6,7 @@ from threading import Lock
 from typing import final
 
 from pliant.cluster.control.messages import Hello
+from pliant.cluster.watch.roll import MOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Monitor:
         was refused, and not barred, it is not any more.
         """
         with self._lock:
+            self._make_room(name)
             known = self._members.get(name)
             if known is None:
                 member = Member(name, hello, hello.free_bytes)
@@ -111,11 +113,17 @@ class Monitor:
     def refuse(self, name: str, reason: str, *, is_barred: bool) -> bool:
         """Leave it out, for good or until it says another hello; False if that is nothing new."""
         with self._lock:
+            self._make_room(name)
             known = self._members.get(name) or Member(name, _NOBODY, 0, is_here=False)
             if known.is_barred or (known.refused == reason and not is_barred):
                 return False
             self._members[name] = replace(known, refused=reason, is_barred=is_barred)
             return True
+
+    def _make_room(self, name: str) -> None:
+        """Forget who is not here where `name` would be one too many."""
+        if name not in self._members and len(self._members) >= MOST:
+            self._members = {n: m for n, m in self._members.items() if m.is_here}
 
     def has_memory(self, name: str, free_bytes: int) -> None:
         with self._lock:

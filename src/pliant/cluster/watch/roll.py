@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 Route = TypeVar("Route")
+MOST = 1000
+"""Peers that are known at a time: whoever holds the key may make up names."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,12 @@ class Roll(Generic[Route]):
             return None
         self._entries[name] = _Entry(incarnation, now_s, True, route)
         return entry is None or not entry.is_here
+
+    def has_room(self, name: str) -> bool:
+        """Whether `name` may be noted; those who left are forgotten where it would be one too many."""
+        if name not in self._entries and len(self._entries) >= MOST:
+            self._entries = {n: e for n, e in self._entries.items() if e.is_here}
+        return name in self._entries or len(self._entries) < MOST
 
     def leave(self, name: str, incarnation: int | None = None) -> bool:
         """Note that `name` is gone (that process of it, if given); True if it was here."""
