@@ -1,4 +1,4 @@
-"""pliant.compile beside onnxruntime and OpenVINO: image models, layers of them, and recurrent layers.
+"""pliant.compile beside onnxruntime and OpenVINO: image models, layers, operators, and recurrent layers.
 
 Batch 1 (the five networks: 1 and 4), fp32, weights random. Wall time with two threads, every runtime in a
 process of its own; they take turns. Where others keep the machine busy, the CPU time of one thread says more,
@@ -8,6 +8,8 @@ so that stands beside it.
 from collections.abc import Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import product
+from math import prod
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -63,6 +65,18 @@ RECURRENT = (
     ("LSTM", 1, 1),
 )
 UNITS = 300
+_IMAGE = (1, 64, 56, 56)
+# Operator, input, attributes, and the scales or the weights that it reads besides.
+OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ...] | float], ...] = (
+    *(("Resize", _IMAGE, {"mode": mode}, 2.0) for mode in ("nearest", "linear", "cubic")),
+    *(("Resize", (1, 64, 112, 112), {"mode": mode}, 0.5) for mode in ("nearest", "linear", "cubic")),
+    *(
+        (op, _IMAGE, {"kernel_shape": [k, k], "strides": [s, s], "pads": [k // 2] * 4}, ())
+        for op, k, s in product(("MaxPool", "AveragePool"), (3, 7), (1, 2))
+    ),
+    ("GlobalAveragePool", (1, 512, 7, 7), {}, ()),
+    *(("Conv", (1, 128, 56, 56), {"group": 128 // n, "pads": [1] * 4}, (128, n, 3, 3)) for n in (2, 4, 8)),
+)
 BARS = {"resnet50": 1.0, "vgg16": 1.0}
 
 
@@ -82,6 +96,7 @@ def main() -> None:
         _models(report, Path(folder), rounds, ("resnet50",) if opts.quick else tuple(BARS))
         if not opts.quick:
             _layers(report, Path(folder), rounds)
+            _operators(report, Path(folder), rounds)
             _recurrent(report, Path(folder), rounds)
     report.finish()
 
@@ -110,6 +125,17 @@ def _layers(report: Report, folder: Path, rounds: int) -> None:
             x = np.random.default_rng(1).standard_normal((1, channels, size, size)).astype(np.float32)
             rows.append(_compared(title, _layer(folder / "layer.onnx", *layer), {"x": x}, rounds)[0])
     report.table("Convolution with bias and relu, alone: both reorder its input and output", rows)
+
+
+def _operators(report: Report, folder: Path, rounds: int) -> None:
+    rows = []
+    for op, shape, attributes, given in OPERATORS:
+        x = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+        said = ", ".join(f"{name} {value}" for name, value in attributes.items())
+        title = f"{op}, {' x '.join(map(str, shape))}; {said}{f', by {given}' if op == 'Resize' else ''}"
+        path = _operator(folder / "operator.onnx", op, shape, attributes, given)
+        rows.append(_compared(title, path, {"x": x}, rounds)[0])
+    report.table("Operators alone", rows)
 
 
 def _recurrent(report: Report, folder: Path, rounds: int) -> None:
@@ -158,6 +184,24 @@ def _layer(path: Path, channels: int, outs: int, size: int, kernel: int, stride:
     nodes = [conv, helper.make_node("Relu", ["c"], ["y"])]
     weights = {"w": w, "b": random.standard_normal(outs)}
     return _saved(path, nodes, weights, (1, channels, size, size))
+
+
+def _operator(
+    path: Path,
+    op: str,
+    shape: tuple[int, ...],
+    attributes: Mapping[str, object],
+    given: tuple[int, ...] | float,
+) -> Path:
+    weights, inputs = dict[str, np.ndarray](), ["x"]
+    if isinstance(given, float):
+        weights["scales"], inputs = np.array([1, 1, given, given], np.float32), ["x", "", "scales"]
+    elif given:
+        weights["w"], inputs = (
+            np.random.default_rng(0).standard_normal(given) / prod(given[1:]) ** 0.5,
+            ["x", "w"],
+        )
+    return _saved(path, [helper.make_node(op, inputs, ["y"], **attributes)], weights, shape)
 
 
 def _stack(path: Path, op: str, steps: int, depth: int) -> Path:
