@@ -39,6 +39,7 @@ BENCHES = ("local", "compile", "recurrent", "sti", "crime")
 MOST = 1.03
 _TIMED = re.compile(r"(?<!')\b(m|µ)?s\b|/ ?s\b|a second|a word|a step|/ |^k=\d|times")
 _RATE = re.compile(r"/s\b|a second")
+_MEASURED = re.compile(r"-?\d+\.\d")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 _ALL_ROWS = "all rows: geometric mean"
 
@@ -185,14 +186,14 @@ def _python(checkout: Path, cache: Path, *command: str) -> None:
 
 
 def _cells(bench: str, rows: Sequence[Mapping[str, object]]) -> Cells:
-    """A row is known by its number within its table, and by its first cell for people."""
+    """A row is known by its number within its table, and by its first cells where those were not measured."""
     found: Cells = {}
     counts: dict[str, int] = {}
     for row in rows:
         table, *columns = row
         title = str(row[table])
         number = counts[title] = counts.get(title, 0) + 1
-        label = " ".join(str(row[column]) for column in columns[:2] if not isinstance(row[column], float))
+        label = " ".join(x for x in (str(row[column]) for column in columns[:2]) if not _MEASURED.match(x))
         for column in columns:
             found[Cell(bench, title, f"{number}: {label}", column)] = row[column]
     return found
