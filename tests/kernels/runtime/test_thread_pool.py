@@ -142,6 +142,32 @@ def test_several_threads_really_share_the_work(host: Library, increment: int) ->
     assert max(seen) - min(seen) == 128
 
 
+def test_a_thread_takes_units_that_are_neighbours(host: Library) -> None:
+    """What another core wrote is read slowly: each of two threads has its half of every entry."""
+    n = 64
+    x = np.zeros(n, np.int64)
+    table = Table()
+    table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), n, 1)
+    with Pool(2, host, 64) as pool:
+        is_halved = False
+        give_up_s = time.monotonic() + 60.0  # a helper that is late loses units to the walker
+        while not is_halved and time.monotonic() < give_up_s:
+            pool.walk(table)
+            is_halved = len({*x[: n // 2]}) == len({*x[n // 2 :]}) == 1 and x[0] < x[-1]
+    assert is_halved
+
+
+def test_an_entry_of_one_grain_stays_on_the_callers_thread(host: Library) -> None:
+    """Handing it over would take longer than running it."""
+    x = np.zeros(8, np.int64)
+    table = Table()
+    table.add(address(host, "scratch", _scratch_ir), _Args(x.ctypes.data), 8, 8)
+    with Pool(3, host, 64) as pool:
+        for _ in range(100):
+            pool.walk(table)
+            assert set(x.tolist()) == {pool.scratch.ctypes.data}
+
+
 def test_scratch_grows_when_asked_and_never_shrinks(host: Library) -> None:
     """A second model in the process may need more than the first."""
     x = np.zeros(8, np.int64)

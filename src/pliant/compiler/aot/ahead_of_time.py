@@ -21,7 +21,7 @@ from pliant.errors import GraphError, InputError
 from pliant.ir.executable import ARENA
 from pliant.ir.graph import TensorType
 from pliant.kernels.emit.isa import Isa
-from pliant.kernels.runtime.walker import Context, walker_ir
+from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 from pliant.store.container import Layout
 
 _MAX_RANK = 8
@@ -63,6 +63,7 @@ def _write(image: Image, name: str, out: Path) -> None:
         "n_outputs": len(program.outputs),
         "triple": (isa.triple or "x86_64-linux-gnu").replace("-unknown", ""),
         "context_bytes": sizeof(Context),
+        "slot_bytes": sizeof(Slot),
         "tables": _tables(program, layout, name),
     }
     for template, target in (

@@ -14,7 +14,7 @@ from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.turns import Turns
-from pliant.kernels.runtime.walker import UNIT_BITS, Context, walker_ir
+from pliant.kernels.runtime.walker import Context, Slot, walker_ir
 
 __all__ = ["Pool", "Table"]
 
@@ -52,10 +52,11 @@ class Pool:
         if not sys.platform.startswith("linux"):
             raise KernelError(f"the thread pool parks on Linux futexes, which {sys.platform} lacks.")
         self.n_threads = n_threads
-        self._memory = aligned_bytes(ctypes.sizeof(Context))
+        self._memory = aligned_bytes(ctypes.sizeof(Context) + n_threads * ctypes.sizeof(Slot))
         self._memory[:] = 0
         self._context = Context.from_address(self._memory.ctypes.data)
-        self._context.spins = spins
+        self._context.spins, self._context.n_threads = spins, n_threads
+        self._context.slots = self._memory.ctypes.data + ctypes.sizeof(Context)
         self._address = ctypes.addressof(self._context)
         self._scratch_bytes = -1
         self._turns = Turns()
@@ -127,7 +128,7 @@ class Pool:
             self._process = self._turns.process
             self._finalizer.detach()
             # What the parent was in the middle of is not this process's to finish.
-            self._context.ticket &= -1 << UNIT_BITS
+            self._memory[ctypes.sizeof(Context) :] = 0
             self._context.parked = 0
             self._context.scratch = self._scratch.ctypes.data  # the parent may have been replacing it
             self._start()

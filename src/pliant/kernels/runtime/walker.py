@@ -1,9 +1,11 @@
 """The pool's native code: walk a table of kernels, share each one's units, park when idle.
 
-One thread walks; the others help. For every table entry the walker publishes kernel, args, limit and
-grain, then a ticket (sequence number << UNIT_BITS | units left). Whoever lowers the ticket by
-compare-and-swap owns those units; an entry is over when as many units are done as it has. A helper
-that sleeps or is late is therefore never waited for: only units someone took are.
+One thread walks; the others help. The walker cuts the units of a table entry into as many neighbouring
+ranges as there are threads, so that a thread finds in its caches what it wrote in the entry before: what
+another core wrote costs several times as much. For each range it publishes a ticket (sequence number <<
+UNIT_BITS | units left). Whoever lowers a ticket by compare-and-swap owns those units: a thread takes from
+its own range, then from those that are not empty. An entry is over when as many units are done as it has.
+A helper that sleeps or is late is therefore never waited for: only units someone took are.
 
 A compare-and-swap that succeeds proves that the entry is unfinished until its taker reports, so that
 what is read of it in between is current: the walker writes an entry only when the last one is done.
@@ -52,27 +54,36 @@ class Entry(ctypes.Structure):
     )
 
 
+class Slot(ctypes.Structure):
+    """One thread's range of the published entry, in a cache line of its own: the units before `limit`."""
+
+    _fields_ = (
+        ("ticket", ctypes.c_int64),
+        ("limit", ctypes.c_int64),
+        ("_pad", ctypes.c_int64 * 6),
+    )
+
+
 class Context(ctypes.Structure):
     """What walker and helpers share; what one side writes often has a cache line of its own."""
 
     _fields_ = (
-        ("ticket", ctypes.c_int64),
-        ("_pad0", ctypes.c_int64 * 7),
         ("done", ctypes.c_int64),
-        ("_pad1", ctypes.c_int64 * 7),
+        ("_pad0", ctypes.c_int64 * 7),
         ("kernel", ctypes.c_void_p),
         ("args", ctypes.c_void_p),
-        ("limit", ctypes.c_int64),
         ("grain", ctypes.c_int64),
+        ("sequence", ctypes.c_int64),
         ("scratch", ctypes.c_void_p),
         ("scratch_bytes", ctypes.c_int64),
+        ("slots", ctypes.c_void_p),
+        ("n_threads", ctypes.c_int64),
         ("spins", ctypes.c_int64),
         ("cpu", ctypes.c_int32),
-        ("_pad2", ctypes.c_int32),
         ("epoch", ctypes.c_int32),
         ("parked", ctypes.c_int32),
         ("stop", ctypes.c_int32),
-        ("_pad3", ctypes.c_int32 * 13),
+        ("_pad1", ctypes.c_int32 * 10),
     )
 
 
@@ -84,7 +95,8 @@ def walker_ir(isa: Isa) -> str:
     """
     module = Module(isa)
     module.declare("syscall", "i64", ("i64",), is_variadic=True)
-    for write in (_write_take, _write_wake, _write_step_aside, _write_walk, _write_help, _write_stop):
+    parts = (_write_take, _write_work, _write_wake, _write_share, _write_step_aside)
+    for write in (*parts, _write_walk, _write_help, _write_stop):
         write(module)
     _write_walk(module, is_timed=True)
     return module.text()
@@ -102,19 +114,45 @@ def _write_walk(module: Module, is_timed: bool = False) -> None:
             entry = f.at(table, i * ctypes.sizeof(Entry), "i8")
             kernel, args, units, grain = f.fields(entry, Entry, "kernel", "args", "n_units", "grain")
             with f.when(units > 0):
-                for name, value in (("kernel", kernel), ("args", args), ("limit", units), ("grain", grain)):
-                    _store(f, name, value)
-                _store(f, "done", f.const(0))
-                published = (((_load(f, "ticket") >> UNIT_BITS) + 1) << UNIT_BITS) | units
-                # Sequentially consistent: a helper about to park sees this ticket, or is seen in `parked`.
-                _exchange(f, "ticket", published)
-                with f.when((units > grain) & _load(f, "parked", "i32").compare("ne", 0)):
-                    f.call("wake", "void", ctx)
-                with f.repeat() as turn:
-                    turn.again(_take(f, ctx, f.const(0)))
-                _wait_until_done(f, units)
+                is_shared = (units > grain) & (_load(f, "n_threads") > 1)
+
+                def shared(entry: Value = entry, units: Value = units) -> list[Value]:
+                    f.call("share", "void", ctx, entry)
+                    f.call("work", "void", ctx, f.const(0))
+                    _wait_until_done(f, units)
+                    return []
+
+                def alone(kernel: Value = kernel, args: Value = args, units: Value = units) -> list[Value]:
+                    f.call(kernel, "void", args, f.const(0), units, _load(f, "scratch", "ptr"))
+                    return []
+
+                f.choose(is_shared, shared, alone)
             if is_timed:
                 _stamp(f, i + 1)
+        f.ret()
+
+
+def _write_share(module: Module) -> None:
+    """Publish an entry: a range for every thread, or for fewer where there are not as many grains."""
+    with module.function("share", [("ctx", "ptr"), ("row", "ptr")], is_exported=False) as f:
+        ctx, row = f.params
+        kernel, args, units, grain = f.fields(row, Entry, "kernel", "args", "n_units", "grain")
+        sequence = _load(f, "sequence") + 1
+        for name, value in (("kernel", kernel), ("args", args), ("grain", grain), ("sequence", sequence)):
+            _store(f, name, value)
+        _store(f, "done", f.const(0))
+        ranges = f.least(_load(f, "n_threads"), (units + grain - 1) // grain)
+        with f.loop(0, ranges, carry=[f.const(0)]) as turn:
+            low, high = turn.carried[0], units * (turn.index + 1) // ranges
+            slot = _slot(f, turn.index)
+            f.do(f"store atomic {high}, {_of_slot(f, slot, 'limit')} release, align 8")
+            ticket = (sequence << UNIT_BITS) | (high - low)
+            f.do(f"store atomic {ticket}, {_of_slot(f, slot, 'ticket')} release, align 8")
+            turn.carry([high])
+        # A helper that is about to park sees its ticket, or is seen in `parked`.
+        f.do("fence seq_cst")
+        with f.when(_load(f, "parked", "i32").compare("ne", 0)):
+            f.call("wake", "void", ctx)
         f.ret()
 
 
@@ -128,6 +166,7 @@ def _write_help(module: Module) -> None:
                 f.call("step_aside", "void", ctx, cpu)
 
             def worked() -> list[Value]:
+                f.call("work", "void", ctx, index)
                 return [f.const(0), f.const(1, "i1")]
 
             def idled() -> list[Value]:
@@ -136,10 +175,10 @@ def _write_help(module: Module) -> None:
                 return f.choose(spins < patience, lambda: [spins, f.const(1, "i1")], lambda: parked(f))
 
             def parked(f: Function) -> list[Value]:
-                _park(f)
+                _park(f, index)
                 return [f.const(0), _load(f, "stop", "i32").compare("eq", 0)]
 
-            spins, is_running = f.choose(_take(f, ctx, index), worked, idled)
+            spins, is_running = f.choose(_left(f, index) > 0, worked, idled)
             turn.again(is_running, [spins])
         f.ret()
 
@@ -151,24 +190,46 @@ def _write_stop(module: Module) -> None:
         f.ret()
 
 
+def _write_work(module: Module) -> None:
+    """Run what is left of the thread's range, then of the others'; report it all at once."""
+    with module.function("work", [("ctx", "ptr"), ("index", "i64")], is_exported=False) as f:
+        ctx, index = f.params
+        n = _load(f, "n_threads")
+        with f.loop(0, n, carry=[f.const(0)]) as turn:
+            owner = index + turn.index
+            owner = f.select(owner < n, owner, owner - n)
+            with f.repeat([turn.carried[0]]) as taking:
+                took = f.call("take", "i64", ctx, index, owner)
+                assert took is not None
+                taking.again(_left(f, owner) > 0, [taking.carried[0] + took])
+            turn.carry(taking.carried)
+        with f.when(turn.carried[0] > 0):
+            f.op(f"atomicrmw add {_at(f, 'done')}, {turn.carried[0]} seq_cst", "i64")
+        f.ret()
+
+
 def _write_take(module: Module) -> None:
-    """Run one grain of the published entry; false if none was left."""
-    with module.function("take", [("ctx", "ptr"), ("index", "i64")], "i1", is_exported=False) as f:
-        index = f.params[1]
-        ticket = _load(f, "ticket")
+    """Run one grain of a range; how many units those were."""
+    params = [("ctx", "ptr"), ("index", "i64"), ("owner", "i64")]
+    with module.function("take", params, "i64", is_exported=False) as f:
+        _, index, owner = f.params
+        slot = _slot(f, owner)
+        at = _of_slot(f, slot, "ticket")
+        ticket = f.op(f"load atomic i64, {at} seq_cst, align 8", "i64")
         left = ticket & _UNIT_MASK
         with f.when(left.compare("eq", 0)):
-            f.ret(f.const(0, "i1"))
+            f.ret(f.const(0))
             f.place(f.label("unreached"))
         share = f.least(left, _load(f, "grain"))
-        pair = f.op(f"cmpxchg {_at(f, 'ticket')}, {ticket}, {ticket - share} seq_cst seq_cst", "{ i64, i1 }")
+        pair = f.op(f"cmpxchg {at}, {ticket}, {ticket - share} seq_cst seq_cst", "{ i64, i1 }")
         with f.when(f.op(f"extractvalue {pair}, 1", "i1")):
-            first = _load(f, "limit") - left
-            last = first + share
+            limit = f.op(f"load atomic i64, {_of_slot(f, slot, 'limit')} seq_cst, align 8", "i64")
+            first = limit - left
             scratch = f.at(_load(f, "scratch", "ptr"), index * _load(f, "scratch_bytes"), "i8")
-            f.call(_load(f, "kernel", "ptr"), "void", _load(f, "args", "ptr"), first, last, scratch)
-            f.op(f"atomicrmw add {_at(f, 'done')}, {last - first} seq_cst", "i64")
-        f.ret(f.const(1, "i1"))
+            f.call(_load(f, "kernel", "ptr"), "void", _load(f, "args", "ptr"), first, first + share, scratch)
+            f.ret(share)
+            f.place(f.label("lost"))
+        f.ret(f.const(0))
 
 
 def _write_wake(module: Module) -> None:
@@ -208,11 +269,11 @@ def _cpu(f: Function) -> Value:
     return cpu
 
 
-def _park(f: Function) -> None:
+def _park(f: Function, index: Value) -> None:
     """Sleep until the epoch moves, unless work or the end came since the last look."""
     epoch = _load(f, "epoch", "i32")
     _exchange(f, "parked", f.const(1, "i32"))
-    is_idle = (_load(f, "ticket") & _UNIT_MASK).compare("eq", 0)
+    is_idle = _left(f, index).compare("eq", 0)
     with f.when(is_idle & _load(f, "stop", "i32").compare("eq", 0)):
         _futex(f, _WAIT_PRIVATE, epoch)
 
@@ -228,10 +289,18 @@ def _wait_until_done(f: Function, units: Value) -> None:
         turn.again(_load(f, "done").compare("ne", units), [spins])
 
 
-def _take(f: Function, ctx: Value, index: Value) -> Value:
-    took = f.call("take", "i1", ctx, index)
-    assert took is not None
-    return took
+def _left(f: Function, owner: Value) -> Value:
+    """Units of a thread's range that nobody took yet."""
+    at = _of_slot(f, _slot(f, owner), "ticket")
+    return f.op(f"load atomic i64, {at} seq_cst, align 8", "i64") & _UNIT_MASK
+
+
+def _slot(f: Function, owner: Value) -> Value:
+    return f.at(_load(f, "slots", "ptr"), owner * ctypes.sizeof(Slot), "i8")
+
+
+def _of_slot(f: Function, slot: Value, name: str) -> Value:
+    return f.at(slot, getattr(Slot, name).offset, "i8")
 
 
 def _stamp(f: Function, i: Value) -> None:

@@ -12,15 +12,19 @@
 
 /* As kernels/walker.py lays them out. */
 struct entry { void (*kernel)(void *, int64_t, int64_t, void *); void *arguments; int64_t n_units, grain; };
+struct slot { int64_t ticket, limit, pad[6]; };
 struct context {
-    int64_t ticket, pad0[7], done, pad1[7];
+    int64_t done, pad0[7];
     void *kernel, *arguments;
-    int64_t limit, grain;
+    int64_t grain, sequence;
     void *scratch;
-    int64_t scratch_bytes, spins;
-    int32_t cpu, pad2, epoch, parked, stop, pad3[13];
+    int64_t scratch_bytes;
+    struct slot *slots;
+    int64_t n_threads, spins;
+    int32_t cpu, epoch, parked, stop, pad1[10];
 };
 _Static_assert(sizeof(struct context) == $context_bytes, "the walker's context");
+_Static_assert(sizeof(struct slot) == $slot_bytes, "a thread's range");
 extern void walk(struct context *, const struct entry *, int64_t);
 extern void help(struct context *, int64_t);
 extern void stop(struct context *);
@@ -87,7 +91,8 @@ struct $name *${name}_open(const char *weights, int n_threads) {
     }
     uint64_t n_scratch = (SCRATCH_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     uint64_t sizes[] = {sizeof(struct $name), ARENA_BYTES, n_scratch * n_threads, sizeof ARGUMENTS,
-                        sizeof(struct entry) * N_ROWS, sizeof(pthread_t) * n_threads};
+                        sizeof(struct entry) * N_ROWS, sizeof(pthread_t) * n_threads,
+                        sizeof(struct slot) * n_threads};
     uint64_t total = ALIGNMENT;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         total += (sizes[i] + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
@@ -109,6 +114,8 @@ struct $name *${name}_open(const char *weights, int n_threads) {
     model->arguments = parts[3];
     model->entries = (struct entry *)parts[4];
     model->threads = (pthread_t *)parts[5];
+    model->context.slots = (struct slot *)parts[6];
+    model->context.n_threads = n_threads;
     pthread_mutex_init(&model->lock, NULL);
     if (map_weights(model, weights)) {
         int why = errno;
