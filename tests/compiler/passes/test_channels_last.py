@@ -46,6 +46,27 @@ def test_a_block_is_transposed_once_at_each_end() -> None:
     assert_same(turned, c)
 
 
+def test_an_image_weighed_by_its_own_means_stays_turned() -> None:
+    """Squeeze and excitation: one weight for each image and channel, made by convolutions of one pixel."""
+    c = _chain()
+    a = c.add("a", "Conv", "x", "w")
+    gate = c.add("s", "Sigmoid", c.add("q", "Conv", c.add("m", "GlobalAveragePool", a), "v"))
+    y = c.add("y", "Conv", c.add("p", "Mul", gate, a), "v")
+    turned = channels_last(c.graph(y))
+    assert _ops(turned).count("Transpose") == 2
+    assert_same(turned, c)
+
+
+def test_an_operand_of_another_rank_is_turned_back() -> None:
+    """Its channels are rows of the image beside it."""
+    c = Chain(x=(2, 3, 9, 8), z=(6, 3, 8))
+    random = np.random.default_rng(1)
+    c.constant("w", random.standard_normal((6, 3, 3, 3)) / 5)
+    c.constant("v", random.standard_normal((7, 3, 3)) / 3)
+    y = c.add("y", "Mul", c.add("a", "Conv", "x", "w"), c.add("b", "Conv", "z", "v"))
+    assert_same(channels_last(c.graph(y)), c)
+
+
 def test_what_leaves_the_region_twice_is_transposed_once() -> None:
     """Other operators see the layout they know."""
     c = _chain()

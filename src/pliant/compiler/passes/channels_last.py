@@ -104,11 +104,15 @@ class _Turned:
         return name
 
     def _carries(self, node: Node) -> bool:
-        """An element-wise operator with a turned operand whose others can be turned for nothing."""
-        if len(node.outputs) != 1 or not any(x in self.last for x in node.inputs):
+        """An element-wise operator with a turned operand whose others can be turned for nothing.
+
+        An operand of fewer pixels, such as what weighs the channels of an image, has the result's rank.
+        """
+        if len(node.outputs) != 1:
             return False
         shape = self.graph.types[node.outputs[0]].shape
-        if any(self.graph.types[x].shape != shape for x in node.inputs if x in self.last):
+        turned = [self.graph.types[x].shape for x in node.inputs if x in self.last]
+        if shape not in turned or any(len(s) != len(shape) for s in turned):
             return False
         others = [x for x in node.inputs if x and x not in self.last]
         return all(self._is_easy(x, len(shape)) for x in others) and expression(node, self.graph) is not None
