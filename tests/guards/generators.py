@@ -21,6 +21,7 @@ from pliant.kernels.conv.conv_activations import ACTIVATIONS as CONV_ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvForm
 from pliant.kernels.conv.conv_deform import deform_ir
 from pliant.kernels.conv.conv_depthwise import depthwise_ir
+from pliant.kernels.conv.conv_planes import PlanesForm, planes_ir
 from pliant.kernels.conv.conv_quantized import QuantizedConvForm, quantized_conv_ir
 from pliant.kernels.conv.conv_transpose import gather_ir as transposed_gather_ir
 from pliant.kernels.conv.conv_weights import pack_ir
@@ -115,6 +116,8 @@ def _convolutions(isa: Isa) -> Iterator[tuple[str, Generator]]:
     for form in (forms[-1], residual):
         yield f"depthwise {form.name}", partial(depthwise_ir, form=form)
         yield f"winograd {form.name}", partial(winograd_ir, form=form)
+    planes = PlanesForm(kernel_w=3, stride_w=2, activation="hard_swish")
+    yield planes.name, partial(planes_ir, form=planes)
     for y_is_signed in (None, False, True):
         quantized = QuantizedConvForm(x_is_signed=False, w_is_signed=True, y_is_signed=y_is_signed)
         yield f"quantized {quantized.name}", partial(quantized_conv_ir, form=quantized)

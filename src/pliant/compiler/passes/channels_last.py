@@ -1,8 +1,9 @@
 """Pass `channels_last`: run convolutions and the operators between them with channels last.
 
 There a convolution's input is a matrix already, pooling and every tail run along channels. Images are
-transposed where they enter and leave such a region; element-wise operators, pooling and concatenation
-carry it on. Contract: the same values; inputs, outputs and all other operators keep their layout.
+transposed where they enter and leave such a region, but for those of few channels, whose convolution turns
+them; element-wise operators, pooling and concatenation carry it on. Contract: the same values; inputs,
+outputs and all other operators keep their layout.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
+from pliant.compiler.rules.conv.lower_conv import is_first_layer
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node, TensorType
 
@@ -52,8 +54,9 @@ class _Turned:
         """The node in whichever layout suits it."""
         if _is_conv(self.graph, node):
             x, w, *rest = node.inputs
-            inputs = [self.turned(x), w, *rest[:1], *(self.turned(r) for r in rest[1:])]
-            self._emit(node, inputs, x_layout="nhwc", y_layout="nhwc")
+            is_first = x not in self.last and is_first_layer(node, self.graph)
+            inputs = [x if is_first else self.turned(x), w, *rest[:1], *(self.turned(r) for r in rest[1:])]
+            self._emit(node, inputs, x_layout="nchw" if is_first else "nhwc", y_layout="nhwc")
             self.nodes[-1] = replace(self.nodes[-1], op="FusedConv")
         elif node.op in _POOLS and node.inputs[0] in self.last and len(node.outputs) == 1:
             self._emit(node, [self.turned(node.inputs[0])], layout="nhwc")

@@ -9,7 +9,7 @@ from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
 from pliant.kernels.emit.builder import Function, Module
-from pliant.kernels.emit.values import Value
+from pliant.kernels.emit.values import Value, vector
 
 _PARAMS = [
     ("args", "ptr"),
@@ -28,10 +28,10 @@ def write_finish(module: Module, form: ConvForm) -> None:
         pixels, y_channels, low, high = f.fields(args, ConvArgs, "pixels", "y_channels", "low", "high")
         pixel_step, channel_step = (f.const(1), pixels) if form.y == "nchw" else (y_channels, f.const(1))
 
-        def end(x: Value, at: Value) -> None:
+        def end(x: Value, at: Value, lanes: int = f.lanes) -> None:
             if form.has_residual:
                 x = x + f.load(f.at(residual, at), x.type)
-            bounds = [b if x.type == "float" else f.splat(b) for b in (low, high)]
+            bounds = [b if x.type == "float" else f.splat(b, lanes) for b in (low, high)]
             f.store(ACTIVATIONS[form.activation](f, x, *bounds), f.at(y, at))
 
         whole = count - count % f.lanes if form.y == "nchw" else f.const(0)
@@ -43,8 +43,13 @@ def write_finish(module: Module, form: ConvForm) -> None:
                     for i, x in enumerate(_transposed(f, rows)):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
-        with f.each(0, channels) as channel, f.each(whole, count) as pixel:
-            end(f.load(f.at(c, pixel * COLUMNS + channel)), channel * channel_step + pixel * pixel_step)
+        done = f.const(0)
+        for lanes in (*(n for n in (8, 4) if n <= f.lanes and form.y == "nhwc"), 1):
+            type_, stop = vector(lanes, "float") if lanes > 1 else "float", channels - channels % lanes
+            with f.each(done, stop, lanes) as channel, f.each(whole, count) as pixel:
+                x = f.load(f.at(c, pixel * COLUMNS + channel), type_)
+                end(x, channel * channel_step + pixel * pixel_step, lanes)
+            done = stop
         f.ret()
 
 

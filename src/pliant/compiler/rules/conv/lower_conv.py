@@ -15,6 +15,7 @@ import numpy as np
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
+from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
 from pliant.compiler.rules.conv.window_extents import window
 from pliant.errors import GraphError
@@ -34,11 +35,13 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
     x, w = graph.types[node.inputs[0]], graph.types[node.inputs[1]]
     y = graph.types[node.outputs[0]]
     _check(node, x)
-    shape = _shape(node, x, w, y, form)
+    shape = shape_of(node, x, w, y, form)
     if node.text("algorithm", "") == "winograd":
         return lower_winograd(node, graph, target, form, shape)
     if is_depthwise(node, graph, form, shape):
         return lower_depthwise(node, graph, form, shape)
+    if (form.x, form.y) == ("nchw", "nhwc") and takes_planes(node, graph, shape):
+        return lower_planes(node, graph, form, shape)
     if all(x in graph.constants for x in node.inputs[1:3] if x):
         shape = replace(shape, groups=shape.groups // _merged(shape))
     (weights, bias), lowered = _weights(node, graph, shape)
@@ -59,7 +62,8 @@ def _merged(s: Shape) -> int:
     return max((m for m in range(1, most + 1) if s.groups % m == 0), default=1)
 
 
-def _shape(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
+def shape_of(node: Node, x: TensorType, w: TensorType, y: TensorType, form: ConvForm) -> Shape:
+    """Extents of a convolution whose tensors lie as the form says."""
     space = x.shape[2:] if form.x == "nchw" else x.shape[1:-1]
     return Shape(
         window=window(node, w.shape[2:], space),
@@ -138,6 +142,12 @@ def _block_diagonal(w: np.ndarray, groups: int, channels: int) -> np.ndarray:
 
 def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, groups: int) -> None:
     memory[:] = conv_weights.pack_bias(source, outs, groups).reshape(-1).view(np.uint8)
+
+
+def is_first_layer(node: Node, graph: Graph) -> bool:
+    """Whether an image with channels first is convolved as it is, to channels last."""
+    x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
+    return takes_planes(node, graph, shape_of(node, x, w, y, ConvForm()))
 
 
 def _layout(node: Node, name: str) -> Layout:
