@@ -70,6 +70,14 @@ def test_the_exponentials_of_softmax_are_within_2e_7_relative(library: Library) 
     assert (abs(_apply(library, vmath.exp2_nonpositive, x) - expected) <= 2e-7 * expected).all()
 
 
+def test_one_and_a_power_of_two_is_within_2e_7_relative(library: Library) -> None:
+    """What sigmoid divides by: one more rounding than the power has."""
+    x = _everywhere(-126.0, 126.0)
+    expected = 1 + np.exp2(x.astype(np.float64))
+    assert (abs(_apply(library, vmath.one_and_exp2, x) - expected) <= 2e-7 * expected).all()
+    assert np.isnan(_apply(library, vmath.one_and_exp2, np.array([np.nan], np.float32))).all()
+
+
 def test_exp_saturates_and_keeps_nan(library: Library) -> None:
     """Softmax meets -inf from masks; a NaN that became a number would hide a broken weight."""
     x = np.array([np.nan, np.inf, -np.inf, 89, 1e30, -88, -104, -1e30], np.float32)

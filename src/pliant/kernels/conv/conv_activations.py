@@ -1,11 +1,15 @@
 """The activations in a convolution's epilogue."""
 
 from collections.abc import Callable
-from math import inf
+from math import e as euler
+from math import log2
 
 from pliant.kernels.emit import vmath
 from pliant.kernels.emit.builder import Function
 from pliant.kernels.emit.values import Value
+
+_LIMIT = 87.0
+"""e**_LIMIT is a normal float, and so is its reciprocal."""
 
 Activation = Callable[[Function, Value, Value, Value], Value]
 """(function, x, low, high) -> y, the parameters in every lane."""
@@ -28,13 +32,22 @@ def _hard_sigmoid(f: Function, x: Value, low: Value, high: Value) -> Value:
 
 def sigmoid(f: Function, x: Value) -> Value:
     """1 / (1 + e**-x) within 2e-7 relative to 1; NaN stays."""
-    return f.const(1.0, x.type) / (vmath.exp(f, -x) + 1.0)
+    return f.const(1.0, x.type) / _one_and_exp_of_minus(f, x)
 
 
 def _silu(f: Function, x: Value, low: Value, high: Value) -> Value:
-    # -inf * sigmoid(-inf) is -inf * 0: the limit is 0.
-    safe = f.select(x.compare("eq", -inf), f.const(0.0, x.type), x)
-    return safe * sigmoid(f, safe)
+    """x / (1 + e**-x); below the limit it is as good as 0, and -inf gives no NaN."""
+    return _at_least(f, x, -_LIMIT) / _one_and_exp_of_minus(f, x)
+
+
+def _one_and_exp_of_minus(f: Function, x: Value) -> Value:
+    x = _at_least(f, x, -_LIMIT)
+    x = f.select(x > _LIMIT, f.const(_LIMIT, x.type), x)
+    return vmath.one_and_exp2(f, x * -log2(euler))
+
+
+def _at_least(f: Function, x: Value, limit: float) -> Value:
+    return f.select(x < limit, f.const(limit, x.type), x)
 
 
 ACTIVATIONS: dict[str, Activation] = {

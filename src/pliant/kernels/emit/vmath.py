@@ -49,6 +49,13 @@ def exp2_nonpositive(f: Function, x: Value) -> Value:
     return f.select(x < -126.0, f.const(0.0, x.type), y * _power(f, shifted))
 
 
+def one_and_exp2(f: Function, x: Value) -> Value:
+    """1 + 2**x within 2e-7 relative for -126 <= x <= 126."""
+    shifted = x + _ROUNDER
+    y = polynomial(f, x - (shifted - _ROUNDER), _EXP2)
+    return f.fma(y, _power(f, shifted), f.const(1.0, x.type))
+
+
 def tanh(f: Function, x: Value) -> Value:
     """tanh(x) within 4e-7, relative for small x; never beyond 1."""
     x = _within(f, x, _TANH_LIMIT)

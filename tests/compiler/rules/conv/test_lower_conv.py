@@ -199,6 +199,22 @@ def test_an_activation_follows_the_sum(name: str, low: float, high: float, isa: 
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=3e-6)
 
 
+@pytest.mark.parametrize("name", ["sigmoid", "silu"])
+def test_sigmoids_keep_nan_and_reach_their_limits(name: str, cache: Path) -> None:
+    """Over all that float32 holds: a product with 0 or infinity would give another NaN."""
+    ends = [np.nan, np.inf, -np.inf, 3e38, -3e38, 0.0, 88.0, -88.0]
+    x = np.concatenate([ends, np.linspace(-100, 100, 4000)]).astype(np.float32).reshape(1, -1, 8)
+    wide = x.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gate = 1 / (1 + np.exp(-wide))
+        want = gate if name == "sigmoid" else np.where(wide == -np.inf, 0.0, wide * gate)
+    attributes = {"group": 8, "x_layout": "nhwc", "y_layout": "nhwc", "activation": name}
+    types = [TensorType("float32", x.shape)]
+    w = np.ones((8, 1, 1), np.float32)
+    (got,) = run_node("FusedConv", [x, w], attributes, types=types, isa=AVX2, constants=[1], cache=cache)
+    np.testing.assert_allclose(got, want, rtol=2e-7, atol=2e-7)
+
+
 @pytest.mark.parametrize("shape", [(0, 3, 4, 4), (1, 3, 4, 4)])
 def test_an_empty_batch_and_a_window_larger_than_the_image_are_answered(
     shape: tuple[int, ...], cache: Path
