@@ -18,6 +18,7 @@ from pliant.ir.graph import Graph
 from pliant.ir.partition import Partition
 from pliant.ir.program import Compute, Exchange
 from pliant.kernels.runtime.aligned_memory import trim_heap
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_source import EncoderSource
@@ -221,7 +222,6 @@ class Shard:
         if work.kernel in self._ends:
             self._run_end(work.kernel)
             return
-        weights = self._weights  # taken before the stage: it knows their addresses alone
         found = self._stages.get((work.kernel, work.layer or 0))
         if found is None:
             raise InputError(
@@ -231,7 +231,6 @@ class Shard:
         for fill in fills:
             fill.into[...] = fill.made
         stage.walk((rows,), self._pool)
-        del weights
 
     def view(self, work: Exchange) -> np.ndarray:
         """What travels, float32 [rows, columns]: what this device made, or where it reads it; a view."""
@@ -247,10 +246,9 @@ class Shard:
     def _bind(self, stage: Stage, compiled: Compiled, layer: int, forms: Forms) -> BoundStage:
         weights = forms.weights(compiled, layer)
         self._weights |= {compiled.keys(layer)[name]: array for name, array in weights.items()}
-        at = {name: array.ctypes.data for name, array in weights.items()} | {ARENA: self._arena.address}
+        at = {name: Buffer.of(array) for name, array in weights.items()}
+        at[ARENA] = Buffer.of(self._arena.memory)
         # Stages of layers of one parity share their arrays.
         for port in (*inputs(stage), *outputs(stage)):
-            array = self._buffers.port(stage, port)
-            assert array.flags.c_contiguous, (stage, port)
-            at[port.name] = array.ctypes.data
+            at[port.name] = Buffer.of(self._buffers.port(stage, port))
         return BoundStage(compiled.form, compiled.kernels, at)

@@ -13,11 +13,12 @@ from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import kernels
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.executable.stage import Form, Stage, coded_form
-from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_addresses, plain_bytes
+from pliant.compiler.executable.weight_inputs import PlainWeights, Weights, norm_buffers, plain_bytes
 from pliant.ir.executable import ALIGNMENT, ARENA
 from pliant.kernels.attention.attention_texts import text_blocks
 from pliant.kernels.emit.isa import X86_64, host_isa
 from pliant.kernels.runtime.aligned_memory import zeroed_bytes
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.encoder.encoder_graph import (
@@ -94,18 +95,20 @@ class Encoder:
         self._lengths: tuple[int, ...]
         self._blocks, self._lengths = np.zeros((tokens, BLOCK_WORDS), np.int64), ()
         self._answer = np.zeros(head.program.outputs["answer"].shape, np.float32)
-        hidden = self.hidden.ctypes.data
-        self._at = {ARENA: block.ctypes.data, "hidden": hidden, "out": hidden}
-        self._at["blocks"] = self._blocks.ctypes.data
-        at = self._at | {x: address for plain in self._plain for x, address in plain.addresses.items()}
-        at |= {"ids": self._ids.ctypes.data, "types": self._types.ctypes.data}
-        at |= _tables(self._embeddings) | {"answer": self._answer.ctypes.data}
-        self._embedding, self._head = (Stage(form, self._kernels, at) for form in (embedding, head))
+        hidden = Buffer.of(self.hidden)
+        self._at = {ARENA: Buffer.of(block), "hidden": hidden, "out": hidden}
+        self._at["blocks"] = Buffer.of(self._blocks)
+        at = self._at | {x: buffer for plain in self._plain for x, buffer in plain.buffers.items()}
+        at |= {"ids": Buffer.of(self._ids), "types": Buffer.of(self._types)}
+        at |= _tables(self._embeddings) | {"answer": Buffer.of(self._answer)}
+        around = {"embedding": embedding, "head": head}
+        self._around = {name: Stage(form, self._kernels, at) for name, form in around.items()}
         self.tokens = tokens
 
     def close(self) -> None:
         """Let go of the arena and of what kernels read beside the weights; it cannot run afterwards."""
-        self.tokens, self._stages, self._layers, self._plain = 0, {}, [], []
+        self.tokens, self._stages, self._around, self._at = 0, {}, {}, {}
+        self._layers, self._plain = [], []
         self.arena = self.hidden = np.empty(0, np.float32)
         self.arena_bytes = 0
 
@@ -137,8 +140,8 @@ class Encoder:
         self._embeddings.check(ids)
         self._ids[:n] = ids
         self._types[:n] = types
-        self._embedding.point("out", self._row(first))
-        self._embedding.walk((n,), self._pool)
+        self._around["embedding"].point("out", self._row(first))
+        self._around["embedding"].walk((n,), self._pool)
 
     def run(self, layer: int, width: int, lengths: tuple[int, ...]) -> None:
         """Run a layer at `width` slices, in place, over the rows in `hidden` of texts of `lengths` tokens."""
@@ -149,24 +152,25 @@ class Encoder:
             self._lengths = lengths
         stage = self._stages.get((layer, width))
         if stage is None:
-            at = self._at | self._layers[layer].addresses
+            at = self._at | self._layers[layer].buffers
             stage = self._stages[layer, width] = Stage(self._form(width, self.tokens), self._kernels, at)
         stage.walk(lengths, self._pool)
 
     def head(self, n_tokens: int, first: int = 0) -> np.ndarray:
         """Logits, float32 [labels], or the pooled vector, float32 [hidden], of the text of `n_tokens` rows
         from row `first` on; a new array."""
-        self._head.point("hidden", self._row(first))
-        self._head.walk((n_tokens,), self._pool)
+        self._around["head"].point("hidden", self._row(first))
+        self._around["head"].walk((n_tokens,), self._pool)
         head = self.spec.head
         answer = self._answer[0, : self.spec.hidden if head.labels is None else len(head.labels)].copy()
         if head.is_normalized:
             answer /= max(float(np.sqrt((answer * answer).sum())), 1e-12)
         return answer
 
-    def _row(self, row: int) -> int:
-        """The address of a row of `hidden`."""
-        return int(self._at["hidden"]) + row * self.hidden.strides[0]
+    def _row(self, row: int) -> Buffer:
+        """`hidden` from a row on."""
+        hidden = self._at["hidden"]
+        return hidden.part(row * self.hidden.strides[0]) if row else hidden
 
     def _form(self, width: int, tokens: int, others: Sequence[Form] = ()) -> Form:
         """The layer's form at `width` for `tokens` rows; the kernels of `others` are loaded with its own."""
@@ -231,15 +235,15 @@ def word_format(embeddings: Embeddings) -> TableFormat:
     return "codes" if isinstance(embeddings.word, QuantizedTable) else embeddings.word.precision
 
 
-def _tables(embeddings: Embeddings) -> dict[str, int]:
+def _tables(embeddings: Embeddings) -> dict[str, Buffer]:
     """Where the embedding's tables and norm stand."""
     word = embeddings.word
-    at = {"position": embeddings.position.ctypes.data} | norm_addresses("norm", embeddings.norm)
+    at = {"position": Buffer.of(embeddings.position)} | norm_buffers("norm", embeddings.norm)
     if embeddings.types is not None:
-        at["type"] = embeddings.types.ctypes.data
+        at["type"] = Buffer.of(embeddings.types)
     if isinstance(word, QuantizedTable):
-        return at | {"word": word.codes.ctypes.data, "codebook": word.codebook.ctypes.data}
-    return at | {"word": word.values.ctypes.data}
+        return at | {"word": Buffer.of(word.codes), "codebook": Buffer.of(word.codebook)}
+    return at | {"word": Buffer.of(word.values)}
 
 
 def _padded(n_bytes: int) -> int:

@@ -9,9 +9,11 @@ from pliant.arrays import Float64, Int64
 from pliant.compiler.executable.assemble_image import Image, assemble
 from pliant.compiler.executable.binding import Bound
 from pliant.compiler.executable.call import Target
-from pliant.compiler.executable.encode_image import encode
+from pliant.compiler.executable.encode_image import Encoded, encode
 from pliant.compiler.rules import lower_encoder as coded
+from pliant.ir.executable import ARENA
 from pliant.ir.graph import Graph
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.thread_pool import Pool
 
 
@@ -31,6 +33,7 @@ class Form:
     def __init__(self, image: Image) -> None:
         self.image = image
         self.program = encode(image)
+        self.n_bytes = _sizes(self.program)
         self._shares: dict[tuple[int, ...], np.ndarray] = {}
 
     def shares(self, lengths: tuple[int, ...]) -> Int64[np.ndarray, "calls 2"]:
@@ -43,21 +46,35 @@ class Form:
         return known
 
 
+def _sizes(program: Encoded) -> dict[str, int]:
+    """The bytes of each space, as far as the program says them: of weights up to the last address."""
+    ends = {ARENA: program.arena_bytes}
+    for address in program.addresses:
+        ends[address.space] = max(ends.get(address.space, 0), address.offset)
+    return ends | {x: t.n_bytes for x, t in (*program.inputs.items(), *program.outputs.items())}
+
+
 @final
 class Stage:
-    """A form with an address for everything it reads and writes; the caller keeps that memory alive."""
+    """A form with memory for everything it reads and writes, which it keeps alive."""
 
-    def __init__(self, form: Form, kernels: Mapping[str, int], at: Mapping[str, int]) -> None:
+    def __init__(self, form: Form, kernels: Mapping[str, int], at: Mapping[str, Buffer]) -> None:
+        """Raises ValueError for a buffer that is smaller than what lies there."""
         self._form = form
         self._bound = Bound(form.program, kernels)
+        self._buffers: dict[str, Buffer] = {}
         for space in self._bound.spaces:
-            self._bound.point(space, at[space])
-        self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
+            at[space].require(form.n_bytes.get(space, 0), space)
+            self.point(space, at[space])
+        outputs = {copy.output: at[copy.output] for copy in form.program.copies}
+        self._buffers |= outputs
+        self._outputs = {y: buffer.address for y, buffer in outputs.items()}
         self._lengths: tuple[int, ...] | None = None
 
-    def point(self, space: str, address: int) -> None:
-        """From now on `space`, which is no copy, is at `address`."""
-        self._bound.point(space, address)
+    def point(self, space: str, buffer: Buffer) -> None:
+        """From now on `space`, which is no copy, is at `buffer`, which has room for the rows of each walk."""
+        self._bound.point(space, buffer.address)
+        self._buffers[space] = buffer
 
     def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
         """Run over the first rows: those of texts of `lengths` rows, one behind the other."""

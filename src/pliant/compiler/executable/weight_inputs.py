@@ -10,6 +10,7 @@ from pliant.kernels.coded import gemm
 from pliant.kernels.coded.decode import decode_table, decode_table_int8, int8_scale
 from pliant.kernels.coded.gemm_args import BF16, F16, F32, SLICE_DTYPE
 from pliant.kernels.emit.isa import Isa
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.models.slice_shapes import GROUP_COLUMNS, SliceGeometry, padded
 from pliant.models.spec import Precision
 from pliant.store.coding.encode_layer import ResidentLayer
@@ -47,15 +48,15 @@ class Weights:
         self.slices["outlier_values"] = resident.outlier_values.ctypes.data
 
     @property
-    def addresses(self) -> dict[str, int]:
+    def buffers(self) -> dict[str, Buffer]:
         """Where a layer's inputs stand, by their names in its graph."""
         resident = self.resident
-        at = {"slices": self.slices.ctypes.data, "step": self._step.ctypes.data}
-        at |= {x: getattr(resident, x).ctypes.data for x in _BIASES}
+        at = {"slices": Buffer.of(self.slices), "step": Buffer.of(self._step)}
+        at |= {x: Buffer.of(getattr(resident, x)) for x in _BIASES}
         return (
             at
-            | norm_addresses("attention_norm", resident.attention_norm)
-            | norm_addresses("output_norm", resident.output_norm)
+            | norm_buffers("attention_norm", resident.attention_norm)
+            | norm_buffers("output_norm", resident.output_norm)
         )
 
     @property
@@ -101,11 +102,11 @@ class PlainWeights:
         return [self._packed, self._bias, self._outlier_rows, self._slices]
 
     @property
-    def addresses(self) -> dict[str, int]:
+    def buffers(self) -> dict[str, Buffer]:
         """Where its inputs stand, by their names in a graph."""
         return {
-            f"{self._name}.slices": self._slices.ctypes.data,
-            f"{self._name}.bias": self._bias.ctypes.data,
+            f"{self._name}.slices": Buffer.of(self._slices),
+            f"{self._name}.bias": Buffer.of(self._bias),
         }
 
 
@@ -115,6 +116,6 @@ def plain_bytes(linear: Linear) -> int:
     return 4 * (rows * columns + columns + columns // GROUP_COLUMNS + 1) + SLICE_DTYPE.itemsize
 
 
-def norm_addresses(name: str, norm: np.ndarray) -> dict[str, int]:
+def norm_buffers(name: str, norm: np.ndarray) -> dict[str, Buffer]:
     """Where a norm's inputs stand: `norm` is float32 [2, >= n], weights and biases."""
-    return {f"{name}.weight": norm[0].ctypes.data, f"{name}.bias": norm[1].ctypes.data}
+    return {f"{name}.weight": Buffer.of(norm[0]), f"{name}.bias": Buffer.of(norm[1])}

@@ -26,6 +26,7 @@ from pliant.ir.executable import ARENA
 from pliant.ir.program import Compute, Linear, Program, Segment, Step, bind
 from pliant.ir.reply import Reply
 from pliant.kernels.runtime.aligned_memory import aligned_bytes, aligned_floats, trim_heap
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
 from pliant.kernels.runtime.turns import Turns
@@ -330,9 +331,9 @@ class RecurrentSession(TextSession[None]):
         self._numbers = np.zeros(spec.features if spec.labels is None else len(spec.labels), np.float32)
         self._arena.resize(max(f.image.arena_bytes for f, _ in self._forms.values()))
         answer = POOLED if spec.labels is None else LOGITS
-        at = {name: array.ctypes.data for name, array in self._weights.items()}
-        at |= {VECTORS: self._vectors.ctypes.data, STATES: self._states.ctypes.data}
-        at |= {answer: self._numbers.ctypes.data, ARENA: self._arena.address}
+        at = {name: Buffer.of(array) for name, array in self._weights.items()}
+        at |= {VECTORS: Buffer.of(self._vectors), STATES: Buffer.of(self._states)}
+        at |= {answer: Buffer.of(self._numbers), ARENA: Buffer.of(self._arena.memory)}
         self._stages = {n: Stage(f, code, at) for n, (f, code) in self._forms.items()}
 
     def _check_bound(self, form: Form, steps: int) -> None:
