@@ -3,6 +3,7 @@
 Files of groups: Linux, Documentation/admin-guide/cgroup-v1/memory.rst and cgroup-v2.rst.
 """
 
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -12,10 +13,16 @@ from pliant.cgroup import PROC, Cgroup, groups
 _UNLIMITED_BYTES = 1 << 60  # version 1 writes the largest multiple of a page instead of "none"
 
 
+@cache
+def machine_bytes() -> int:
+    """The memory of the whole machine."""
+    return int(psutil.virtual_memory().total)
+
+
 def memory_bytes(proc: Path = PROC) -> int:
     """The memory this process may use: the machine's, or the least limit of its groups when that is less."""
     limits = (limit_bytes(group) for group in groups("memory", proc))
-    return min([int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None)])
+    return min([machine_bytes(), *(limit for limit in limits if limit is not None)])
 
 
 def free_memory_bytes(proc: Path = PROC) -> int:

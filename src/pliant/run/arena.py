@@ -33,6 +33,11 @@ class Arena:
             self._place(0)  # the old block goes before the new one comes
             self._place(n_bytes)
 
+    def hold(self, n_bytes: int) -> None:
+        """Hold at least `n_bytes` from now on."""
+        if n_bytes > self.n_bytes:
+            self.resize(n_bytes)
+
     def _place(self, n_bytes: int) -> None:
         self._memory = aligned_bytes(n_bytes)
         self.address = int(self._memory.ctypes.data)

@@ -1,16 +1,36 @@
 """Bind an encoded program to memory: write addresses into its arguments and its table."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
 from pliant.arrays import Int64
-from pliant.compiler.executable.encode_image import Encoded
+from pliant.compiler.executable.encode_image import Copy, Encoded
 from pliant.errors import InputError
+from pliant.ir.graph import TensorType
 from pliant.kernels.runtime.aligned_memory import aligned_bytes
 from pliant.kernels.runtime.call_table import Table
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramNumbers:
+    """All of a program that follows from open sizes, for some sizes.
+
+    `words` are numbers among the arguments: their type, where they are, in units of it, and their values.
+    `offsets` has one for each address, `shares` units and grain of each call.
+    """
+
+    words: Sequence[tuple[np.dtype, Int64[np.ndarray, " n"], Int64[np.ndarray, " n"]]]
+    offsets: Int64[np.ndarray, " addresses"]
+    shares: Int64[np.ndarray, "calls 2"]
+    copies: tuple[Copy, ...]
+    inputs: Mapping[str, TensorType]
+    outputs: Mapping[str, TensorType]
+    arena_bytes: int
+    scratch_bytes: int
 
 
 @final
@@ -21,37 +41,57 @@ class Bound:
     """
 
     def __init__(self, program: Encoded, kernels: Mapping[str, int]) -> None:
-        self.program = program
-        self.table = Table()
-        self._arguments = aligned_bytes(len(program.arguments))
-        self._arguments[:] = np.frombuffer(program.arguments, np.uint8)
-        self._words = self._arguments[: len(self._arguments) // 8 * 8].view(np.uint64)
+        self._copies, self._outputs = program.copies, program.outputs
+        self._table = Table()
+        self._arguments = aligned_bytes(-(-len(program.arguments) // 8) * 8)
+        self._arguments[: len(program.arguments)] = np.frombuffer(program.arguments, np.uint8)
+        self._words = self._arguments.view(np.int64)
         self._extents = np.array(program.extents, np.intp) // 8
         self._indexing = [row for row in program.rows if row.fault is not None]
         self._faults = np.array([r.arguments + (r.fault or 0) for r in self._indexing], np.intp) // 8
-        self._pointers: dict[str, list[tuple[int, int]]] = {}
-        self._bases: dict[str, int] = {}
-        for a in program.addresses:
-            self._pointers.setdefault(a.space, []).append((a.at // 8, a.offset))
+        named = [*(a.space for a in program.addresses), *(copy.space for copy in program.copies)]
+        self._spaces = {space: i for i, space in enumerate(dict.fromkeys(named))}
+        self._bases = np.zeros(len(self._spaces), np.int64)
+        self._pointers = np.array([a.at for a in program.addresses], np.intp) // 8
+        self._pointed = np.array([self._spaces[a.space] for a in program.addresses], np.intp)
+        self._offsets = np.array([a.offset for a in program.addresses], np.int64)
+        self._is_stale = True
         start = self._arguments.ctypes.data
         for row in program.rows:
-            self.table.append(kernels[row.kernel], start + row.arguments, row.n_units, row.grain)
+            self._table.append(kernels[row.kernel], start + row.arguments, row.n_units, row.grain)
+
+    @property
+    def table(self) -> Table:
+        """The calls, with the addresses of all spaces as they are now."""
+        if self._is_stale:
+            self._words[self._pointers] = self._bases[self._pointed] + self._offsets
+            self._is_stale = False
+        return self._table
 
     @property
     def spaces(self) -> tuple[str, ...]:
         """What the calls read and write, and what is copied."""
-        return (*self._pointers, *(copy.space for copy in self.program.copies))
+        return tuple(self._spaces)
 
     def point(self, space: str, address: int) -> None:
         """From now on `space` is at `address`."""
-        self._bases[space] = address
-        for word, offset in self._pointers.get(space, ()):
-            self._words[word] = address + offset
+        at = self._spaces.get(space)
+        if at is not None:
+            self._bases[at] = address
+            self._is_stale = True
 
     def cut(self, n: int, shares: Int64[np.ndarray, "calls 2"]) -> None:
         """From now on the extent is `n`, and the calls have these units and this grain."""
         self._words[self._extents] = n
-        self.table.share(shares)
+        self._table.share(shares)
+
+    def resize(self, numbers: ProgramNumbers) -> None:
+        """From now on the program is that of other sizes."""
+        for type_, at, values in numbers.words:
+            self._arguments.view(type_)[at] = values
+        self._offsets, self._copies, self._outputs = numbers.offsets, numbers.copies, numbers.outputs
+        self._is_stale = True
+        self._table.share(numbers.shares)
 
     def check(self) -> None:
         """After a walk: raise InputError if a kernel met an index outside its dimension."""
@@ -62,7 +102,7 @@ class Bound:
             return
         first = int(np.flatnonzero(dims)[0])
         at, row = int(self._faults[first]), self._indexing[first]
-        dim, index = self._words[at : at + 2].view(np.int64).tolist()
+        dim, index = self._words[at : at + 2].tolist()
         self._words[self._faults] = 0
         raise InputError(
             f"node {row.label!r} ({row.op}) was given the index {index}, but its dimension has {dim}: give "
@@ -71,6 +111,6 @@ class Bound:
 
     def copy(self, outputs: Mapping[str, int]) -> None:
         """After a walk: fill the outputs, given by their addresses, that are copies of something else."""
-        for copy in self.program.copies:
-            n_bytes = self.program.outputs[copy.output].n_bytes
-            ctypes.memmove(outputs[copy.output], self._bases[copy.space] + copy.offset, n_bytes)
+        for copy in self._copies:
+            source = int(self._bases[self._spaces[copy.space]]) + copy.offset
+            ctypes.memmove(outputs[copy.output], source, self._outputs[copy.output].n_bytes)

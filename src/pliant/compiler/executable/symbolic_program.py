@@ -3,13 +3,17 @@
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import cast, final
+from typing import final
 
+import numpy as np
+
+from pliant.arrays import Int64
 from pliant.compiler.executable.assemble_image import OFFSET, Image
-from pliant.compiler.executable.encode_image import Address, Encoded, Row, encode
+from pliant.compiler.executable.binding import ProgramNumbers
+from pliant.compiler.executable.encode_image import Address, Encoded, encode
 from pliant.compiler.executable.place import Lifetime, Placement, place
 from pliant.ir.graph import TensorType
-from pliant.ir.symbolic import Trace, canonical, is_symbolic
+from pliant.ir.symbolic import Trace, canonical
 
 _MOST_ROOMS = 16
 """Placements that are kept: one for each power of two that sizes are below."""
@@ -30,18 +34,15 @@ class SymbolicProgram:
         self._numbers: list[int] = []
         self._places: dict[object, int] = {}
         program = self.program
-        self._words = [(at, n_bytes, self._place(n)) for at, n_bytes, n in program.numbers]
-        self._shifts = [
-            (i, self._place(cast(int, a.offset)))
-            for i, a in enumerate(program.addresses)
-            if is_symbolic(a.offset)
-        ]
-        self._rows = [tuple(map(self._place, (r.n_units, r.grain, r.flops, r.n_bytes))) for r in program.rows]
+        self._words = self._word_places()
+        self._offsets = self._all([a.offset for a in program.addresses])
+        self._shares = self._all([n for r in program.rows for n in (r.n_units, r.grain)])
+        self._costs = self._all([n for r in program.rows for n in (r.flops, r.n_bytes)])
         self._copies = [self._place(copy.offset) for copy in program.copies]
-        self._dims = {
-            x: tuple(map(self._place, t.shape))
-            for x, t in (*program.inputs.items(), *program.outputs.items())
-        }
+        self._inputs, self._outputs = (
+            [(x, t.dtype, tuple(map(self._place, t.shape))) for x, t in side.items()]
+            for side in (program.inputs, program.outputs)
+        )
         self._scratch = self._place(program.scratch_bytes)
         offsets = [f"{OFFSET}{i}" for i in range(len(self._tensors))]
         self._evaluate = trace.evaluator([*names, *offsets], self._numbers)
@@ -52,39 +53,67 @@ class SymbolicProgram:
         """Whether the program is that of these sizes: compiling would decide as it did."""
         return self._holds(*sizes)
 
+    def numbers(self, sizes: Sequence[int]) -> ProgramNumbers:
+        """What the program has for sizes for which it holds: other addresses and numbers, the same calls."""
+        return self._made(sizes)[0]
+
     def at(self, sizes: Sequence[int]) -> Encoded:
-        """The program for sizes for which it holds."""
-        placed = self._placed(sizes)
+        """The whole program for sizes for which it holds."""
         program = self.program
-        values = self._evaluate(*sizes, *placed.offsets)
-        arguments = bytearray(program.arguments)
-        for at, n_bytes, i in self._words:
-            arguments[at : at + n_bytes] = values[i].to_bytes(n_bytes, "little", signed=True)
-        addresses = list(program.addresses)
-        for n, i in self._shifts:
-            was = addresses[n]
-            addresses[n] = Address(was.at, was.space, values[i])
-        rows = []
-        for row, (n_units, grain, flops, n_bytes) in zip(program.rows, self._rows, strict=True):
-            about = row.label, row.op, values[flops], values[n_bytes]
-            rows.append(Row(row.kernel, row.arguments, values[n_units], values[grain], *about, row.fault))
+        numbers, values = self._made(sizes)
+        arguments = np.frombuffer(program.arguments, np.uint8).copy()
+        for type_, at, words in numbers.words:
+            n_bytes = type_.itemsize
+            arguments[at[:, None] * n_bytes + np.arange(n_bytes)] = words.astype(type_)[:, None].view(
+                np.uint8
+            )
+        offsets, shares, costs = numbers.offsets.tolist(), numbers.shares.tolist(), values[self._costs]
         return replace(
             program,
-            arguments=bytes(arguments),
-            addresses=tuple(addresses),
-            rows=tuple(rows),
-            copies=tuple(
-                replace(copy, offset=values[i]) for copy, i in zip(program.copies, self._copies, strict=True)
+            arguments=arguments.tobytes(),
+            addresses=tuple(
+                Address(a.at, a.space, offset) for a, offset in zip(program.addresses, offsets, strict=True)
             ),
-            inputs=self._types(program.inputs, values),
-            outputs=self._types(program.outputs, values),
-            arena_bytes=placed.n_bytes,
-            scratch_bytes=values[self._scratch],
+            rows=tuple(
+                replace(row, n_units=n_units, grain=grain, flops=flops, n_bytes=n_bytes)
+                for row, (n_units, grain), (flops, n_bytes) in zip(
+                    program.rows, shares, costs.reshape(-1, 2).tolist(), strict=True
+                )
+            ),
+            copies=numbers.copies,
+            inputs=numbers.inputs,
+            outputs=numbers.outputs,
+            arena_bytes=numbers.arena_bytes,
+            scratch_bytes=numbers.scratch_bytes,
             numbers=(),
         )
 
-    def _types(self, types: Mapping[str, TensorType], values: Sequence[int]) -> dict[str, TensorType]:
-        return {x: TensorType(t.dtype, tuple(values[i] for i in self._dims[x])) for x, t in types.items()}
+    def _made(self, sizes: Sequence[int]) -> tuple[ProgramNumbers, Int64[np.ndarray, " numbers"]]:
+        placed = self._placed(sizes)
+        found = self._evaluate(*sizes, *placed.offsets)
+        values = np.array(found, np.int64)
+        copies = zip(self.program.copies, self._copies, strict=True)
+        numbers = ProgramNumbers(
+            words=[(type_, at, values[places]) for type_, at, places in self._words],
+            offsets=values[self._offsets],
+            shares=values[self._shares].reshape(-1, 2),
+            copies=tuple(replace(copy, offset=found[i]) for copy, i in copies),
+            inputs=_types(self._inputs, found),
+            outputs=_types(self._outputs, found),
+            arena_bytes=placed.n_bytes,
+            scratch_bytes=found[self._scratch],
+        )
+        return numbers, values
+
+    def _word_places(self) -> list[tuple[np.dtype, np.ndarray, np.ndarray]]:
+        """The symbolic numbers among the arguments by their size: type, where, and which numbers."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for at, n_bytes, number in self.program.numbers:
+            assert at % n_bytes == 0, f"a number of {n_bytes} bytes at byte {at}"
+            found.setdefault(n_bytes, []).append((at // n_bytes, self._place(number)))
+        return [
+            (np.dtype(f"i{n_bytes}"), *np.array(words, np.intp).T.copy()) for n_bytes, words in found.items()
+        ]
 
     def _placed(self, sizes: Sequence[int]) -> Placement:
         """Where tensors of these sizes lie: as at the next powers of two, unless one is smaller there."""
@@ -101,6 +130,10 @@ class SymbolicProgram:
     def _placement(self, n_bytes: Sequence[int]) -> Placement:
         return place([Lifetime(n, t.first, t.last) for n, t in zip(n_bytes, self._tensors, strict=True)])
 
+    def _all(self, numbers: Sequence[int]) -> np.ndarray:
+        """The places of several numbers among those that are computed."""
+        return np.array([self._place(number) for number in numbers], np.intp)
+
     def _place(self, number: int) -> int:
         """The place of a number among those that are computed."""
         known = canonical(number)
@@ -108,3 +141,9 @@ class SymbolicProgram:
             self._places[known] = len(self._numbers)
             self._numbers.append(number)
         return self._places[known]
+
+
+def _types(
+    dims: Sequence[tuple[str, str, tuple[int, ...]]], values: Sequence[int]
+) -> Mapping[str, TensorType]:
+    return {x: TensorType(dtype, tuple([values[i] for i in places])) for x, dtype, places in dims}

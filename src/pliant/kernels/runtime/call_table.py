@@ -48,7 +48,12 @@ class Table:
         return self.n_entries - 1
 
     def share(self, shares: Int64[np.ndarray, "entries 2"]) -> None:
-        """Give every entry, in order, its units and its grain, such as for another sequence length."""
+        """Give every entry, in order, its units and its grain, such as for another sequence length.
+
+        Raises KernelError for more than MAX_UNITS, and changes nothing.
+        """
+        if shares.size:
+            _check(*shares[shares.sum(axis=1).argmax()].tolist())
         self._shares[: self.n_entries] = shares
 
     def _keep(self, rows: np.ndarray) -> None:

@@ -59,6 +59,8 @@ class Buckets:
         """The sizes fed and those to run. Raises InputError naming a size beyond the largest bucket."""
         fed: dict[str, int] = {}
         run: dict[str, int] = {}
+        if not self.sizes:
+            return Fit(fed, run)
         for port in ports:
             for symbol, size in zip(symbols(port), shapes[port.name], strict=False):
                 if symbol is None or symbol not in self.sizes:

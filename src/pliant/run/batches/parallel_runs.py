@@ -90,6 +90,11 @@ class ParallelRuns:
         for thread in self._threads:
             thread.keep(images)
 
+    def drop(self, image: GraphRunner) -> None:
+        """Let go of what was made for an image that goes; arenas stay as large as they are."""
+        for thread in self._threads:
+            thread.drop(image)
+
     def close(self) -> None:
         """Let go of all memory."""
         self._threads = ()
@@ -115,6 +120,9 @@ class _Thread:
         finally:
             todo.clear()  # nothing is left, unless a run failed
         return found
+
+    def drop(self, image: GraphRunner) -> None:
+        self._own.pop(image, None)
 
     def keep(self, images: Collection[GraphRunner]) -> None:
         self._own = {image: own for image, own in self._own.items() if image in images}

@@ -1,6 +1,6 @@
 """What a step of a session on arrays runs: it reads tensors by name and makes others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, final, runtime_checkable
 
 import numpy as np
@@ -11,8 +11,9 @@ from pliant.compiler.executable.binding import Bound
 from pliant.compiler.executable.encode_image import Encoded, Row, encode, kernels
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.ir.executable import ARENA
+from pliant.ir.graph import TensorType
 from pliant.ir.port import static_port
-from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
 from pliant.kernels.runtime.call_table import Table
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
@@ -90,16 +91,16 @@ class ExecutableStage:
     ) -> None:
         self._texts = texts
         self.program, self.weights, self.rows = program, weights, program.rows
+        self.input_types, self.output_types = program.inputs, program.outputs
         self.inputs, self.outputs = tuple(program.inputs), tuple(program.outputs)
         self._ports = tuple(static_port(x, t) for x, t in program.inputs.items())
         self._pool, self._addresses = pool, addresses
         pool.reserve(program.scratch_bytes)
         self._arena = Arena() if arena is None else arena
         self._bound = Bound(program, addresses)
-        self._table = self._bound.table
         self._fixed = {x: a.ctypes.data for x, a in weights.items()}
-        for space, address in self._fixed.items():
-            self._bound.point(space, address)
+        for space, at in self._fixed.items():
+            self._bound.point(space, at)
         self._place_arena()
 
     @property
@@ -131,36 +132,51 @@ class ExecutableStage:
 
     def repeat(self) -> None:
         """Run once more on the arrays of the last run, which the caller still holds: what is timed."""
-        self._pool.walk(self._table)
+        self._pool.walk(self._bound.table)
 
     def _run(self, tensors: AllTensors, out: Feeds | None, walk: Callable[[Table], T]) -> tuple[Arrays, T]:
         self._place_arena()
         if self._texts is not None:
             tensors, n_rows, shares = self._texts.of(tensors)
             self._bound.cut(n_rows, shares)
-        held = {}
-        for x in self.inputs:
-            held[x] = np.ascontiguousarray(tensors[x])
-            self._bound.point(x, held[x].ctypes.data)
-        results = {}
-        for y, type_ in self.program.outputs.items():
-            given = None if out is None else out.get(y)
-            results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
-            if y not in held and y not in self._fixed:  # what is also an input or a constant is copied
-                self._bound.point(y, results[y].ctypes.data)
-        found = walk(self._table)
-        self._bound.check()
-        if self.program.copies:
-            self._bound.copy({y: a.ctypes.data for y, a in results.items()})
-        return results, found
+        return run_bound(self._bound, self.inputs, self.output_types, self._fixed, tensors, out, walk)
 
     def _place_arena(self) -> None:
         """Point the calls at the arena where it is now, large enough for them."""
-        if self._arena.n_bytes < self.program.arena_bytes:
-            self._arena.resize(self.program.arena_bytes)
+        self._arena.hold(self.program.arena_bytes)
         if self._arena.address != self._fixed.get(ARENA):
             self._bound.point(ARENA, self._arena.address)
             self._fixed[ARENA] = self._arena.address
+
+
+def run_bound(
+    bound: Bound,
+    inputs: Sequence[str],
+    outputs: Mapping[str, TensorType],
+    fixed: Container[str],
+    tensors: AllTensors,
+    out: Feeds | None,
+    walk: Callable[[Table], T],
+) -> tuple[Arrays, T]:
+    """Walk a program that is bound but for its inputs and outputs; its outputs, and what `walk` gives.
+
+    `fixed` are the spaces that hold what they are to hold already, such as constants. Outputs of `out` are
+    written into the arrays given there. Raises InputError.
+    """
+    held = {x: np.ascontiguousarray(tensors[x]) for x in inputs}
+    for x, array in held.items():
+        bound.point(x, address(array))
+    results, at = {}, {}
+    for y, type_ in outputs.items():
+        given = None if out is None else out.get(y)
+        results[y] = np.empty(type_.shape, type_.numpy) if given is None else writable(y, given, type_)
+        at[y] = address(results[y])
+        if y not in held and y not in fixed:  # what is also an input or a constant is copied
+            bound.point(y, at[y])
+    found = walk(bound.table)
+    bound.check()
+    bound.copy(at)
+    return results, found
 
 
 def open_image(image: Image, pool: Pool, library: Library) -> ExecutableStage:

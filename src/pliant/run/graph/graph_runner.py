@@ -21,9 +21,11 @@ from pliant.run.weight_sizes import NO_WEIGHTS, WeightSizes
 
 if TYPE_CHECKING:
     from pliant.run.graph.schedule_graph import ScheduleReport
+    from pliant.run.graph.symbolic_forms import SizedStage
     from pliant.run.session.call_profile import Profile, TimedRun
 
 LANE, GRAPH = "cpu", "graph"
+_ONE_STEP = Program((Segment((Step(LANE, Compute(GRAPH, rows=1)),)),), (), ())
 
 
 @final
@@ -170,15 +172,15 @@ class _Run:
 
 
 def one_stage(
-    stage: ExecutableStage,
+    stage: "ExecutableStage | SizedStage",
     pool: Pool,
     schedule: "ScheduleReport | None" = None,
     sizes: WeightSizes = NO_WEIGHTS,
 ) -> GraphRunner:
     """The program of one executable: one step."""
-    program = Program((Segment((Step(LANE, Compute(GRAPH, rows=1)),)),), (), ())
-    inputs, outputs = stage.program.inputs, stage.program.outputs
-    return GraphRunner(program, {GRAPH: stage}, inputs, outputs, pool, schedule, sizes)
+    return GraphRunner(
+        _ONE_STEP, {GRAPH: stage}, stage.input_types, stage.output_types, pool, schedule, sizes
+    )
 
 
 def _named(program: Program) -> Iterator[str]:

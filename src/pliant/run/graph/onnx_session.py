@@ -14,7 +14,6 @@ from math import prod
 from typing import TYPE_CHECKING, final
 
 import numpy as np
-import psutil
 
 from pliant.compiler.executable.call import Target
 from pliant.compiler.executable.encode_image import kernels
@@ -33,21 +32,22 @@ from pliant.kernels.runtime.thread_pool import Pool
 from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import Part, check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
+from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import IS_TOKEN, packed_texts
 from pliant.run.batches.padding import Padding
 from pliant.run.batches.parallel_runs import ParallelRuns
 from pliant.run.batches.stacking import Answers, Item, Stacking
 from pliant.run.graph.array_session import ArraySession
-from pliant.run.graph.array_stage import AllTensors, ExecutableStage, Tensors
+from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.evictions import Evictions
-from pliant.run.graph.graph_runner import GraphRunner, one_stage
+from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
 from pliant.run.graph.size_limit import size_limit
-from pliant.run.graph.symbolic_forms import SymbolicForm, SymbolicForms
+from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForm, SymbolicForms
 from pliant.run.host.block_stage import PartBinder, nested
 from pliant.run.host.host_stage import owned
 from pliant.run.memory_use import MemoryUse
@@ -156,8 +156,8 @@ class OnnxSession(ArraySession):
         """What feeds of these shapes run, as a value; where it serves other sizes as well, by formulas."""
         shapes = _shapes(self._as_run(feeds))
         with self._turns.lock:
-            form = None if IS_TOKEN in shapes else self._forms.form(shapes) or self._new_form(shapes)
-            graph = None if form is None else self._forms.graph(shapes, self.inputs, self._bind_whole)
+            stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
+            graph = None if stage is None else self._forms.graph(shapes, self.inputs, self._bind_whole)
             if graph is not None:
                 sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
                 return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
@@ -251,22 +251,32 @@ class OnnxSession(ArraySession):
 
     def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         """The image for these shapes, compiled now if they are new."""
-        known = self._images.get(self._key(shapes, feeds))
-        image = known or self._compile(shapes, feeds)
-        key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
-        self._images[key] = image
-        self._images.move_to_end(key)
-        if len(self._images) > self._most_images:
-            # What is bound again in no time goes before what has to be compiled again.
-            evicted = next((old for old in self._images if old != key and self._is_bound(old)), None)
-            if evicted is None:
-                evicted = next(iter(self._images))
-                self._evictions.add(evicted)
-            del self._images[evicted]
-            self._trim()
-        if known is None:
+        key = self._key(shapes, feeds)
+        image = self._images.get(key)
+        if image is None:
+            image = self._compile(shapes, feeds)
+            key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
+            self._images[key] = image
+            self._evict(key)
             self._evictions.warn(key, self._model.source)
+        self._images.move_to_end(key)
         return image
+
+    def _evict(self, newest: _Key) -> None:
+        """Let go of an image where there are too many; one that is bound again in no time goes first."""
+        if len(self._images) <= self._most_images:
+            return
+        bound = (key for key, image in self._images.items() if key != newest and _is_bound(image))
+        evicted = next(bound, None)
+        if evicted is None:
+            evicted = next(iter(self._images))
+            self._evictions.add(evicted)
+        image = self._images.pop(evicted)
+        is_largest = all(kept.arena_bytes < image.arena_bytes for kept in self._images.values())
+        if _is_bound(image) and not is_largest:
+            self._parallel.drop(image)  # its weights are its form's
+        else:
+            self._trim()
 
     def _trim(self) -> None:
         """Let go of what no image that is kept needs."""
@@ -282,9 +292,10 @@ class OnnxSession(ArraySession):
         self._model.check_same()
         own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
         texts = TextShape(*shapes[IS_TOKEN]) if IS_TOKEN in shapes else None
-        form = None if texts else self._forms.form(own) or self._new_form(own)
-        if form is not None:
-            return self._bind_form(form, own)
+        stage = None if texts else self._forms.stage(own) or self._new_form(own)
+        if stage is not None:
+            check_memory(stage.numbers, 0, self._model.source)
+            return one_stage(stage, self._pool, sizes=stage.weight_sizes)
         part = self._bound(own, feeds)
         self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
         if self._has_parts:
@@ -298,7 +309,7 @@ class OnnxSession(ArraySession):
     def _in_parts(self, part: Part, shapes: Shapes) -> GraphRunner:
         """The program of a model that data divide. Raises InputError for options that it cannot have."""
         self._options.check_parts(host_names(part.waiting))
-        images, memory = self._options.images, psutil.virtual_memory().total
+        images, memory = self._options.images, machine_bytes()
         binder = PartBinder(self._model, self._opener.compiled, self._pool, images, part.numbers, memory)
         fed = [port for port in self.inputs if port.name not in self._by_value]
         inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
@@ -309,8 +320,8 @@ class OnnxSession(ArraySession):
         lowering, weights, arena = self._lowering, self._weights, self._arena
         return GraphOpener(lowering, weights, arena, self._pool, self._library, self._model.source)
 
-    def _new_form(self, shapes: Shapes) -> SymbolicForm | None:
-        """A form that takes these shapes and others; None where none can be made."""
+    def _new_form(self, shapes: Shapes) -> SizedStage | None:
+        """What runs these shapes on a form that takes others too; None where none can be made."""
         options = self._options
         if options.schedule != "static" or options.memory_bytes is not None or options.buckets.sizes:
             return None  # times and bounds of memory are those of one shape
@@ -327,21 +338,12 @@ class OnnxSession(ArraySession):
             check_memory(lowered.image, packed_bytes(lowered.image), self._model.source)
             weights = self._weights.of(lowered.image, lowered.planned.graph.constants)
             at = addresses(kernels(lowered.image), self._library)
-            form = SymbolicForm(graph, lowered, weights, at)
+            form = SymbolicForm(graph, lowered, weights, at, self._pool, self._arena)
         except (PliantError, AttributeError, LookupError, TypeError, ValueError):
             self._forms.give_up()  # a rule cannot do with symbols: numbers are compiled instead
             return None
         self._forms.add(form)
-        return form
-
-    def _is_bound(self, key: _Key) -> bool:
-        return self._forms.form(dict(key[0])) is not None
-
-    def _bind_form(self, form: SymbolicForm, shapes: Shapes) -> GraphRunner:
-        bound = form.bound(shapes)
-        check_memory(bound.program, 0, self._model.source)
-        stage = ExecutableStage(bound.program, bound.weights, form.addresses, self._pool, self._arena)
-        return one_stage(stage, self._pool, sizes=bound.sizes)
+        return self._forms.stage(shapes)
 
     def _make_room(self, lowered: Lowered) -> None:
         """Let the least recently used images go until one more, which fits alone, fits beside the others."""
@@ -385,7 +387,7 @@ class OnnxSession(ArraySession):
 
     def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
         """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
-        memory = psutil.virtual_memory().total
+        memory = machine_bytes()
         while True:
             values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
             try:
@@ -407,6 +409,10 @@ class OnnxSession(ArraySession):
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}
         with suppress(ValueNeeded):  # known when it is fed
             self._image(shapes, {})
+
+
+def _is_bound(image: GraphRunner) -> bool:
+    return isinstance(image.stages.get(GRAPH), SizedStage)
 
 
 def _shapes(feeds: AllTensors) -> Shapes:

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-import psutil
-
-from pliant.compiler.executable.encode_image import Encoded, encode, kernels
+from pliant.compiler.executable.binding import ProgramNumbers
+from pliant.compiler.executable.encode_image import encode, kernels
 from pliant.compiler.executable.image import Image
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.errors import GraphError
@@ -12,6 +11,7 @@ from pliant.ir.graph import Graph
 from pliant.ir.symbolic import plain
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
+from pliant.profile.system_memory import machine_bytes
 from pliant.run.arena import Arena
 from pliant.run.batches.packed_texts import PackedTexts
 from pliant.run.graph.array_stage import ExecutableStage
@@ -51,10 +51,10 @@ def packed_bytes(image: Image) -> int:
     return sum(packed.n_bytes for packed in image.packed.values())
 
 
-def check_memory(sized: Image | Encoded, packed_bytes: int, source: str) -> None:
+def check_memory(sized: Image | ProgramNumbers, packed_bytes: int, source: str) -> None:
     """Raises GraphError rather than ask the system for more than the machine has."""
     wanted = sized.arena_bytes + packed_bytes + sum(plain(t.n_bytes) for t in sized.outputs.values())
-    there = psutil.virtual_memory().total
+    there = machine_bytes()
     if wanted > there:
         raise GraphError(
             f"{source} needs {wanted / 1e9:.1f} GB for its tensors at these shapes; this machine has "

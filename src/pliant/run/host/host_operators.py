@@ -6,12 +6,12 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import psutil
 
 from pliant.errors import InputError
 from pliant.ir.graph import Node
 from pliant.models.onnx.bind.onnx_fold import reference
 from pliant.models.onnx.onnx_nodes import node_of
+from pliant.profile.system_memory import machine_bytes
 from pliant.run.host.boxes import non_max_suppression
 from pliant.run.host.sequences import SEQUENCES
 
@@ -56,7 +56,7 @@ def _shown(value: Any) -> str:
 
 def _check_memory(shape: Sequence[int], dtype: np.dtype) -> None:
     """Raise ValueError for a tensor larger than the machine's memory, which data may ask for."""
-    wanted, there = prod(shape) * dtype.itemsize, psutil.virtual_memory().total
+    wanted, there = prod(shape) * dtype.itemsize, machine_bytes()
     if wanted > there:
         raise ValueError(
             f"its output would take {wanted / 1e9:.1f} GB; this machine has {there / 1e9:.1f} GB"

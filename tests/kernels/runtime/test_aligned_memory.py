@@ -1,0 +1,22 @@
+"""Addresses of arrays of every kind."""
+
+import ml_dtypes
+import numpy as np
+
+from pliant.kernels.runtime.aligned_memory import address
+
+
+def test_an_address_is_that_of_the_first_element() -> None:
+    """Arrays that numpy gives no writable buffer of have an address too."""
+    fixed = np.arange(6.0)
+    fixed.flags.writeable = False
+    arrays = [
+        *(np.zeros((3, 4), dtype) for dtype in (np.float32, np.int64, np.bool_, np.complex64)),
+        np.zeros((2, 3, 0)),
+        np.array(5),
+        np.arange(24.0).reshape(4, 6)[2:],
+        np.zeros(3, ml_dtypes.bfloat16),
+        fixed,
+    ]
+    for array in arrays:
+        assert address(array) == array.ctypes.data, array.dtype
