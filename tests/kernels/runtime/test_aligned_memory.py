@@ -7,7 +7,7 @@ from pliant.kernels.runtime.aligned_memory import address
 
 
 def test_an_address_is_that_of_the_first_element() -> None:
-    """Arrays that numpy gives no writable buffer of have an address too."""
+    """It is read as compiled extensions read it, by an ABI that must not change unnoticed."""
     fixed = np.arange(6.0)
     fixed.flags.writeable = False
     arrays = [

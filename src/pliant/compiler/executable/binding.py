@@ -98,7 +98,7 @@ class Bound:
         if not self._indexing:
             return
         dims = self._words[self._faults]
-        if not dims.any():
+        if not np.count_nonzero(dims):
             return
         first = int(np.flatnonzero(dims)[0])
         at, row = int(self._faults[first]), self._indexing[first]

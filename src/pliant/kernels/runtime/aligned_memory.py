@@ -7,6 +7,7 @@ import numpy as np
 from pliant.arrays import Float, UInt8
 
 ALIGNMENT = 64
+_HEAD_BYTES = object.__basicsize__
 
 
 def aligned_bytes(n: int) -> UInt8[np.ndarray, "n"]:
@@ -30,11 +31,11 @@ def aligned_floats(*shape: int) -> Float[np.ndarray, "..."]:
 
 
 def address(array: np.ndarray) -> int:
-    """Where a contiguous array's first element is: `array.ctypes.data`, in a third of its time."""
-    try:
-        return ctypes.addressof(ctypes.c_char.from_buffer(array))
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers lack
-        return int(array.ctypes.data)
+    """Where an array's first element is: `array.ctypes.data`, in a fifth of its time.
+
+    By numpy's ABI, PyArray_DATA reads the pointer that stands behind the head of CPython's object.
+    """
+    return ctypes.c_size_t.from_address(id(array) + _HEAD_BYTES).value
 
 
 def trim_heap() -> None:

@@ -109,7 +109,6 @@ class BlockStage:
     Outputs that no node makes are passed on.
     """
 
-    rows: Sequence[Row] = ()
     arena_bytes = 0
 
     def __init__(self, block: Block, known: Feeds, binder: PartBinder) -> None:
@@ -124,6 +123,11 @@ class BlockStage:
         wanted = tuple(dict.fromkeys(y for y in block.outputs if y in made))
         self._bound = Block(block.nodes, wanted)
 
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The kernel calls of the latest run."""
+        return next(reversed(self.forms.values())).rows if self.forms else ()
+
     def walk(self, tensors: AllTensors, out: Feeds | None) -> Tensors:
         """Its outputs; those of `out` are written into the arrays given there. Raises InputError."""
         made = self._passed_on(tensors, out)
@@ -131,7 +135,6 @@ class BlockStage:
             feeds = {x: tensors[x] for x in self.inputs}
             form = self._form(feeds)
             made |= form.walk(feeds, out)
-            self.rows = form.rows
         return made
 
     def walk_timed(self, tensors: AllTensors) -> tuple[Tensors, Float64[np.ndarray, " ends"]]:
@@ -142,7 +145,6 @@ class BlockStage:
         feeds = {x: tensors[x] for x in self.inputs}
         form = self._form(feeds)
         results, ends_s = form.walk_timed(feeds)
-        self.rows = form.rows
         return made | results, ends_s
 
     def beside(self, pool: Pool, arena: Arena) -> Never:

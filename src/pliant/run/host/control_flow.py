@@ -22,7 +22,7 @@ def loop(
     n_states, most = len(states), None if limit is None else int(limit.item())
     gathered: list[list[Any]] = []
     count, condition = 0, np.array(True) if go is None else go
-    while bool(condition.all()) and (most is None or count < most):
+    while np.count_nonzero(condition) == condition.size and (most is None or count < most):
         counter = np.full(counter_shape, count, np.int64)
         condition, *rest = body((counter, condition, *states))
         states, pieces = rest[:n_states], rest[n_states:]

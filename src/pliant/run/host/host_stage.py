@@ -67,6 +67,8 @@ def into(out: Feeds | None, name: str, value: Any) -> Any:
     """`value`, written into the array that `out` has for it. Raises InputError for one that does not fit."""
     given = None if out is None else out.get(name)
     if given is None:
+        if type(value) is np.ndarray and value.flags.c_contiguous:
+            return value
         if isinstance(value, np.ndarray | np.generic):
             return np.ascontiguousarray(value).reshape(np.shape(value))
         return value
