@@ -1,5 +1,6 @@
 """Small linear and integer programs whose optima are known by hand."""
 
+import highspy
 import numpy as np
 import pytest
 
@@ -45,3 +46,17 @@ def test_what_cannot_be_is_none() -> None:
     lp = LinearProgram(np.ones(1), np.zeros(1), np.ones(1))
     lp.at_most(np.array([-1.0]), (np.array([0]), np.ones(1)))
     assert lp.solve() is None
+
+
+def test_a_process_that_runs_highs_itself_is_no_obstacle() -> None:
+    """HiGHS keeps one set of threads for the process; a user's solver may have started them before."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    highspy.Highs.resetGlobalScheduler(True)
+    solver.setOptionValue("threads", 2)
+    solver.addVariable(0.0, 1.0)
+    solver.run()
+    try:
+        assert _knapsack([True, True]).solve() is not None
+    finally:
+        highspy.Highs.resetGlobalScheduler(True)

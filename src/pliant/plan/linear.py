@@ -82,7 +82,7 @@ class LinearProgram:
             lp.integrality_ = [kinds[bool(w)] for w in self.whole]
         solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
+        solver.setOptionValue("parallel", "off")  # "threads" would fail where others run HiGHS with more
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", gap)
         solver.setOptionValue("presolve", "off" if self.whole is None else "on")
