@@ -129,6 +129,9 @@ class Fixed:
     def link(self, lane: str, busy: Collection[str] = ()) -> Link:
         raise AssertionError(f"nothing moves on {lane} beside {busy}")
 
+    def hand_over(self, work: Exchange) -> tuple[float, float]:
+        return 0.0, 0.0
+
 
 def random_program(rng: np.random.Generator) -> Program:
     steps = []

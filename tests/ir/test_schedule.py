@@ -8,7 +8,7 @@ import pytest
 from pliant.ir.cost import Span, SpanState, simulate
 from pliant.ir.program import Compute, Exchange, Load, Program, Run, Segment, Step
 from pliant.ir.schedule import violations
-from pliant.ir.topology import Capability, ClusterCost, Interface, Links
+from pliant.ir.topology import Capability, ClusterCost, HandOver, Interface, Links
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
 from tests.plan.splits import MODES, bert, partition
@@ -81,12 +81,16 @@ def test_spans_of_other_steps_are_no_schedule() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_predicted_is_a_schedule(mode: str, seed: int) -> None:
+@pytest.mark.parametrize("handing", [HandOver(), HandOver(1e-4, 1e-8)])
+def test_what_is_predicted_is_a_schedule(mode: str, seed: int, handing: HandOver) -> None:
     """The simulation and the judge are written apart."""
     spec = bert(n_layers=3)
     made = partition(spec, mode, 4, 9, seed)  # type: ignore[arg-type]
     program = split(spec, made)
-    devices = {d: Capability(1.0, 1e6 * (i + 1), 1 << 30) for i, d in enumerate(made.devices)}
+    devices = {
+        d: Capability(1.0, 1e6 * (i + 1), 1 << 30, send=handing, take=handing)
+        for i, d in enumerate(made.devices)
+    }
     links = Links({d: Interface(1e6, 2e6) for d in made.devices}, 1e-5)
     predicted = simulate(program, ClusterCost(devices, links, work_flops(spec, made)))
     assert not list(violations(program, predicted))

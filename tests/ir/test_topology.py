@@ -1,5 +1,7 @@
 """Capabilities, links and the cost of a cluster's steps, against numbers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.errors import ProfileError
@@ -10,6 +12,7 @@ from pliant.ir.program import Compute, Exchange, Program, Segment, Step
 from pliant.ir.topology import (
     Capability,
     ClusterCost,
+    HandOver,
     Interface,
     Links,
     ObservedStage,
@@ -78,6 +81,28 @@ def test_exchanges_that_reach_one_device_share_its_interface() -> None:
     cost = ClusterCost({}, NET, lambda work: 0.0)
     steps = [Step(f"net:{src}->a", Exchange("x", 100, src, "a")) for src in ("b", "c")]
     assert latency(simulate(Program((Segment(tuple(steps)),), (), ()), cost)) == pytest.approx(0.5 + 4.0)
+
+
+def test_a_thread_hands_over_its_messages_one_after_another() -> None:
+    """`a` sends two, 0.25 s each; the second leaves while the first travels; `b` and `c` take 1 s to take."""
+    costly = {
+        "a": replace(SLOW, send=HandOver(0.05, 1e-3)),
+        "b": replace(SLOW, take=HandOver(1.0)),
+        "c": replace(SLOW, take=HandOver(1.0)),
+    }
+    links = Links({name: Interface(200.0, 200.0) for name in "abc"}, 0.5)
+    steps = (
+        Step("net:a->b", Exchange("x", 200, "a", "b")),
+        Step("net:a->c", Exchange("x", 200, "a", "c")),
+        Step("b/cpu", Compute("rest", 0, rows=4, device="b"), (0,)),
+        Step("c/cpu", Compute("rest", 0, rows=4, device="c"), (1,)),
+    )
+    cost = ClusterCost(costly, links, lambda work: 0.0)
+    spans = simulate(Program((Segment(steps),), (), ()), cost)
+    assert [(s.step, s.lane) for s in spans] == [(i, step.lane) for i, step in enumerate(steps)]
+    assert [s.start_s for s in spans[:2]] == pytest.approx([0.0, 0.25])
+    assert spans[0].end_s > 0.25 + 0.5 + 1.0, "they share the interface"
+    assert [s.start_s for s in spans[2:]] == pytest.approx([s.end_s + 1.0 for s in spans[:2]])
 
 
 def test_compute_is_priced_on_its_own_device() -> None:

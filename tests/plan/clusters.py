@@ -1,11 +1,13 @@
 """Random devices and links, and what a partition takes by simulation."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from pliant.ir.cost import latency, simulate
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability, ClusterCost, Interface, Links, StageTimes
+from pliant.ir.topology import Capability, ClusterCost, HandOver, Interface, Links, StageTimes
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.split.split import split
 from pliant.plan.split.stage_graphs import work_flops
@@ -38,15 +40,19 @@ def simulated_s(
     return latency(simulate(split(spec, partition), cost))
 
 
+def handing(devices: dict[str, Capability], seed: int) -> dict[str, Capability]:
+    """The same devices, whose threads take as long for messages as small stages take, or less."""
+    rng = np.random.default_rng(seed)
+
+    def some() -> HandOver:
+        return HandOver(10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8))
+
+    return {name: replace(device, send=some(), take=some()) for name, device in devices.items()}
+
+
 def curved(device: Capability) -> Capability:
     """The same device, measured: small stages cost more by the FLOP."""
     unit = device.cycles_per_flop / device.frequency_Hz
     points = tuple((ops, device.call_s + unit * (ops + 40.0 * ops**0.5)) for ops in (50.0, 500.0, 5e3, 5e4))
     kinds = ("attend", "attend_mix", "rest", "feed_forward.0", "reduce", "reduce.0")
-    return Capability(
-        device.cycles_per_flop,
-        device.frequency_Hz,
-        device.free_bytes,
-        device.call_s,
-        tuple(StageTimes(kind, points) for kind in kinds),
-    )
+    return replace(device, curves=tuple(StageTimes(kind, points) for kind in kinds))

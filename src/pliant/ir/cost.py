@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol, assert_never, runtime_checkable
 
@@ -13,7 +13,7 @@ from pliant.ir.device import Timing as Timing
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.program import Compute, Exchange, Extents, Load, Program, Segment, Step, Work, bind
-from pliant.ir.projection import joined, n_devices
+from pliant.ir.projection import hand_over, n_devices
 
 TOKENISE, EMBED, HEAD = Compute("tokenise"), Compute("embed"), Compute("head")
 """What a run computes outside its layers, as `Cost` prices it."""
@@ -54,6 +54,9 @@ class Cost(Protocol):
 
     def link(self, lane: str, busy: Collection[str] = ()) -> Link:
         """What moving bytes on `lane` takes meanwhile: of reads (`io`), or of exchanges (`net:src->dst`)."""
+
+    def hand_over(self, work: Exchange) -> tuple[float, float]:
+        """Seconds of a message on the sender's thread, before it travels, and on the receiver's, after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ class CostTable:
             raise ProfileError(f"this device was measured to read on lane io, not to move bytes on {lane!r}.")
         return self.disk.times(self.io_slowdown) if "cpu" in busy else self.disk
 
+    def hand_over(self, work: Exchange) -> tuple[float, float]:
+        return 0.0, 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Dilated:
@@ -134,9 +140,12 @@ class Dilated:
         link = self.costs.link(lane, busy)
         return link.times(self.dilation.io) if lane == "io" else link
 
+    def hand_over(self, work: Exchange) -> tuple[float, float]:
+        return self.costs.hand_over(work)
+
 
 def dilated(costs: Cost, dilation: Dilation) -> Cost:
-    """`costs` where all takes `dilation` times as long: the only place where predictions are dilated."""
+    """`costs` where all but what moves messages takes `dilation` times as long."""
     return costs if dilation == Dilation() else Dilated(costs, dilation)
 
 
@@ -166,15 +175,37 @@ def simulate(program: Program, cost: Cost, extents: Extents = {}) -> tuple[Span,
     busy lanes does. Work that is preferred is waited for until the step's latest start. As in
     `execute`, a load is skipped when its turn comes after its latest start, or when all that wanted
     it have started without it; and it is cut when the segment has nothing else left to do.
+    Of several devices, each one's thread also hands over the messages that it sends and takes.
     """
     bound = program if not program.extents else bind(program, extents)
-    segments = bound.segments if n_devices(bound.segments) < 2 else (joined(bound.segments),)
+    if n_devices(bound.segments) > 1:
+        return _simulate_devices(bound.segments, cost)
     spans: list[Span] = []
     start_s = 0.0
-    for segment in segments:
-        spans += _simulate_segment(segment, cost, len(spans), start_s)
+    for segment in bound.segments:
+        spans += _simulate_segment(segment, [None] * len(segment.steps), cost, len(spans), start_s)
         start_s = max((s.end_s for s in spans), default=0.0)
     return tuple(spans)
+
+
+def _simulate_devices(segments: Sequence[Segment], cost: Cost) -> tuple[Span, ...]:
+    """An exchange lasts from when it was handed over, or the one before it arrived, until it arrived."""
+    handed = hand_over(segments, cost.hand_over)
+    steps = handed.segment.steps
+    found: dict[int, Span] = {}
+    begun_s: dict[int, float] = {}
+    arrived_s: dict[str, float] = {}
+    made = _simulate_segment(handed.segment, handed.seconds, cost, 0, 0.0)
+    for span, step, number, taken_s in zip(made, steps, handed.numbers, handed.seconds, strict=True):
+        if taken_s is not None:
+            begun_s.setdefault(number, span.start_s)
+            continue
+        start_s = span.start_s
+        if number in begun_s:
+            start_s = max(begun_s[number], arrived_s.get(step.lane, 0.0))
+        arrived_s[step.lane] = span.end_s
+        found[number] = replace(span, step=number, start_s=start_s)
+    return tuple(found[number] for number in range(len(found)))
 
 
 def latency(spans: Collection[Span]) -> float:
@@ -182,7 +213,10 @@ def latency(spans: Collection[Span]) -> float:
     return max((s.end_s for s in spans), default=0.0)
 
 
-def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> list[Span]:
+def _simulate_segment(
+    segment: Segment, seconds: Sequence[float | None], cost: Cost, first: int, now: float
+) -> list[Span]:
+    """`seconds` are those of steps that `cost` does not price."""
     steps = segment.steps
     queues: dict[str, deque[int]] = {}
     missing = [len(step.after) for step in steps]
@@ -191,7 +225,7 @@ def _simulate_segment(segment: Segment, cost: Cost, first: int, now: float) -> l
         queues.setdefault(step.lane, deque()).append(i)
     unblocks, pleases = _consumers(segment)
     alone_s = [cost.seconds(step.work) for step in steps]
-    left = alone_s.copy()
+    left = [s if other_s is None else other_s for s, other_s in zip(alone_s, seconds, strict=True)]
     started_s = [0.0] * len(steps)
     is_started = [False] * len(steps)
     states = [SpanState.RAN] * len(steps)

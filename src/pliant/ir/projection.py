@@ -1,9 +1,9 @@
 """A device's own part of a program: the order in which its thread follows it, and what it waits for."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from pliant.ir.program import Exchange, Segment, Step
+from pliant.ir.program import Compute, Exchange, Segment, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,94 @@ def joined(segments: Sequence[Segment]) -> Segment:
             made.append(replace(step, after=after, prefer=tuple(first + j for j in step.prefer)))
         ended |= {device: tuple(numbers) for device, numbers in ends.items()}
     return Segment(tuple(made))
+
+
+@dataclass(slots=True)
+class Handed:
+    """Steps with what handing over messages takes: `seconds` of those that were added, None of the others.
+
+    `numbers` are those that the steps have in the program, of an added one its exchange's.
+    """
+
+    segment: Segment = Segment(())  # noqa: RUF009 - frozen
+    numbers: list[int] = field(default_factory=list)
+    seconds: list[float | None] = field(default_factory=list)
+
+
+def hand_over(segments: Sequence[Segment], handing: Callable[[Exchange], tuple[float, float]]) -> Handed:
+    """`joined`, where each device's thread sends and takes its messages in the order of its `project`ion.
+
+    `handing` gives the seconds of either end; what takes none is no step of its own.
+    """
+    steps = joined(segments).steps
+    ends_s = {i: handing(step.work) for i, step in enumerate(steps) if isinstance(step.work, Exchange)}
+    if not any(map(any, ends_s.values())):
+        return Handed(Segment(steps), [*range(len(steps))], [None] * len(steps))
+    return _Handing(steps, ends_s).all(_orders(segments))
+
+
+def _orders(segments: Sequence[Segment]) -> dict[str, list[int]]:
+    """The numbers of each device's own steps in the joined segments, in its own order."""
+    devices = {device for segment in segments for step in segment.steps for device in _devices_of(step)}
+    orders: dict[str, list[int]] = {device: [] for device in sorted(devices)}
+    first = 0
+    for segment in segments:
+        for device, order in orders.items():
+            order += [first + i for i in project(segment, device).numbers]
+        first += len(segment.steps)
+    return orders
+
+
+@dataclass(slots=True)
+class _Handing:
+    """The steps while they are written; `at` is where those of the program stand, `taken` who took them."""
+
+    steps: Sequence[Step]
+    ends_s: dict[int, tuple[float, float]]
+    made: list[Step] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    seconds: list[float | None] = field(default_factory=list)
+    at: dict[int, int] = field(default_factory=dict)
+    taken: dict[int, int] = field(default_factory=dict)
+
+    def all(self, orders: dict[str, list[int]]) -> Handed:
+        left = {device: iter(order) for device, order in orders.items()}
+        heads = {device: next(order, None) for device, order in left.items()}
+        while any(number is not None for number in heads.values()):
+            for device, order in left.items():
+                while (number := heads[device]) is not None and self._follow(number, device):
+                    heads[device] = next(order, None)
+        return Handed(Segment(tuple(self.made)), self.numbers, self.seconds)
+
+    def _follow(self, number: int, device: str) -> bool:
+        """Write a device's part of a step; False where it has to wait for another device's."""
+        step = self.steps[number]
+        if not _is_receive(step, device):
+            after = tuple(sorted(self._waits(j, device) for j in step.after))
+            if number in self.ends_s and self.ends_s[number][0]:
+                after = (self._add(_thread(device, after), number, self.ends_s[number][0]),)
+            self.at[number] = self._add(replace(step, after=after), number)
+        elif number not in self.at:
+            return False
+        elif self.ends_s[number][1]:
+            taking = _thread(device, (self.at[number],))
+            self.taken[number] = self._add(taking, number, self.ends_s[number][1])
+        return True
+
+    def _waits(self, number: int, device: str) -> int:
+        is_taken = _is_receive(self.steps[number], device)
+        return self.taken.get(number, self.at[number]) if is_taken else self.at[number]
+
+    def _add(self, step: Step, number: int, seconds: float | None = None) -> int:
+        self.made.append(step)
+        self.numbers.append(number)
+        self.seconds.append(seconds)
+        return len(self.made) - 1
+
+
+def _thread(device: str, after: tuple[int, ...]) -> Step:
+    """What the thread that computes does beside its stages."""
+    return Step(f"{device}/cpu", Compute("hand over", rows=0, device=device), after)
 
 
 def _devices_of(step: Step) -> tuple[str, ...]:

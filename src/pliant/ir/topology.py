@@ -36,13 +36,30 @@ class Drift:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOver:
+    """What a message takes of the thread that computes, to send it or to take it: a line of its bytes."""
+
+    message_s: float = 0.0
+    byte_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.message_s < float("inf") and 0 <= self.byte_s < float("inf")):
+            raise ProfileError(f"a message cannot take {self.message_s} s and {self.byte_s} s a byte.")
+
+    def seconds(self, n_bytes: int) -> float:
+        """Of one message of so many bytes."""
+        return self.message_s + n_bytes * self.byte_s
+
+
+@dataclass(frozen=True, slots=True)
 class Capability:
     """What one device can do (Hepti, Table 1a).
 
     `cycles_per_flop` is rho, `frequency_Hz` f (calibrated where the machine tells none, so that rho / f is
     the time of a FLOP), `free_bytes` s: memory free for the model. `call_s` is what every stage costs
     however small. `curves` are measured times; a kind without one takes call_s + rho * FLOPs / f (eq. 5).
-    An emulated device takes `dilation` times as long as all of that.
+    An emulated device takes `dilation` times as long as all of that. `send` and `take` are what messages cost
+    the thread that computes; they are what they are on this machine, as exchanges are in a run.
     """
 
     cycles_per_flop: float
@@ -52,6 +69,8 @@ class Capability:
     curves: tuple[StageTimes, ...] = ()
     drifts: tuple[Drift, ...] = ()
     dilation: Dilation = Dilation()  # noqa: RUF009 - frozen
+    send: HandOver = HandOver()
+    take: HandOver = HandOver()
 
     def __post_init__(self) -> None:
         for name in ("cycles_per_flop", "frequency_Hz"):
@@ -79,7 +98,7 @@ class Capability:
         return next((d.factor for d in self.drifts if d.kind == kind), 1.0)
 
     def _factor(self, kind: str) -> float:
-        """How many times longer than measured a stage takes: the only place where a device's are dilated."""
+        """How many times longer than measured a stage takes; a dilated device's all do."""
         return self.dilation.compute * self.drift(kind)
 
     def _measured_s(self, kind: str, flops: float) -> float:
@@ -187,6 +206,14 @@ class ClusterCost:
             self.links.interfaces[dst].ingress_Bps / n_in,
         )
         return Link(alone.latency_s, shared_Bps)
+
+    def hand_over(self, work: Exchange) -> tuple[float, float]:
+        n_bytes = value(work.n_bytes, {})
+        src, dst = (self.capabilities.get(name) for name in (work.src, work.dst))
+        return (
+            0.0 if src is None else src.send.seconds(n_bytes),
+            0.0 if dst is None else dst.take.seconds(n_bytes),
+        )
 
     def _capability(self, work: Compute) -> Capability:
         if work.device not in self.capabilities:

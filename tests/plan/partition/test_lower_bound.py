@@ -12,13 +12,14 @@ from pliant.plan.partition.pace import FlatMode
 from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import Problem, pose
 from pliant.plan.partition.starts import all_plans
-from tests.plan.clusters import cluster, curved
+from tests.plan.clusters import cluster, curved, handing
 from tests.plan.splits import bert
 
 
 def _problem(seed: int, n: int) -> Problem:
-    """Half with slow pairs, a third measured, a third short of memory; any primary."""
+    """Half with slow pairs, a third measured, a third short of memory, some that hand over; any primary."""
     devices, links = cluster(seed, n, pairs=seed % 2 == 0)
+    devices = handing(devices, seed) if seed % 4 == 3 else devices
     if seed % 3 == 0:
         devices = {name: curved(device) for name, device in devices.items()}
     p = pose(bert(ffn=4), 4, devices, links, f"d{seed % n}")

@@ -11,7 +11,7 @@ from pliant.plan.partition.problem import pose, table
 from pliant.plan.partition.sizes import Amount, sizes
 from pliant.plan.split.stage_graphs import flops, weight_bytes
 from pliant.plan.split.stages import stages
-from tests.plan.clusters import cluster, curved, simulated_s
+from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, cut, mobilebert
 
 SPECS = {"bert": bert(), "vit": bert(pre=True), "mobilebert": mobilebert()}
@@ -53,9 +53,10 @@ def test_sizes_are_those_of_the_split(name: str, mode: FlatMode) -> None:
     st.integers(1, 9),
     st.integers(0, 2**20),
     st.booleans(),
+    st.booleans(),
 )
 def test_the_pace_is_near_the_simulation(
-    mode: FlatMode, name: str, n: int, tokens: int, seed: int, is_curved: bool
+    mode: FlatMode, name: str, n: int, tokens: int, seed: int, is_curved: bool, is_handing: bool
 ) -> None:
     """Any partition at all, however lopsided: exchanges that start at different times are the difference.
 
@@ -65,6 +66,8 @@ def test_the_pace_is_near_the_simulation(
     devices, links = cluster(seed, n, pairs=seed % 2 == 0)
     if is_curved:
         devices = {name: curved(device) for name, device in devices.items()}
+    if is_handing:
+        devices = handing(devices, seed)
     plan = _plan(mode, name, n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, "d0")
     true_s = simulated_s(SPECS[name], as_partition(p, plan), devices, links)
@@ -72,12 +75,14 @@ def test_the_pace_is_near_the_simulation(
     assert n > 2 or seconds(p, plan)[0] >= true_s * (1 - 1e-9)
 
 
-def test_the_pace_is_mostly_within_a_few_percent() -> None:
+@pytest.mark.parametrize("is_handing", [False, True])
+def test_the_pace_is_mostly_within_a_few_percent(is_handing: bool) -> None:
     """The bound above is for the worst; a plan is chosen by what is usual."""
     errors = []
     for seed in range(60):
         mode: FlatMode = "1d" if seed % 2 else "ws"
         devices, links = cluster(seed, 4)
+        devices = handing(devices, seed) if is_handing else devices
         plan = _plan(mode, "bert", 4, 9, seed)
         p = pose(SPECS["bert"], 9, devices, links, "d0")
         true_s = simulated_s(SPECS["bert"], as_partition(p, plan), devices, links)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pliant.plan.partition.pace import as_partition, plan_of, seconds, weights
 from pliant.plan.partition.problem import pose
 from pliant.plan.split.stage_graphs import weight_bytes
-from tests.plan.clusters import cluster, curved, simulated_s
+from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, mobilebert, partition
 
 SPECS = {"bert": bert(), "vit": bert(pre=True), "mobilebert": mobilebert()}
@@ -16,15 +16,22 @@ SPECS = {"bert": bert(), "vit": bert(pre=True), "mobilebert": mobilebert()}
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.sampled_from(sorted(SPECS)), st.integers(1, 6), st.integers(1, 9), st.integers(0, 2**20), st.booleans()
+    st.sampled_from(sorted(SPECS)),
+    st.integers(1, 6),
+    st.integers(1, 9),
+    st.integers(0, 2**20),
+    st.booleans(),
+    st.booleans(),
 )
 def test_the_pace_of_a_grid_is_near_the_simulation(
-    name: str, n: int, tokens: int, seed: int, is_curved: bool
+    name: str, n: int, tokens: int, seed: int, is_curved: bool, is_handing: bool
 ) -> None:
     """Any grid at all, however lopsided; weights to the byte, and there and back is the same plan."""
     devices, links = cluster(seed, n, pairs=seed % 2 == 0)
     if is_curved:
         devices = {device: curved(one) for device, one in devices.items()}
+    if is_handing:
+        devices = handing(devices, seed)
     made = partition(SPECS[name], "2d", n, tokens, seed)
     p = pose(SPECS[name], tokens, devices, links, made.primary)
     plan = plan_of(p, made)
@@ -36,11 +43,13 @@ def test_the_pace_of_a_grid_is_near_the_simulation(
     assert seconds(p, plan_of(p, again))[0] == seconds(p, plan)[0]
 
 
-def test_the_pace_of_a_grid_is_mostly_within_a_few_percent() -> None:
+@pytest.mark.parametrize("is_handing", [False, True])
+def test_the_pace_of_a_grid_is_mostly_within_a_few_percent(is_handing: bool) -> None:
     """The bound above is for the worst; a plan is chosen by what is usual."""
     errors = []
     for seed in range(40):
         devices, links = cluster(seed, 6)
+        devices = handing(devices, seed) if is_handing else devices
         made = partition(bert(), "2d", 6, 9, seed)
         p = pose(bert(), 9, devices, links, made.primary)
         true_s = simulated_s(bert(), made, devices, links)

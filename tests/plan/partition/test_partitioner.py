@@ -17,7 +17,7 @@ from pliant.plan.partition.partitioner import choose_partition, solve
 from pliant.plan.partition.problem import pose
 from pliant.plan.partition.starts import all_plans, alone, n_plans
 from pliant.plan.split.stage_graphs import weight_bytes
-from tests.plan.clusters import cluster, curved, simulated_s
+from tests.plan.clusters import cluster, curved, handing, simulated_s
 from tests.plan.splits import bert, mobilebert
 
 SPEC = bert()
@@ -25,10 +25,15 @@ SPEC = bert()
 
 @pytest.mark.parametrize("n", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_no_weight_stationary_partition_simulates_quicker(n: int, seed: int) -> None:
-    """All 45 (100) partitions are simulated as real programs; 2 % is what the closed form may be off by."""
+@pytest.mark.parametrize("is_handing", [False, True])
+def test_no_weight_stationary_partition_simulates_quicker(n: int, seed: int, is_handing: bool) -> None:
+    """All 45 (100) partitions are simulated as real programs; 2 % is what the closed form may be off by.
+
+    Where handing messages over takes long, it is off by some percent more.
+    """
     spec, tokens = (SPEC, 8) if n == 2 else (bert(heads=3), 3)
     devices, links = cluster(seed, n)
+    devices = handing(devices, seed) if is_handing else devices
     decision = choose_partition(spec, tokens, devices, links, "d0")
     p = pose(spec, tokens, devices, links, "d0")
     plans = all_plans(p, "ws")
@@ -36,7 +41,7 @@ def test_no_weight_stationary_partition_simulates_quicker(n: int, seed: int) -> 
     quickest_s = min(simulated_s(spec, one, devices, links) for one in every)
     chosen_s = simulated_s(spec, decision.partition, devices, links)
     assert chosen_s <= 1.02 * quickest_s
-    assert decision.seconds == pytest.approx(chosen_s, rel=0.05)
+    assert decision.seconds == pytest.approx(chosen_s, rel=0.06 if is_handing else 0.05)
 
 
 @pytest.mark.parametrize(

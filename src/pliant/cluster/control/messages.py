@@ -17,7 +17,7 @@ from pliant.errors import PeerMisbehaved
 from pliant.ir.dilation import Dilation
 from pliant.ir.link import Link
 from pliant.ir.partition import Partition
-from pliant.ir.topology import Capability, Drift, StageTimes
+from pliant.ir.topology import Capability, Drift, HandOver, StageTimes
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -132,6 +132,8 @@ class MeasuredDevice(msgspec.Struct, frozen=True):
     curves: tuple[StageTimes, ...] = ()
     drifts: tuple[Drift, ...] = ()
     dilation: float = 1.0
+    send: HandOver = HandOver()
+    take: HandOver = HandOver()
 
     def __post_init__(self) -> None:
         self.capability()

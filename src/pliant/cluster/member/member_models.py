@@ -1,8 +1,10 @@
 """The stages and weights that one device holds for the models of its plans."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import final
 
+from pliant.cluster.member.measure_hand_over import measure_hand_over
 from pliant.cluster.member.measure_member import measure_member
 from pliant.cluster.member.perform import Holder
 from pliant.cluster.member.shard import Shard, Shards
@@ -52,8 +54,9 @@ class Holding:
         found = measure_member(
             source, tokens, self._library, self._pool, self.free_bytes(), dilation=self._emulated.dilation
         )
+        handed = measure_hand_over(4 * tokens * source.spec.hidden)
         trim_heap()  # a layer in several shares was read and packed, and is gone again
-        return found
+        return replace(found, send=handed.send, take=handed.take)
 
     def keep(self, holders: Collection[Holder]) -> None:
         used = [holder for holder in holders if isinstance(holder, Shard)]

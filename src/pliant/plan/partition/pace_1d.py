@@ -5,7 +5,18 @@ The steps of `plan.split` in closed form, as `pace_ws` has them.
 
 import numpy as np
 
-from pliant.plan.partition.pace_ws import Counts, PerDevice, Rows, Sets, Times, held, rows_of, whole_s
+from pliant.plan.partition.pace_ws import (
+    Counts,
+    Pairs,
+    PerDevice,
+    Rows,
+    Sets,
+    Times,
+    held,
+    met_s,
+    rows_of,
+    whole_s,
+)
 from pliant.plan.partition.problem import ITEMSIZE, Problem
 
 
@@ -15,14 +26,22 @@ def tiled_seconds(p: Problem, heads: Counts, rows: Counts, columns: Counts) -> T
     inner_bytes = float(ITEMSIZE * s.inner)
     headed, cut = heads > 0, columns > 0
     shared = rows_of(rows)
-    ready_s = p.mixed_s[at, heads]
-    ends_s, leaves_s = _reduced(p, 0, shared, headed, ready_s), _sent(p, shared, headed, ready_s)
+    ends_s, leaves_s = _scattered(p, 0, shared, headed, p.mixed_s[at, heads])
     for f in range(1, s.n_forwards + 1):
         starts_s = held(p, inner_bytes, shared, ends_s, cut, np.maximum(ends_s, leaves_s))
-        done_s = np.where(cut, starts_s + p.forward_s[f - 1][at, columns], ends_s)
-        ends_s, leaves_s = _reduced(p, f, shared, cut, done_s), _sent(p, shared, cut, done_s)
+        done_s = np.where(cut, starts_s + p.forward_s[f - 1][at, columns], starts_s)
+        ends_s, leaves_s = _scattered(p, f, shared, cut, done_s)
     works = headed | cut | (rows > 0)
     return whole_s(p, headed, shared, ends_s, works, np.maximum(ends_s, leaves_s))
+
+
+def _scattered(
+    p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice
+) -> tuple[PerDevice, PerDevice]:
+    """When each device is through with sum `f`, and when its interface has passed what others sum."""
+    n_bytes = senders[:, :, None] * (float(ITEMSIZE * p.sizes.inner) * rows.each)[:, None, :]
+    n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
+    return _reduced(p, f, rows, senders, ready_s, n_bytes), _sent(p, rows, senders, ready_s)
 
 
 def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:
@@ -35,22 +54,19 @@ def _sent(p: Problem, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevic
     return sent_s
 
 
-def _reduced(p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice) -> PerDevice:
-    """Reduce-scatter: when each device is through with sum `f` over its rows; who has none, when it was."""
+def _reduced(p: Problem, f: int, rows: Rows, senders: Sets, ready_s: PerDevice, n_bytes: Pairs) -> PerDevice:
+    """Reduce-scatter: when each device is through with sum `f` over its rows, or has sent, if it has none."""
     row_bytes = float(ITEMSIZE * p.sizes.inner)
-    has_rows, b = rows.each > 0, row_bytes * rows.each
+    b = row_bytes * rows.each
     wait_s = (rows.served[:, None, :] - rows.fewer) * (row_bytes / p.egress)[:, None]
     into = (senders.sum(1, keepdims=True) - senders) * b / p.ingress
     np.maximum(wait_s, into[:, None, :], out=wait_s)
     np.maximum(wait_s, b[:, None, :] / p.rate, out=wait_s)
-    wait_s += ready_s[:, :, None] + p.rtt_s
-    moves = senders[:, :, None] & has_rows[:, None, :]
-    moves[:, np.arange(p.n), np.arange(p.n)] = False
-    start_s = np.maximum(np.where(moves, wait_s, 0.0).max(1), ready_s)
+    start_s = met_s(p, n_bytes, wait_s, ready_s)
     reduce_s = np.zeros_like(start_s)
     n_terms = senders.sum(1)
     for n in np.unique(n_terms):
         mine = n_terms == n
         reduce_s[mine] = p.reduce_s(f, int(n))[np.arange(p.n), rows.each[mine]]
-    ends_s: PerDevice = np.where(has_rows, start_s + reduce_s, ready_s)
+    ends_s: PerDevice = start_s + np.where(rows.each > 0, reduce_s, 0.0)
     return ends_s

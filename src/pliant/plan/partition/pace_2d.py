@@ -7,14 +7,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from pliant.arrays import Float, Int
+from pliant.arrays import Int
 from pliant.ir.partition import Grid, Partition, Share
 from pliant.models.slice_shapes import GROUP_COLUMNS, GROUP_ROWS
-from pliant.plan.partition.pace_ws import Counts, PerDevice, Sets, Times, rows_of, whole_s
+from pliant.plan.partition.pace_ws import Counts, Pairs, PerDevice, Sets, Times, met_s, rows_of, whole_s
 from pliant.plan.partition.problem import ITEMSIZE, Problem, stage_s
 from pliant.plan.partition.sizes import Sizes, reduces
 
-Pairs = Float[np.ndarray, "plans devices devices"]
 Amounts = PerDevice | Counts
 Numbers = int | Int[np.ndarray, " some"]
 
@@ -63,7 +62,7 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
     mixing = (each.group_heads > 0) & (plans.outputs > 0)
     start_s = _met(p, attend_s, ITEMSIZE * s.head_dim * plans.heads, m * mixing, in_group, passes)
     mix_s = stage_s(p.capabilities, "mix", 2.0 * m * s.head_dim * each.group_heads * plans.outputs)
-    mixed_s = np.where(mixing, start_s + mix_s, attend_s)
+    mixed_s = np.where(mixing, start_s + mix_s, start_s)
     n_groups = ((plans.column == 0) & (each.group_heads > 0)).sum(1)
     ends_s = _reduced(p, 0, n_groups, mixed_s, plans.outputs * mixing, plans.rows, everybody, passes)
     cut = (plans.hidden > 0) & (each.neurons > 0)
@@ -73,12 +72,12 @@ def grid_seconds(p: Problem, plans: GridPlans, passes: int = 2) -> Times:
     has = plans.columns > 0
     for f in range(s.n_forwards):
         start_s = _met(p, ends_s, ITEMSIZE * plans.rows, plans.hidden * cut, everybody, passes)
-        up_s = np.where(cut, start_s + stage_s(p.capabilities, f"up.{f}", tile_ops), ends_s)
+        up_s = np.where(cut, start_s + stage_s(p.capabilities, f"up.{f}", tile_ops), start_s)
         start_s = _met(p, up_s, ITEMSIZE * m * cut, plans.columns, in_column, passes)
         active_s = stage_s(p.capabilities, f"activate.{f}", m * plans.columns * terms)
-        active_s = np.where(has, start_s + active_s, up_s)
+        active_s = np.where(has, start_s + active_s, start_s)
         start_s = _met(p, active_s, ITEMSIZE * m * plans.columns, cut.astype(float), in_column, passes)
-        down_s = np.where(cut, start_s + stage_s(p.capabilities, f"down.{f}", tile_ops), active_s)
+        down_s = np.where(cut, start_s + stage_s(p.capabilities, f"down.{f}", tile_ops), start_s)
         ends_s = _reduced(p, f + 1, n_columns, down_s, plans.hidden * cut, plans.rows, everybody, passes)
     works = (plans.heads > 0) | (plans.rows > 0) | mixing | cut | has
     return whole_s(p, plans.heads > 0, rows_of(plans.rows), ends_s, works)
@@ -171,9 +170,7 @@ def _met(
     np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
     for _ in range(passes):
         wait_s = _crowded(p, np.where(n_bytes > 0, wait_s, 0.0), n_bytes)
-    wait_s += ready_s[:, :, None] + p.rtt_s
-    met_s: PerDevice = np.maximum(np.where(n_bytes > 0, wait_s, 0.0).max(1), ready_s)
-    return met_s
+    return met_s(p, n_bytes, wait_s, ready_s)
 
 
 def _crowded(p: Problem, lasts_s: Pairs, n_bytes: Pairs) -> Pairs:
@@ -200,4 +197,4 @@ def _reduced(
     s = p.sizes
     start_s = _met(p, ready_s, ITEMSIZE * widths, rows, among, passes)
     ops = (s.reduces[f] + (n_terms[:, None] - 1.0) * s.inner) * rows
-    return np.where(rows > 0, start_s + stage_s(p.capabilities, reduces(s.n_forwards)[f], ops), ready_s)
+    return np.where(rows > 0, start_s + stage_s(p.capabilities, reduces(s.n_forwards)[f], ops), start_s)

@@ -1,7 +1,8 @@
 """How long the weight-stationary mode takes, for many partitions at once.
 
 The steps of `plan.split` in closed form: exchanges that leave or reach a device together share its
-interface evenly, so the k-th smallest of them ends when everyone has had as much as it.
+interface evenly, so the k-th smallest of them ends when everyone has had as much as it. A device's thread
+hands its messages over one after another, and takes those that reach it so.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ Counts = Int[np.ndarray, "plans devices"]
 Times = Float[np.ndarray, " plans"]
 PerDevice = Float[np.ndarray, "plans devices"]
 Sets = Bool[np.ndarray, "plans devices"]
+Pairs = Float[np.ndarray, "plans devices devices"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def ws_seconds(p: Problem, heads: Counts, rows: Counts) -> Times:
     shared = rows_of(rows)
     attend_s = p.attend_s[at, heads]
     starts_s = _attended(p, heads, shared, attend_s)
-    ends_s = np.where(rows > 0, starts_s + p.rest_s[at, rows], attend_s)
+    ends_s = np.where(rows > 0, starts_s + p.rest_s[at, rows], starts_s)
     return whole_s(p, heads > 0, shared, ends_s, (heads > 0) | (rows > 0))
 
 
@@ -59,9 +61,24 @@ def whole_s(
     back_s = _back(p, row_bytes, rows)
     idle = ~works[:, p.primary]
     held_s[idle, p.primary] = back_s[idle].max(1)
-    last_s = np.where(back_s > 0, leaves_s + back_s, ends_s).max(1)
+    n_bytes = row_bytes * rows.each * (back_s > 0)
+    last_s = _returned(p, n_bytes, back_s, ends_s, leaves_s)
     total_s: Times = _opened(p, needs, rows.each) + (p.sizes.n_layers - 1) * held_s.max(1) + last_s
     return total_s
+
+
+def _returned(
+    p: Problem, n_bytes: PerDevice, back_s: PerDevice, ends_s: PerDevice, leaves_s: PerDevice
+) -> Times:
+    """The last layer: who has rows sends them, `n_bytes` that take `back_s`, to the primary."""
+    moves = n_bytes > 0
+    n_in = moves.sum(1)
+    arrive_s = np.maximum(leaves_s, ends_s + _handing_s(p.send, moves, n_bytes)) + back_s
+    take_s = _handing_s(p.take, n_in[:, None], n_bytes.sum(1)[:, None])[:, p.primary]
+    first_s = np.maximum(np.where(moves, arrive_s, np.inf).min(1), ends_s[:, p.primary])
+    last_s = np.where(moves, arrive_s, ends_s).max(1) + take_s / np.maximum(n_in, 1)
+    returned_s: Times = np.maximum(last_s, np.where(n_in > 0, first_s + take_s, 0.0))
+    return returned_s
 
 
 def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
@@ -69,9 +86,43 @@ def _opened(p: Problem, needs: Sets, rows: Counts) -> Times:
     n_bytes = ITEMSIZE * p.sizes.hidden * np.where(needs, p.sizes.rows, rows).astype(float)
     n_bytes[:, p.primary] = 0.0
     served = np.minimum(n_bytes[:, :, None], n_bytes[:, None, :]).sum(2)
-    end_s = p.rtt_s[p.primary] + np.maximum(n_bytes / p.rate[p.primary], served / p.egress[p.primary])
+    n_out = (n_bytes > 0).sum(1)[:, None]
+    sent_s = _handing_s(p.send, n_out, n_bytes.sum(1)[:, None])[:, p.primary][:, None]
+    end_s = p.rtt_s[p.primary] + np.maximum(
+        n_bytes / p.rate[p.primary] + sent_s, served / p.egress[p.primary] + sent_s / np.maximum(n_out, 1)
+    )
+    end_s += _handing_s(p.take, n_bytes > 0, n_bytes)
     last_s: Times = np.where(n_bytes > 0, end_s, 0.0).max(1)
     return last_s
+
+
+def met_s(
+    p: Problem, n_bytes: Pairs, wait_s: Pairs, ready_s: PerDevice, leaves_s: PerDevice | None = None
+) -> PerDevice:
+    """When each device has sent its part of `n_bytes` from i to j, and has what it is sent of it.
+
+    `wait_s` is on the way, `ready_s` when each begins to hand over, `leaves_s` when its interface is free.
+    """
+    moves = n_bytes > 0
+    n_out, n_in = moves.sum(2), moves.sum(1)
+    out_s, in_s = _handing_s(p.send, n_out, n_bytes.sum(2)), _handing_s(p.take, n_in, n_bytes.sum(1))
+    sent_s = ready_s + out_s
+    way_s = np.maximum(
+        wait_s + (out_s / np.maximum(n_out, 1))[:, :, None], n_bytes / p.rate + out_s[:, :, None]
+    )
+    way_s += ready_s[:, :, None] + p.rtt_s
+    if leaves_s is not None:
+        np.maximum(way_s, wait_s + (leaves_s[:, :, None] + p.rtt_s), out=way_s)
+    first_s = np.where(moves, way_s, np.inf).min(1, initial=np.inf)
+    last_s = np.where(moves, way_s, 0.0).max(1) + in_s / np.maximum(n_in, 1)
+    taken_s: PerDevice = np.maximum(last_s, np.maximum(np.where(n_in > 0, first_s, 0.0), sent_s) + in_s)
+    return taken_s
+
+
+def _handing_s(of: tuple[np.ndarray, np.ndarray], n_messages: np.ndarray, n_bytes: np.ndarray) -> PerDevice:
+    message_s, byte_s = of
+    seconds: PerDevice = message_s * n_messages + byte_s * n_bytes
+    return seconds
 
 
 def _back(p: Problem, row_bytes: float, rows: Rows) -> PerDevice:
@@ -95,15 +146,13 @@ def _attended(p: Problem, heads: Counts, rows: Rows, attend_s: PerDevice) -> Per
     n_bytes = h[:, :, None] * r[:, None, :]
     n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
     np.maximum(wait_s, n_bytes / p.rate, out=wait_s)
-    wait_s += attend_s[:, :, None] + p.rtt_s
-    held_s: PerDevice = np.maximum(np.where(n_bytes > 0, wait_s, 0.0).max(1), attend_s)
-    return held_s
+    return met_s(p, n_bytes, wait_s, attend_s)
 
 
 def held(
     p: Problem, row_bytes: float, rows: Rows, ends_s: PerDevice, needs: Sets, leaves_s: PerDevice
 ) -> PerDevice:
-    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others at `ends_s`.
+    """When each device that `needs` them holds everybody's rows, ready at `ends_s`; others when they sent.
 
     Rows go out at `leaves_s`: later than they are ready where an earlier exchange still fills the interface.
     """
@@ -112,8 +161,6 @@ def held(
     n_to = needs.sum(1, keepdims=True) - needs
     np.maximum(wait_s, (b * n_to / p.egress)[:, :, None], out=wait_s)
     np.maximum(wait_s, b[:, :, None] / p.rate, out=wait_s)
-    wait_s += leaves_s[:, :, None] + p.rtt_s
-    moves = (b > 0)[:, :, None] & needs[:, None, :]
-    moves[:, np.arange(p.n), np.arange(p.n)] = False
-    held_s: PerDevice = np.maximum(np.where(moves, wait_s, 0.0).max(1), ends_s)
-    return held_s
+    n_bytes = b[:, :, None] * needs[:, None, :]
+    n_bytes[:, np.arange(p.n), np.arange(p.n)] = 0.0
+    return met_s(p, n_bytes, wait_s, ends_s, leaves_s)

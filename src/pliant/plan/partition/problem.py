@@ -1,13 +1,13 @@
 """A partitioning problem as arrays: the cost of each share in time, bytes and memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from pliant.arrays import Float
-from pliant.ir.topology import Capability, Links
+from pliant.ir.topology import Capability, HandOver, Links
 from pliant.models.encoder.encoder_spec import EncoderSpec
 from pliant.plan.partition.sizes import ITEMSIZE as ITEMSIZE
 from pliant.plan.partition.sizes import Amount, Sizes, reduces, sizes
@@ -21,7 +21,8 @@ class Problem:
     """Devices in order with all they cost: seconds, bytes, bytes a second.
 
     `attend_s`, `mixed_s` (attend_mix) by heads, `rest_s` by rows, `forward_s` (each feed forward) by columns.
-    `rtt_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are [devices].
+    `rtt_s` and `rate` are [devices, devices], of pairs alone; `egress`, `ingress` and `memory` are [devices],
+    and so are the two of `send` and `take`: seconds a message and a byte, of the thread that computes.
     """
 
     names: tuple[str, ...]
@@ -37,6 +38,8 @@ class Problem:
     egress: Float[np.ndarray, " devices"]
     ingress: Float[np.ndarray, " devices"]
     memory: Float[np.ndarray, " devices"]
+    send: tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]
+    take: tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]
 
     @property
     def n(self) -> int:
@@ -81,6 +84,8 @@ def pose(
         egress=np.array([links.interfaces[n].egress_Bps for n in names]),
         ingress=np.array([links.interfaces[n].ingress_Bps for n in names]),
         memory=np.array([max(float(d.free_bytes - s.spare), 1.0) for d in devices]),
+        send=_handing([d.send for d in devices]),
+        take=_handing([d.take for d in devices]),
     )
 
 
@@ -97,7 +102,13 @@ def in_units_of(p: Problem, unit_s: float) -> Problem:
         rate=p.rate * unit_s,
         egress=p.egress * unit_s,
         ingress=p.ingress * unit_s,
+        send=(p.send[0] / unit_s, p.send[1] / unit_s),
+        take=(p.take[0] / unit_s, p.take[1] / unit_s),
     )
+
+
+def _handing(each: Sequence[HandOver]) -> tuple[Float[np.ndarray, " devices"], Float[np.ndarray, " devices"]]:
+    return np.array([one.message_s for one in each]), np.array([one.byte_s for one in each])
 
 
 def _in_units_of(device: Capability, unit_s: float) -> Capability:

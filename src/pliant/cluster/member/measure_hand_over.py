@@ -1,0 +1,94 @@
+"""Measure what a message takes of the thread that computes: handing it over, waking for it, taking it.
+
+This device sends to itself, as a member sends in a run: checked, encrypted, with a note. What the network
+takes, and the reader's thread, is part of a link.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+from threading import Thread
+
+import numpy as np
+
+from pliant.cluster.control.messages import Note, decode_note, encode_note
+from pliant.cluster.net.comm import Tag
+from pliant.cluster.net.comm_zmq import ZmqComm
+from pliant.cluster.net.key import new_key
+from pliant.ir.topology import HandOver
+from pliant.profile.rounds import Clock
+
+_HERE, _PATIENCE_S = "here", 5.0
+_SMALL_BYTES, _LARGE_BYTES = 16 << 10, 1 << 20
+_TOGETHER, _REPEATS = 2, 9
+_NAP_S = 20e-3
+
+
+@dataclass(frozen=True, slots=True)
+class HandOvers:
+    """Of messages that are sent, and that are taken."""
+
+    send: HandOver
+    take: HandOver
+
+
+def measure_hand_over(
+    n_bytes: int,
+    *,
+    clock: Clock = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> HandOvers:
+    """The line through a small message and one of `n_bytes`, the median of some of each.
+
+    Messages go two at a time, as a stage's results do, after a pause, as who waits for others has it. Takes
+    about half a second.
+    """
+    sizes = _SMALL_BYTES, min(max(n_bytes, 4 * _SMALL_BYTES), _LARGE_BYTES)
+    sends: dict[int, list[float]] = {size: [] for size in sizes}
+    takes: dict[int, list[float]] = {size: [] for size in sizes}
+    with ZmqComm(_HERE, new_key()) as comm:
+        comm.connect(_HERE, comm.address)
+        for turn in range(_REPEATS + 1):
+            for size in sizes:
+                send_s, take_s = _once(comm, turn, size, clock, sleep)
+                if turn:  # the first opens the connection
+                    sends[size].append(send_s)
+                    takes[size].append(take_s)
+    return HandOvers(_line(sends), _line(takes))
+
+
+def _once(
+    comm: ZmqComm, turn: int, n_bytes: int, clock: Clock, sleep: Callable[[float], None]
+) -> tuple[float, float]:
+    """Seconds of one message: to send it, and from its arrival until a thread that waited has taken it."""
+    values, into = np.zeros(n_bytes // 4, np.float32), np.empty(n_bytes // 4, np.float32)
+    tags = [Tag(0, turn, _TOGETHER * n_bytes + i) for i in range(_TOGETHER)]
+    sent_s: list[float] = []
+
+    def send() -> None:
+        sleep(_NAP_S)
+        start_s = clock()
+        for tag in tags:
+            note = encode_note(Note(start_s, n_bytes, {"rest": 1.0}, {_HERE: (n_bytes, 1.0)}))
+            comm.send(_HERE, tag, values, note)
+        sent_s.append(clock() - start_s)
+
+    sender = Thread(target=send, name="pliant-hand-over")
+    sender.start()
+    arrived_s = inf
+    for tag in tags:
+        arrival = comm.receive(_HERE, tag, into, _PATIENCE_S)
+        arrived_s = min(arrived_s, clock() - arrival.waited_s)
+        np.isfinite(into.sum())
+        decode_note(arrival.note, _HERE)
+    taken_s = clock() - arrived_s
+    sender.join()
+    return sent_s[0] / _TOGETHER, taken_s / _TOGETHER
+
+
+def _line(samples: dict[int, list[float]]) -> HandOver:
+    (small, small_s), (large, large_s) = sorted((n, median(seconds)) for n, seconds in samples.items())
+    byte_s = max(0.0, (large_s - small_s) / (large - small))
+    return HandOver(max(0.0, small_s - byte_s * small), byte_s)
