@@ -18,7 +18,6 @@ OF_TEXT_ENCODERS = (
     ("node", "--depths", "trained"),
     ("run", "--text", "a", "--preload", "1MB"),
     ("run", "--text", "a", "--length", "64"),
-    ("run", "--text", "a", "--timeline"),
     ("run", "--text", "a", "--no-anytime"),
     ("plan", "--latency", "20ms"),
     ("plan", "--baseline", "stdpl-6"),
