@@ -8,7 +8,7 @@ shapes follow.
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, final
@@ -21,15 +21,13 @@ from pliant.compiler.executable.image import Image, make_image
 from pliant.compiler.executable.image_executable import image_executable
 from pliant.compiler.executable.kernel_addresses import addresses
 from pliant.compiler.passes.pack_texts import TextShape
-from pliant.compiler.rules.rules import RULES
-from pliant.errors import GraphError, InputError, PliantError, ShapeError, ValueNeeded
+from pliant.errors import GraphError, InputError, PliantError, ValueNeeded
 from pliant.ir.bitwidths import Weights
 from pliant.ir.dilation import Dilation
 from pliant.ir.executable import Executable
 from pliant.ir.graph import Graph, TensorType
 from pliant.kernels.runtime.jit import Library
 from pliant.kernels.runtime.thread_pool import Pool
-from pliant.models.onnx.bind.onnx_bind import bind_first
 from pliant.models.onnx.bind.onnx_blocks import Part, check_whole, host_names
 from pliant.models.onnx.onnx_file import OnnxModel
 from pliant.profile.system_memory import machine_bytes
@@ -43,10 +41,10 @@ from pliant.run.graph.array_stage import AllTensors, Tensors
 from pliant.run.graph.evictions import Evictions
 from pliant.run.graph.graph_runner import GRAPH, GraphRunner, one_stage
 from pliant.run.graph.lowering import Lowered, Lowering
+from pliant.run.graph.model_binder import Key, ModelBinder
 from pliant.run.graph.model_options import ModelOptions
 from pliant.run.graph.open_graph import GraphOpener, check_memory, packed_bytes
 from pliant.run.graph.schedule_graph import ScheduleReport
-from pliant.run.graph.size_limit import size_limit
 from pliant.run.graph.symbolic_forms import SizedStage, SymbolicForm, SymbolicForms
 from pliant.run.host.block_stage import PartBinder, nested
 from pliant.run.host.host_stage import owned
@@ -59,8 +57,6 @@ from pliant.settings import cache_folder
 
 if TYPE_CHECKING:
     from pliant.run.session.call_profile import Profile
-
-_Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
 
 
 @final
@@ -97,12 +93,11 @@ class OnnxSession(ArraySession):
         self._options = options
         self._weights, self._arena = SharedWeights(model.drop_pages), Arena()
         self._forms = SymbolicForms()
-        self._by_value: tuple[str, ...] = ()
+        self._binder = ModelBinder(model, options.buckets)
         self._has_parts: bool | None = len(self._tensors) < len(inputs) or None  # None: unknown yet
         self._lowering = Lowering(name, options, pool, library, model.drop_pages)
         self.schedule: ScheduleReport | None = None
-        self._images: OrderedDict[_Key, GraphRunner] = OrderedDict()
-        self._size_limits: dict[str, int] = {}
+        self._images: OrderedDict[Key, GraphRunner] = OrderedDict()
         self._padding = Padding(options.buckets, self._tensors, self.outputs)
         self._stacking = Stacking(options.buckets, self._padding, self.inputs, self.outputs, pool.n_threads)
         self._parallel = ParallelRuns(pool.n_threads, library)
@@ -143,7 +138,7 @@ class OnnxSession(ArraySession):
         """What would be compiled for these feeds, after all passes."""
         arrays = self._as_run(feeds)
         with self._turns.lock:
-            part = self._bound(_shapes(arrays), arrays)
+            part = self._binder.bound(_shapes(arrays), arrays)
             planned = self._lowering.planned(check_whole(part, self._model.source))
             self.schedule = planned.report
             return planned.graph
@@ -157,7 +152,7 @@ class OnnxSession(ArraySession):
         shapes = _shapes(self._as_run(feeds))
         with self._turns.lock:
             stage = None if IS_TOKEN in shapes else self._forms.stage(shapes) or self._new_form(shapes)
-            graph = None if stage is None else self._forms.graph(shapes, self.inputs, self._bind_whole)
+            graph = None if stage is None else self._forms.graph(shapes, self.inputs, self._binder.whole)
             if graph is not None:
                 sizes = dict(zip(graph.family.names, graph.family.sizes(shapes) or (), strict=True))
                 return image_executable(self._lowering.lower(graph.graph).image, sizes, with_digests=True)
@@ -214,7 +209,7 @@ class OnnxSession(ArraySession):
         """Whether data divide the model into several programs, whose answers cannot be put together."""
         if self._has_parts is None:
             fed = self._padding.padded(feeds, self._padding.fit(shapes_of(self.inputs, feeds)))
-            self._has_parts = bool(self._bound(_shapes(fed), fed).waiting)
+            self._has_parts = bool(self._binder.bound(_shapes(fed), fed).waiting)
         return self._has_parts
 
     def _alone(self, feeds: AllTensors) -> Tensors:
@@ -238,11 +233,11 @@ class OnnxSession(ArraySession):
 
     def _again(self, feeds: AllTensors, held: Feeds) -> Tensors:
         """As `_exact`, into arrays of an earlier run; where shapes follow from values they may not fit."""
-        return self._exact(feeds, None if self._by_value else held)
+        return self._exact(feeds, None if self._binder.by_value else held)
 
     def _once(self, feeds: AllTensors) -> Tensors:
         """The answer to feeds of their own shapes, from an image that is kept only if it was."""
-        known = self._images.get(self._key(_shapes(feeds), feeds))
+        known = self._images.get(self._binder.key(_shapes(feeds), feeds))
         image = known or self._compile(_shapes(feeds), feeds)
         results = image.walk(feeds, None)
         if known is None:
@@ -251,18 +246,19 @@ class OnnxSession(ArraySession):
 
     def _image(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         """The image for these shapes, compiled now if they are new."""
-        key = self._key(shapes, feeds)
+        key = self._binder.key(shapes, feeds)
         image = self._images.get(key)
         if image is None:
             image = self._compile(shapes, feeds)
-            key = self._key(shapes, feeds)  # compiling may have found more inputs that shapes follow from
+            # Compiling may have found more inputs that shapes follow from.
+            key = self._binder.key(shapes, feeds)
             self._images[key] = image
             self._evict(key)
             self._evictions.warn(key, self._model.source)
         self._images.move_to_end(key)
         return image
 
-    def _evict(self, newest: _Key) -> None:
+    def _evict(self, newest: Key) -> None:
         """Let go of an image where there are too many; one that is bound again in no time goes first."""
         if len(self._images) <= self._most_images:
             return
@@ -285,9 +281,6 @@ class OnnxSession(ArraySession):
         runners, forms = self._runners(), self._forms.forms
         self._weights.keep([*(kept.weights for kept in runners), *(form.weights for form in forms)])
 
-    def _key(self, shapes: Shapes, feeds: AllTensors) -> _Key:
-        return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self._by_value)
-
     def _compile(self, shapes: Shapes, feeds: AllTensors) -> GraphRunner:
         self._model.check_same()
         own = {x: shape for x, shape in shapes.items() if x != IS_TOKEN}
@@ -296,7 +289,7 @@ class OnnxSession(ArraySession):
         if stage is not None:
             check_memory(stage.numbers, 0, self._model.source)
             return one_stage(stage, self._pool, sizes=stage.weight_sizes)
-        part = self._bound(own, feeds)
+        part = self._binder.bound(own, feeds)
         self._has_parts = bool(part.waiting) or len(self._tensors) < len(self.inputs)
         if self._has_parts:
             return self._in_parts(part, own)
@@ -311,7 +304,7 @@ class OnnxSession(ArraySession):
         self._options.check_parts(host_names(part.waiting))
         images, memory = self._options.images, machine_bytes()
         binder = PartBinder(self._model, self._opener.compiled, self._pool, images, part.numbers, memory)
-        fed = [port for port in self.inputs if port.name not in self._by_value]
+        fed = [port for port in self.inputs if port.name not in self._binder.by_value]
         inputs = {p.name: None if p.element else TensorType(p.dtype, shapes[p.name]) for p in fed}
         return binder.runner(part, inputs, {port.name: port for port in self.outputs})
 
@@ -325,10 +318,10 @@ class OnnxSession(ArraySession):
         options = self._options
         if options.schedule != "static" or options.memory_bytes is not None or options.buckets.sizes:
             return None  # times and bounds of memory are those of one shape
-        if self._by_value or self._has_parts:
+        if self._binder.by_value or self._has_parts:
             return None
         try:
-            graph = self._forms.graph(shapes, self.inputs, self._bind_whole)
+            graph = self._forms.graph(shapes, self.inputs, self._binder.whole)
         except (GraphError, InputError):  # told when numbers are compiled
             return None
         if graph is None:
@@ -356,54 +349,6 @@ class OnnxSession(ArraySession):
     def _with(self, lowered: Lowered) -> int:
         sizes = combined([lowered.sizes, *(kept.sizes for kept in self._images.values())])
         return sizes.n_bytes + max(self.arena_bytes, lowered.image.arena_bytes)
-
-    def _bound(self, shapes: Shapes, feeds: AllTensors) -> Part:
-        """What can be bound of the model for these shapes, before any pass."""
-        try:
-            return self._bind(shapes, feeds)
-        except ShapeError as error:
-            limit = size_limit(
-                self._model.inputs,
-                shapes,
-                partial(self._fits, feeds=feeds),
-                tuple(self._size_limits.values()),
-            )
-            if limit is None:
-                raise
-            self._size_limits[limit.name] = limit.limit
-            raise limit.error(error, self._options.buckets.sizes) from error
-
-    def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
-        """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
-        try:
-            self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
-        except (ShapeError, ValueNeeded):
-            return False
-        return True
-
-    def _bind_whole(self, shapes: Shapes) -> Graph:
-        """The whole model's graph, its lookups kept. Raises GraphError for a model that data divide."""
-        return check_whole(self._bind(shapes, {}, keeps_lookups=True), self._model.source)
-
-    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
-        """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
-        memory = machine_bytes()
-        while True:
-            values = {x: np.array(feeds[x]) for x in self._by_value if x in feeds}
-            try:
-                return bind_first(
-                    self._model,
-                    {},
-                    values,
-                    supported=RULES,
-                    shapes=shapes,
-                    max_bytes=memory,
-                    keeps_lookups=keeps_lookups,
-                )
-            except ValueNeeded as needed:
-                if needed.names <= set(self._by_value) or not needed.names <= set(feeds):
-                    raise
-                self._by_value = tuple(sorted({*self._by_value, *needed.names}))
 
     def _compile_ahead(self) -> None:
         shapes = {port.name: tuple(d for d in port.dims or () if isinstance(d, int)) for port in self.inputs}

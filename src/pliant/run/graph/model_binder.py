@@ -1,0 +1,85 @@
+"""Bind an ONNX model to the shapes that are fed, and to the values from which shapes follow."""
+
+from functools import partial
+from typing import final
+
+import numpy as np
+
+from pliant.compiler.rules.rules import RULES
+from pliant.errors import ShapeError, ValueNeeded
+from pliant.ir.graph import Graph
+from pliant.models.onnx.bind.onnx_bind import bind_first
+from pliant.models.onnx.bind.onnx_blocks import Part, check_whole
+from pliant.models.onnx.onnx_file import OnnxModel
+from pliant.profile.system_memory import machine_bytes
+from pliant.run.batches.buckets import Buckets
+from pliant.run.graph.array_stage import AllTensors
+from pliant.run.graph.size_limit import size_limit
+from pliant.run.session.ports import Shapes
+
+Key = tuple[frozenset[tuple[str, tuple[int, ...]]], tuple[bytes, ...]]
+
+
+@final
+class ModelBinder:
+    """Binds `model`; `by_value` names the inputs from which shapes were found to follow, so far."""
+
+    def __init__(self, model: OnnxModel, buckets: Buckets) -> None:
+        self.by_value: tuple[str, ...] = ()
+        self._model, self._buckets = model, buckets
+        self._size_limits: dict[str, int] = {}
+
+    def key(self, shapes: Shapes, feeds: AllTensors) -> Key:
+        """Equal for feeds that are bound alike."""
+        return frozenset(shapes.items()), tuple(feeds[x].tobytes() for x in self.by_value)
+
+    def bound(self, shapes: Shapes, feeds: AllTensors) -> Part:
+        """What can be bound of the model for these shapes, before any pass.
+
+        Raises ShapeError naming the dimension, its size and the limit where the model takes no such size.
+        """
+        try:
+            return self._bind(shapes, feeds)
+        except ShapeError as error:
+            limit = size_limit(
+                self._model.inputs,
+                shapes,
+                partial(self._fits, feeds=feeds),
+                tuple(self._size_limits.values()),
+            )
+            if limit is None:
+                raise
+            self._size_limits[limit.name] = limit.limit
+            raise limit.error(error, self._buckets.sizes) from error
+
+    def whole(self, shapes: Shapes) -> Graph:
+        """The whole model's graph, its lookups kept. Raises GraphError for a model that data divide."""
+        return check_whole(self._bind(shapes, {}, keeps_lookups=True), self._model.source)
+
+    def _fits(self, shapes: Shapes, feeds: AllTensors) -> bool:
+        """Whether the model binds to these shapes, with the values of `feeds` where it binds to values."""
+        try:
+            self._bind(shapes, {x: a for x, a in feeds.items() if x in shapes and a.shape == shapes[x]})
+        except (ShapeError, ValueNeeded):
+            return False
+        return True
+
+    def _bind(self, shapes: Shapes, feeds: AllTensors, *, keeps_lookups: bool = False) -> Part:
+        """What can be bound for these shapes; inputs that shapes follow from are found on the way."""
+        memory = machine_bytes()
+        while True:
+            values = {x: np.array(feeds[x]) for x in self.by_value if x in feeds}
+            try:
+                return bind_first(
+                    self._model,
+                    {},
+                    values,
+                    supported=RULES,
+                    shapes=shapes,
+                    max_bytes=memory,
+                    keeps_lookups=keeps_lookups,
+                )
+            except ValueNeeded as needed:
+                if needed.names <= set(self.by_value) or not needed.names <= set(feeds):
+                    raise
+                self.by_value = tuple(sorted({*self.by_value, *needed.names}))
