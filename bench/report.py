@@ -27,6 +27,7 @@ _MEASURES = {
     "compile_int8": _COMPILER,
     "shapes": (*_COMPILER, "ir"),
     "vision": _COMPILER,
+    "vision_networks": _COMPILER,
     "fluidml": _COMPILER,
     "recurrent": _COMPILER,
     "comm": ("cluster",),

@@ -1,8 +1,7 @@
 """pliant.compile beside onnxruntime and OpenVINO: image models, layers, operators, and recurrent layers.
 
-Batch 1 (the five networks: 1 and 4), fp32, weights random. Wall time with two threads, every runtime in a
-process of its own; they take turns. Where others keep the machine busy, the CPU time of one thread says more,
-so that stands beside it.
+Batch 1, fp32, weights random. Wall time with two threads, every runtime in a process of its own; they take
+turns. Where others keep the machine busy, the CPU time of one thread says more, so that stands beside it.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from paired import Ratio, paired
 from report import Report, interleaved, options
 from runtimes import THREADS
 from serving import PAUSE_S, Server, write_feeds
-from vision_networks import add_options, networks
 
 COMPARED = tuple(x for x in ("pliant", "onnxruntime", "openvino") if find_spec(x))
 LAYER_PAUSE_S = 0.05
@@ -81,18 +79,11 @@ BARS = {"resnet50": 1.0, "vgg16": 1.0}
 
 
 def main() -> None:
-    opts = options(__doc__ or "", add_options)
-    is_part = opts.networks or opts.model or opts.batch or opts.threads
-    if is_part:
-        opts.no_results = True  # the page holds all sections
-    workload = "fp32; image models at 224 x 224, batch 1 and 4; LSTM and GRU of 300 units, batch 1"
+    opts = options(__doc__ or "")
+    workload = "batch 1, fp32; VGG-16 and ResNet-50 at 224 x 224, LSTM and GRU of 300 units"
     report = Report("vision", workload, opts)
     rounds = 3 if opts.quick else 11
     with TemporaryDirectory() as folder:
-        networks(report, Path(folder), opts)
-        if is_part:
-            report.finish()
-            return
         _models(report, Path(folder), rounds, ("resnet50",) if opts.quick else tuple(BARS))
         if not opts.quick:
             _layers(report, Path(folder), rounds)

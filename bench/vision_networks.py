@@ -1,4 +1,4 @@
-"""Five architectures of torchvision in pliant beside onnxruntime: batch 1 and 4, two threads and one.
+"""[compile.vision] Five architectures of torchvision beside onnxruntime: batch 1 and 4, two threads and one.
 
 fp32, weights random, wall time. Both runtimes have equally many threads, a process of their own, and a run
 that is not timed before each that is; they take turns.
@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import numpy as np
 
 from paired import Ratio, paired
-from report import Report, interleaved
+from report import Report, interleaved, options
 from serving import Server, write_feeds
 
 NETWORKS = ("mobilenet_v3_large", "resnet50", "efficientnet_b0", "convnext_tiny", "vit_b_16")
@@ -26,16 +27,24 @@ _FEWEST, _MOST, _CELL_S = 7, 31, 12.0
 """Rounds of a cell, and how long they may take where the fewest do not take longer."""
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """--networks, and what is measured of them."""
-    parser.add_argument("--networks", action="store_true", help="only the section of the five networks")
+def main() -> None:
+    opts = options(__doc__ or "", _add_options)
+    if opts.model or opts.batch or opts.threads:
+        opts.no_results = True  # the page holds all of them
+    report = Report("vision_networks", "fp32, 224 x 224, random weights; a process for each runtime", opts)
+    with TemporaryDirectory() as folder:
+        _networks(report, Path(folder), opts)
+    report.finish()
+
+
+def _add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", choices=NETWORKS, action="append", help="only this one (may be repeated)")
     parser.add_argument("--batch", type=int, choices=BATCHES, help="only this batch")
     parser.add_argument("--threads", type=int, choices=THREADS, help="only this number of threads")
     parser.add_argument("--models", metavar="DIR", type=Path, help="keep the exported models here")
 
 
-def networks(report: Report, folder: Path, opts: Namespace) -> None:
+def _networks(report: Report, folder: Path, opts: Namespace) -> None:
     """A row and a claim for each network, batch and number of threads."""
     names = opts.model or (_QUICK if opts.quick else NETWORKS)
     batches = (opts.batch,) if opts.batch else BATCHES[:1] if opts.quick else BATCHES
@@ -81,3 +90,7 @@ def _exported(name: str, batch: int, folder: Path) -> Path:
 
         export(name, path, batch)
     return path
+
+
+if __name__ == "__main__":
+    main()
