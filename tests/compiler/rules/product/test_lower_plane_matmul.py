@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pliant.compiler.executable.call import Target
@@ -83,6 +83,13 @@ def integers(a: np.ndarray, b: np.ndarray, bits: int, isa: Isa) -> np.ndarray:
     return product
 
 
+def has_tie(b: np.ndarray, bits: int, isa: Isa) -> bool:
+    """Whether a centroid lies in the middle between two whole steps, where the last bit decides."""
+    coded = code_matrix(b, bits)
+    steps = coded.codebook * (min(int8_form(isa).weight, 127) / coded.largest)
+    return bool((np.abs(np.abs(steps) % 1 - 0.5) < 1e-4).any())
+
+
 def clear_of_ties(a: np.ndarray, isa: Isa) -> np.ndarray:
     """`a` with no number in the middle between two int8 steps, where float32 and float64 may round apart."""
     steps = int8_form(isa).activation / np.abs(a).max(-1, keepdims=True)
@@ -115,6 +122,7 @@ def test_any_shape(rows: int, depth: int, columns: int, bits: int, is_int8: bool
     """Rows, K and N that fill no tile, group or segment; nothing beyond them is read into the result."""
     depth = max(depth, -(-4096 // columns))
     a, b = clear_of_ties(normal(rows, depth), AVX2), weights(depth, columns)
+    assume(not (is_int8 and has_tie(b, bits, AVX2)))
     wanted = integers(a, b, bits, AVX2) if is_int8 else a.astype(np.float64) @ meant(b, bits)
     np.testing.assert_allclose(run(a, b, bits, is_int8=is_int8), wanted, rtol=1e-4, atol=1e-4)
 
