@@ -130,7 +130,7 @@ def test_messages_of_the_release_before_are_read() -> None:
 
 
 def test_a_message_without_what_was_added_is_sent_as_the_release_before_sent_it() -> None:
-    """What is absent is left out."""
+    """Fields that are absent take no bytes of a header."""
     told, spent = decode_told(V1_WORD)
     assert json.loads(encode_told(told, spent)) == json.loads(V1_WORD) | {"through": ["cloud", "gw:8080"]}
     assert encode_route(decode_route(V1_ROUTE)).encode() == V1_ROUTE

@@ -246,7 +246,7 @@ def test_what_a_peer_sends_that_is_no_message_is_handed_on_under_its_name(
 def test_floods_of_names_and_garbage_leave_others_heard_and_little_behind(
     start: Callable[..., Member],
 ) -> None:
-    """Whoever holds the key may say anything as often as he likes; what is kept of it is bounded."""
+    """A process with the key can send anything, any number of times; the memory for it is bounded."""
     key = new_key()
     ada = start("ada", key, "127.0.0.1:0", silence_s=1.0)
     start_of_body = encode(Refused("?"), "liar", 1)[:16]

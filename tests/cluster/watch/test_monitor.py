@@ -66,7 +66,7 @@ def test_the_clock_of_the_shortest_round_trip_is_kept_until_clocks_have_parted()
 
 
 def test_made_up_names_do_not_fill_the_memory() -> None:
-    """Whoever holds the key may say a new one each time: who is not here is forgotten first."""
+    """A process with the key can make up names without end: absent ones are forgotten first."""
     monitor = Monitor(lambda: 0.0)
     hello = Hello("1", "", 1, 1, ())
     monitor.greet("ada", hello)

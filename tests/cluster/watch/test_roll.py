@@ -56,7 +56,7 @@ def test_nobody_is_blamed_for_the_time_this_process_was_stopped() -> None:
 
 
 def test_made_up_names_do_not_fill_the_memory() -> None:
-    """Whoever holds the key may say a new one each time; those who left make room for others."""
+    """A process with the key can make up names without end; members that left make room for others."""
     roll: Roll[int] = Roll(silence_s=1.0)
     for number in range(MOST):
         assert roll.has_room(f"n{number}")
