@@ -64,6 +64,17 @@ RECURRENT = (
 )
 UNITS = 300
 _IMAGE = (1, 64, 56, 56)
+GROUPED = (
+    (256, 28, 8, 1),
+    (512, 14, 16, 1),
+    (1024, 7, 32, 1),
+    (256, 56, 8, 2),
+    (512, 28, 16, 2),
+    (104, 28, 8, 1),
+    (440, 7, 8, 1),
+    (64, 28, 2, 1),
+)
+"""Channels, size, channels a group, stride: of ResNeXt-50 32x4d, RegNetY-400MF, and two a group."""
 # Operator, input, attributes, and the scales or the weights that it reads besides.
 OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ...] | float], ...] = (
     *(("Resize", _IMAGE, {"mode": mode}, 2.0) for mode in ("nearest", "linear", "cubic")),
@@ -72,8 +83,16 @@ OPERATORS: tuple[tuple[str, tuple[int, ...], Mapping[str, object], tuple[int, ..
         (op, _IMAGE, {"kernel_shape": [k, k], "strides": [s, s], "pads": [k // 2] * 4}, ())
         for op, k, s in product(("MaxPool", "AveragePool"), (3, 7), (1, 2))
     ),
+    *(
+        (op, (1, 512, n, n), {"kernel_shape": [k, k], "strides": [s, s], "pads": [k // 3] * 4}, ())
+        for op, n, (k, s) in product(("MaxPool", "AveragePool"), (7, 14), ((2, 2), (3, 1)))
+    ),
     ("GlobalAveragePool", (1, 512, 7, 7), {}, ()),
     *(("Conv", (1, 128, 56, 56), {"group": 128 // n, "pads": [1] * 4}, (128, n, 3, 3)) for n in (2, 4, 8)),
+    *(
+        ("Conv", (1, c, n, n), {"group": c // w, "pads": [1] * 4, "strides": [s, s]}, (c, w, 3, 3))
+        for c, n, w, s in GROUPED
+    ),
 )
 BARS = {"resnet50": 1.0, "vgg16": 1.0}
 

@@ -1,4 +1,5 @@
-"""Image models as torch modules with random weights and a fixed seed, exported to ONNX; VGG-16 and ResNet-50.
+"""Image models as torch modules with random weights and a fixed seed, exported to ONNX; VGG-16, ResNet-50
+and ResNeXt-50 32x4d.
 
 Written here because torchvision need not be installed; the architectures are its own (VGG configuration D;
 ResNet v1.5, whose stride stands on the 3x3 convolution). The others stand in modules of their own.
@@ -38,15 +39,14 @@ def vgg16(n_classes: int = 1000) -> nn.Module:
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1, each with batch norm, and what skips them."""
+    """1x1, 3x3 in groups, 1x1, each with batch norm, and what skips them."""
 
-    def __init__(self, channels: int, width: int, stride: int) -> None:
+    def __init__(self, channels: int, width: int, outs: int, stride: int, groups: int) -> None:
         super().__init__()
-        outs = 4 * width
         self.body = nn.Sequential(
             _conv(channels, width, 1, 1),
             nn.ReLU(),
-            _conv(width, width, 3, stride),
+            _conv(width, width, 3, stride, groups),
             nn.ReLU(),
             _conv(width, outs, 1, 1),
         )
@@ -58,12 +58,23 @@ class Bottleneck(nn.Module):
 
 
 def resnet50(n_classes: int = 1000) -> nn.Module:
-    """Four stages of 3, 4, 6 and 3 bottlenecks; 26 million weights."""
+    """26 million weights."""
+    return _bottlenecks(n_classes, widened=1, groups=1)
+
+
+def resnext50(n_classes: int = 1000) -> nn.Module:
+    """32 groups of 4 channels and more; 25 million weights."""
+    return _bottlenecks(n_classes, widened=2, groups=32)
+
+
+def _bottlenecks(n_classes: int, widened: int, groups: int) -> nn.Module:
+    """Four stages of 3, 4, 6 and 3 bottlenecks, `widened` times as wide in their middle."""
     layers: list[nn.Module] = [_conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     channels = 64
     for width, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for i in range(depth):
-            layers.append(Bottleneck(channels, width, 2 if i == 0 and width > 64 else 1))
+            stride = 2 if i == 0 and width > 64 else 1
+            layers.append(Bottleneck(channels, widened * width, 4 * width, stride, groups))
             channels = 4 * width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, n_classes))
 
@@ -71,6 +82,7 @@ def resnet50(n_classes: int = 1000) -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "vgg16": vgg16,
     "resnet50": resnet50,
+    "resnext50_32x4d": resnext50,
     "mobilenet_v3_large": mobilenet_v3_large,
     "efficientnet_b0": efficientnet_b0,
     "convnext_tiny": convnext_tiny,
@@ -113,7 +125,6 @@ def export(name: str, path: Path, batch: int = 1) -> Path:
     return path
 
 
-def _conv(channels: int, outs: int, kernel: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(channels, outs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outs)
-    )
+def _conv(channels: int, outs: int, kernel: int, stride: int, groups: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(channels, outs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(conv, nn.BatchNorm2d(outs))

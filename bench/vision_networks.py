@@ -1,4 +1,4 @@
-"""[compile.vision] Five architectures of torchvision beside onnxruntime: batch 1 and 4, two threads and one.
+"""[compile.vision] Six architectures of torchvision beside onnxruntime: batch 1 and 4, two threads and one.
 
 fp32, weights random, wall time. Both runtimes have equally many threads, a process of their own, and a run
 that is not timed before each that is; they take turns.
@@ -18,7 +18,14 @@ from paired import Ratio, paired
 from report import Report, interleaved, options
 from serving import Server, write_feeds
 
-NETWORKS = ("mobilenet_v3_large", "resnet50", "efficientnet_b0", "convnext_tiny", "vit_b_16")
+NETWORKS = (
+    "mobilenet_v3_large",
+    "resnet50",
+    "resnext50_32x4d",
+    "efficientnet_b0",
+    "convnext_tiny",
+    "vit_b_16",
+)
 BATCHES, THREADS = (1, 4), (2, 1)
 BAR, MOST_ERROR = 1.0, 1e-4
 _QUICK = ("mobilenet_v3_large",)

@@ -3,12 +3,11 @@
 A block is one panel of 16 channels times some pixels, [pixel][16].
 """
 
-from collections.abc import Sequence
-
 from pliant.kernels.conv.conv_activations import ACTIVATIONS
 from pliant.kernels.conv.conv_args import ConvArgs, ConvForm
 from pliant.kernels.conv.conv_tile import COLUMNS
-from pliant.kernels.emit.builder import Function, Module
+from pliant.kernels.conv.turn_planes import transposed
+from pliant.kernels.emit.builder import Module
 from pliant.kernels.emit.values import Value, vector
 
 _PARAMS = [
@@ -40,7 +39,7 @@ def write_finish(module: Module, form: ConvForm) -> None:
                 for first in range(0, COLUMNS, f.lanes):
                     block = f.at(c, pixel * COLUMNS + first)
                     rows = [f.load(f.at(block, i * COLUMNS), f.vec, 4 * f.lanes) for i in range(f.lanes)]
-                    for i, x in enumerate(_transposed(f, rows)):
+                    for i, x in enumerate(transposed(f, rows)):
                         with f.when(channels > first + i):
                             end(x, channel_step * (first + i) + pixel)
         done = f.const(0)
@@ -51,23 +50,3 @@ def write_finish(module: Module, form: ConvForm) -> None:
                 end(x, channel * channel_step + pixel * pixel_step, lanes)
             done = stop
         f.ret()
-
-
-def _transposed(f: Function, rows: Sequence[Value]) -> list[Value]:
-    """A square of vectors, mirrored at its diagonal: halves exchanged in log2(lanes) steps."""
-    n = len(rows)
-    vectors = list(rows)
-    half = 1
-    while half < n:
-        # Within blocks of 2 * half lanes, the upper half of one row changes with the lower of another.
-        low = [i if i & half == 0 else n + i - half for i in range(n)]
-        high = [i + half if i & half == 0 else n + i for i in range(n)]
-        following = list(vectors)
-        for i in range(n):
-            if i & half == 0:
-                a, b = vectors[i], vectors[i + half]
-                following[i] = f.shuffle(a, b, low)
-                following[i + half] = f.shuffle(a, b, high)
-        vectors = following
-        half *= 2
-    return vectors

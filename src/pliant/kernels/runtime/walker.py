@@ -3,9 +3,9 @@
 One thread walks; the others help. The walker cuts the units of a table entry into as many neighbouring
 ranges as there are threads, so that a thread finds in its caches what it wrote in the entry before: what
 another core wrote costs several times as much. For each range it publishes a ticket (sequence number <<
-UNIT_BITS | units left). Whoever lowers a ticket by compare-and-swap owns those units: a thread takes from
-its own range, then from those that are not empty. An entry is over when as many units are done as it has.
-A helper that sleeps or is late is therefore never waited for: only units someone took are.
+UNIT_BITS | units left). The thread that lowers a ticket by compare-and-swap owns those units. A thread takes
+units from its own range first, then from the ranges that are not empty. An entry is complete when all its
+units are done, so the walker never waits for a helper that sleeps or is late: only for units that are taken.
 
 A compare-and-swap that succeeds proves that the entry is unfinished until its taker reports, so that
 what is read of it in between is current: the walker writes an entry only when the last one is done.

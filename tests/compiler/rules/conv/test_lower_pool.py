@@ -155,3 +155,54 @@ def test_indices_say_where_each_maximum_stands(cache: Path) -> None:
     np.testing.assert_array_equal(values, want[0])
     np.testing.assert_array_equal(x.reshape(-1)[indices], values)
     np.testing.assert_array_equal(indices, want[1])
+
+
+@pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(
+    ("shape", "attributes"),
+    [
+        ((1, 37, 7, 7), {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        ((5, 7, 14, 13), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
+        ((2, 16, 9, 5), {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 0, 1]}),
+        ((1, 18, 1, 2), {"kernel_shape": [1, 2]}),
+        ((1, 21, 13), {"kernel_shape": [3], "strides": [3], "pads": [0, 2]}),
+        ((3, 6, 3, 4, 5), {"kernel_shape": [2, 3, 3], "strides": [1, 1, 2], "pads": [1, 1, 1, 0, 1, 1]}),
+    ],
+)
+def test_small_planes_are_pooled_together(
+    op: str, shape: tuple[int, ...], attributes: dict[str, Any], isa: Isa, cache: Path
+) -> None:
+    """A plane for each lane: the last ones overlap, and no plane takes part in another's windows."""
+    x = normal(*shape)
+    planes = x.reshape(-1, *shape[2:])
+    planes[3].flat[0], planes[5].flat[-1], planes[-1].flat[0] = np.nan, np.inf, -np.inf
+    for counts_pads in (0, 1) if op == "AveragePool" else (0,):
+        given = {**attributes, "count_include_pad": counts_pads} if op == "AveragePool" else attributes
+        want = pooled(op, x, given)
+        (got,) = run_node(op, [x], given, types=[type_of(want)], isa=isa, cache=cache)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def pooled(op: str, x: np.ndarray, attributes: dict[str, Any]) -> np.ndarray:
+    """The reduction of every window in float64; a NaN stays one, and pads count in an average where asked."""
+    rank = x.ndim - 2
+    pads = attributes.get("pads", [0] * (2 * rank))
+    sides = [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)]
+    outside = {"MaxPool": -np.inf, "AveragePool": 0.0, "LpPool": 0.0}[op]
+    axes, over = tuple(range(2, x.ndim)), tuple(range(-rank, 0))
+
+    def windows(a: np.ndarray) -> np.ndarray:
+        found = np.lib.stride_tricks.sliding_window_view(a, attributes["kernel_shape"], axis=axes)
+        steps = (slice(None, None, n) for n in attributes.get("strides", [1] * rank))
+        return found[(slice(None), slice(None), *steps)]
+
+    values = windows(np.pad(x.astype(np.float64), sides, constant_values=outside))
+    with np.errstate(invalid="ignore"):
+        if op == "MaxPool":
+            return values.max(axis=over).astype(np.float32)
+        if op == "LpPool":
+            return np.sqrt((values**2).sum(axis=over)).astype(np.float32)
+        inside = 1.0 if attributes["count_include_pad"] else 0.0
+        counts = windows(np.pad(np.ones(x.shape), sides, constant_values=inside)).sum(axis=over)
+        return (values.sum(axis=over) / counts).astype(np.float32)

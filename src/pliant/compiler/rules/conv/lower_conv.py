@@ -15,6 +15,7 @@ import numpy as np
 from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Ref, Target
 from pliant.compiler.rules.conv.conv_call import Shape, Tensors, conv_call
 from pliant.compiler.rules.conv.lower_conv_depthwise import is_depthwise, lower_depthwise
+from pliant.compiler.rules.conv.lower_conv_grouped import is_grouped, lower_grouped
 from pliant.compiler.rules.conv.lower_conv_planes import lower_planes, takes_planes
 from pliant.compiler.rules.conv.lower_conv_winograd import lower_winograd
 from pliant.compiler.rules.conv.window_extents import window
@@ -42,6 +43,8 @@ def _conv(node: Node, graph: Graph, target: Target) -> Lowered:
         return lower_depthwise(node, graph, form, shape)
     if (form.x, form.y) == ("nchw", "nhwc") and takes_planes(node, graph, shape):
         return lower_planes(node, graph, form, shape)
+    if is_grouped(node, graph, shape):
+        return lower_grouped(node, graph, target, form, shape)
     if all(x in graph.constants for x in node.inputs[1:3] if x):
         shape = replace(shape, groups=shape.groups // _merged(shape))
     (weights, bias), lowered = _weights(node, graph, shape)
@@ -148,6 +151,12 @@ def is_first_layer(node: Node, graph: Graph) -> bool:
     """Whether an image with channels first is convolved as it is, to channels last."""
     x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
     return takes_planes(node, graph, shape_of(node, x, w, y, ConvForm()))
+
+
+def takes_either_layout(node: Node, graph: Graph) -> bool:
+    """Whether the kernel turns images as it reads and writes them, so that no pass needs to."""
+    x, w, y = (graph.types[name] for name in (*node.inputs[:2], node.outputs[0]))
+    return is_grouped(node, graph, shape_of(node, x, w, y, ConvForm()))
 
 
 def _layout(node: Node, name: str) -> Layout:

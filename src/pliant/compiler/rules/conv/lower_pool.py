@@ -3,6 +3,7 @@
 A "nhwc" tensor's type has its channels last.
 """
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -13,8 +14,8 @@ from pliant.compiler.rules.move.copy_calls import grain_of
 from pliant.errors import GraphError
 from pliant.ir.graph import Graph, Node, TensorType
 from pliant.kernels.conv.conv_args import Layout
-from pliant.kernels.conv.pool_rows import line_floats, pool_rows_ir, scratch_bytes
-from pliant.kernels.conv.pool_window import ELEMENTS, PoolArgs, PoolForm, Reduction, pool_ir
+from pliant.kernels.pool import pool_planes, pool_rows
+from pliant.kernels.pool.pool_window import ELEMENTS, PoolArgs, PoolForm, Reduction, pool_ir
 
 _REDUCTIONS: dict[str, Reduction] = {
     "MaxPool": "max",
@@ -22,6 +23,8 @@ _REDUCTIONS: dict[str, Reduction] = {
     "LpPool": "lp",
     "GlobalLpPool": "lp",
 }
+_SMALL_BYTES = 64 << 10
+"""Of planes turned together, with their results: larger ones have rows of whole vectors."""
 _OF_WHOLE_IMAGES = {"GlobalMaxPool": "ReduceMax", "GlobalAveragePool": "ReduceMean"}
 
 
@@ -30,7 +33,7 @@ def _pool(node: Node, graph: Graph, target: Target) -> Lowered:
     layout = layout_of(node)
     space = x.shape[2:] if layout == "nchw" else x.shape[1:-1]
     view = window(node, node.integers("kernel_shape", ()), space)
-    return _reduce(node, graph, view, x, space)
+    return _reduce(node, graph, target, view, x, space)
 
 
 def _global(node: Node, graph: Graph, target: Target) -> Lowered:
@@ -43,10 +46,12 @@ def _global(node: Node, graph: Graph, target: Target) -> Lowered:
         terms = formula(reduction, x.dtype)
         return Lowered(reduce_call(given, range(first, end), node.outputs[0], terms, label=node.name))
     flat = (prod(x.shape[first:end]),)
-    return _reduce(node, graph, Window(flat, (1,), (1,), (0,), (0,)), x, flat)
+    return _reduce(node, graph, target, Window(flat, (1,), (1,), (0,), (0,)), x, flat)
 
 
-def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[int, ...]) -> Lowered:
+def _reduce(
+    node: Node, graph: Graph, target: Target, view: Window, x: TensorType, space: tuple[int, ...]
+) -> Lowered:
     layout = layout_of(node)
     y = graph.types[node.outputs[0]]
     reduction = _REDUCTIONS[node.op]
@@ -56,8 +61,12 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
     out = out if len(out) == len(space) else (1,)
     stride = view.strides[-1]
     form = PoolForm(reduction, x.dtype, layout, stride if stride in (1, 2) else 0, bool(indices))
-    line = line_floats(space[-1], view.begins[-1], out[-1], stride, view.extents()[-1])
-    channels = x.shape[1] if layout == "nchw" else x.shape[-1]
+    n_planes = prod(x.shape[:2])
+    turned_bytes = pool_planes.scratch_bytes(target.isa, prod(space), prod(out))
+    is_small = turned_bytes <= _SMALL_BYTES and n_planes >= target.isa.lanes
+    form = replace(form, is_by_planes=form.is_plain and is_small)
+    line = pool_rows.line_floats(space[-1], view.begins[-1], out[-1], stride, view.extents()[-1])
+    channels = n_planes if layout == "nchw" else x.shape[-1]
     fields: dict[str, Field] = {
         "x": Ref(node.inputs[0]),
         "y": Ref(node.outputs[0]),
@@ -72,16 +81,25 @@ def _reduce(node: Node, graph: Graph, view: Window, x: TensorType, space: tuple[
         "is_column_major": node.integer("storage_order", 0),
         "line": line,
     }
-    n_units = 0 if not y.size else x.shape[0] * (channels if layout == "nchw" else prod(out[:-1]))
+    scratch_bytes, units, generate = 0, n_planes if layout == "nchw" else x.shape[0] * prod(out[:-1]), pool_ir
+    if form.is_by_planes:
+        scratch_bytes, units = turned_bytes, -(-n_planes // target.isa.lanes)
+        generate = pool_planes.pool_planes_ir
+    elif form.is_by_rows:
+        scratch_bytes, generate = (
+            pool_rows.scratch_bytes(line, prod(out[-2:-1]), out[-1]),
+            pool_rows.pool_rows_ir,
+        )
+    n_units = units if y.size else 0
     call = Call(
-        Kernel(form.name, partial(pool_rows_ir if form.is_by_rows else pool_ir, form=form)),
+        Kernel(form.name, partial(generate, form=form)),
         PoolArgs,
         fields,
         n_units=n_units,
         reads=(node.inputs[0],),
         writes=tuple(name for name in node.outputs if name),
         grain=grain_of(n_units, x.n_bytes + y.n_bytes),
-        scratch_bytes=scratch_bytes(line, prod(out[-2:-1]), out[-1]) if form.is_by_rows else 0,
+        scratch_bytes=scratch_bytes,
         label=node.label,
     )
     return Lowered((call,))

@@ -1,7 +1,8 @@
 """Pooling: one number of every window of an image, for max, average and p-norm.
 
-Channels-first images are one plane a unit, place by place; float32 without indices has a kernel of its own
-(pool_rows.py). Channels-last ones are one output row a unit, vectors along the channels.
+Channels-first images are one plane a unit, place by place; float32 without indices has kernels of its own,
+for small planes (pool_planes.py) and for others (pool_rows.py). Channels-last ones are one output row a unit,
+vectors along the channels.
 (`kernels/runtime/thread_pool.py` is the pool of threads.)
 """
 
@@ -33,9 +34,10 @@ ELEMENTS = {
 class PoolArgs(ctypes.Structure):
     """y = the reduction of x over windows; 1 and 2 dimensions are 3 with ones in front.
 
-    `channels` counts what lies side by side in a channels-last image. `counts_pads` divides an average
-    by all taps within pads, else by those within the image. `power` is the norm's p >= 1. `indices`,
-    int64 like y or null, receives where in x each maximum stands; `is_column_major` counts w slowest.
+    `channels` counts what lies side by side in a channels-last image, or all planes of a channels-first one.
+    `counts_pads` divides an average by all taps within pads, else by those within the image. `power` is the
+    norm's p >= 1. `indices`, int64 like y or null, receives where in x each maximum stands; `is_column_major`
+    counts w slowest.
     `line` is the length of a line in scratch, where rows are summed first.
     """
 
@@ -54,22 +56,35 @@ class PoolArgs(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class PoolForm:
-    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 goes along rows in vectors."""
+    """What is fixed when a pooling is compiled. `stride_w` 1 or 2 goes along rows in vectors.
+
+    `is_by_planes` takes as many planes together as a vector has lanes; there must be so many.
+    """
 
     reduction: Reduction
     dtype: str = "float32"
     layout: Layout = "nchw"
     stride_w: int = 0
     has_indices: bool = False
+    is_by_planes: bool = False
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether kernels/conv/pool_rows.py makes the kernel."""
+        """Whether kernels/pool/pool_rows.py makes the kernel."""
+        return self.is_plain and not self.is_by_planes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the kernels of float32 planes without indices can."""
         return self.layout == "nchw" and self.dtype == "float32" and not self.has_indices
 
     @property
     def name(self) -> str:
-        ends = [f"s{self.stride_w}"] * self.is_by_rows + ["indices"] * self.has_indices
+        ends = (
+            [f"s{self.stride_w}"] * self.is_by_rows
+            + ["indices"] * self.has_indices
+            + ["planes"] * self.is_by_planes
+        )
         return "_".join(["pool", self.reduction, self.dtype, self.layout, *ends])
 
 
@@ -97,7 +112,7 @@ def _write_plane(f: Function, form: PoolForm, unit: Value) -> None:
         rows = d.taps(f, od), h.taps(f, oh)
 
         with f.each(0, w.out) as ow:
-            window = _Window(f, form, (d, h, w), (od, oh, ow), plane, f.const(1))
+            window = PoolWindow(f, form, (d, h, w), (od, oh, ow), plane, f.const(1))
             load = partial(f.load, type_=element)
             ((value, place),) = window.reduce((*rows, w.taps(f, ow)), [load], [f.const(0)], 1)
             f.store(value, f.at(y_row, ow, element))
@@ -118,7 +133,7 @@ def _write_row(f: Function, form: PoolForm, unit: Value) -> None:
     with f.each(0, w.out) as ow:
         taps = (*rows, w.taps(f, ow))
         to = f.at(y, (unit * w.out + ow) * channels, element)
-        window = _Window(f, form, (d, h, w), (od, oh, ow), base, channels)
+        window = PoolWindow(f, form, (d, h, w), (od, oh, ow), base, channels)
         done = f.const(0)
         for lanes, count in ((f.lanes, 4), (f.lanes, 1), (1, 1)):
             step = lanes * count
@@ -137,7 +152,7 @@ Load = Callable[[Value], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class PoolWindow:
     """The window of one output place, or of neighbours; `step` is from one column to the next."""
 
     f: Function
@@ -204,8 +219,8 @@ class _Window:
                     first, last = axis.taps(f, at, with_pads=True)
                     padded = padded * (last - first)
                 count = f.select(counts_pads.compare("ne", 0), padded, inside)
-                number = f.cast("sitofp", count, ELEMENTS[form.dtype])
-                return [x / _like(f, number, x.type) for x in sums]
+                share = f.const(1.0, ELEMENTS[form.dtype]) / f.cast("sitofp", count, ELEMENTS[form.dtype])
+                return [x * _like(f, share, x.type) for x in sums]
 
 
 def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) -> Value:
@@ -215,6 +230,9 @@ def combined(f: Function, form: PoolForm, old: Value, x: Value, power: Value) ->
             return old + x
         case "lp":
             return old + _power(f, x, power)
+        case "max" if form.dtype.startswith("float") and not form.has_indices:
+            # One comparison waits for the maximum so far: x86's max, which keeps a NaN there, and one for x.
+            return f.select(x.compare("uno", x), x, f.select(x > old, x, old))
         case "max":
             return f.select(_stays(f, old, x, form.dtype), old, x)
 

@@ -6,12 +6,12 @@ A window costs as many steps as it has rows and columns, not as many as it has t
 from collections.abc import Sequence
 from functools import partial
 
-from pliant.kernels.conv.pool_window import PoolArgs, PoolForm, combined, first_value, rooted
 from pliant.kernels.conv.window import AXES, Axis
 from pliant.kernels.emit.builder import Function, Module
 from pliant.kernels.emit.isa import Isa
 from pliant.kernels.emit.spans import strips
 from pliant.kernels.emit.values import Value, vector
+from pliant.kernels.pool.pool_window import PoolArgs, PoolForm, combined, first_value, rooted
 
 TOGETHER = 8
 """Rows of the output that are in scratch at a time: what was stored last is not read first."""

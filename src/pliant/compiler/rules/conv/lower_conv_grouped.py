@@ -1,0 +1,148 @@
+"""Lower convolutions in groups of few channels, whose weights are constants."""
+
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from pliant.compiler.executable.call import Call, Field, Kernel, Lowered, Packed, Target
+from pliant.compiler.rules.conv.conv_call import Shape, tensors_of
+from pliant.ir.graph import Graph, Node
+from pliant.kernels.conv import conv_grouped
+from pliant.kernels.conv.conv_args import ConvForm
+from pliant.kernels.conv.conv_grouped import GroupedForm
+from pliant.kernels.conv.conv_tile import COLUMNS
+
+_MOST_TAPS, _FEWEST_PIXELS, _MOST_PIXELS = 7, 4, 8
+_SCRATCH_BYTES, _UNITS_PER_THREAD = 256 << 10, 8
+_SMALL = (2, 4, 8)
+"""Channels of groups that share a vector; wider ones are whole panels."""
+
+
+def is_grouped(node: Node, graph: Graph, s: Shape) -> bool:
+    """Groups that fill vectors, at most two dimensions, a narrow window, constant weights and bias."""
+    known = all(x in graph.constants for x in node.inputs[1:3] if x)
+    channels, outs = s.channels // max(s.groups, 1), s.outs // max(s.groups, 1)
+    is_small = channels == outs and channels in _SMALL and s.outs >= COLUMNS
+    is_wide = min(channels, outs) > 0 and channels % COLUMNS == outs % COLUMNS == 0
+    if not known or s.groups == 1 or not (is_small or is_wide) or len(s.space) > 2:
+        return False
+    w = s.window
+    is_plain = w.kernel[-1] <= _MOST_TAPS and min(w.begins) >= 0
+    return is_plain and prod((s.batch, *s.space, *s.out_space)) > 0 and w.begins[-1] < _columns(s)
+
+
+def lower_grouped(node: Node, graph: Graph, target: Target, form: ConvForm, s: Shape) -> Lowered:
+    """The call, and weights in the order in which a tile reads them."""
+    w, b = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else ""
+    tensors = tensors_of(node, form)
+    grouped = _form(form, s)
+    panels = max(s.outs // s.groups // COLUMNS, 1)
+    blocks = -(-s.outs // (panels * COLUMNS))
+    taps = prod(s.window.kernel)
+    packed = {
+        tensors.weights: Packed(
+            4 * blocks * panels * COLUMNS * taps * grouped.channels,
+            partial(_fill, source=graph.constants[w], panels=panels),
+            w,
+        ),
+        tensors.bias: Packed(
+            4 * blocks * panels * COLUMNS,
+            partial(_fill_bias, source=graph.constants.get(b), outs=s.outs, panels=panels),
+            b,
+        ),
+    }
+    columns, (in_h, in_w), (out_h, out_w) = _columns(s), (1, *s.space)[-2:], (1, *s.out_space)[-2:]
+    kernel_h, stride_h, dilation_h, pad_h = (
+        (other, *numbers)[-2]
+        for other, numbers in zip(
+            (1, 1, 1, 0),
+            (s.window.kernel, s.window.strides, s.window.dilations, s.window.begins),
+            strict=True,
+        )
+    )
+
+    def rows(band: int) -> int:
+        """Input rows under a band."""
+        return (band - 1) * stride_h + (kernel_h - 1) * dilation_h + 1
+
+    wanted = _UNITS_PER_THREAD * target.n_threads if target.n_threads > 1 else 1
+    bands = min(-(-wanted // (s.batch * blocks)), out_h)
+    while bands < out_h and 4 * rows(-(-out_h // bands)) * columns * grouped.width > _SCRATCH_BYTES:
+        bands += 1
+    band = -(-out_h // bands)
+    bands = -(-out_h // band)
+    fields: dict[str, Field] = {
+        **tensors.fields,
+        "x_channels": s.channels,
+        "y_channels": s.outs,
+        "blocks": blocks,
+        "panels": panels,
+        "band": band,
+        "bands": bands,
+        "band_in": rows(band),
+        "in_h": in_h,
+        "in_w": in_w,
+        "out_h": out_h,
+        "out_w": out_w,
+        "kernel_h": kernel_h,
+        "stride_h": stride_h,
+        "dilation_h": dilation_h,
+        "pad_h": pad_h,
+        "pad_w": s.window.begins[-1],
+        "columns": columns,
+        "copied": min(in_w, columns - s.window.begins[-1]),
+        "low": node.real("low", 0.0),
+        "high": node.real("high", 0.0),
+    }
+    call = Call(
+        Kernel(grouped.name, partial(conv_grouped.grouped_ir, form=grouped)),
+        conv_grouped.GroupedArgs,
+        fields,
+        n_units=s.batch * blocks * bands,
+        reads=tensors.read,
+        writes=(tensors.y,),
+        scratch_bytes=conv_grouped.scratch_bytes(grouped, rows(band), columns, in_w, band * out_w),
+        label=node.label,
+    )
+    return Lowered((call,), packed=packed)
+
+
+def _form(ends: ConvForm, s: Shape) -> GroupedForm:
+    w = s.window
+    pixels = _pixels(s.out_space[-1])
+    return GroupedForm(s.channels // s.groups, w.kernel[-1], w.strides[-1], w.dilations[-1], pixels, ends)
+
+
+def _pixels(out_w: int) -> int:
+    """Pixels of a tile: what covers a row in the least time, a tile costing about one pixel besides."""
+    sizes = range(_FEWEST_PIXELS, _MOST_PIXELS + 1)
+    return min(sizes, key=lambda n: (-(-out_w // n) * (n + 1), -n))
+
+
+def _columns(s: Shape) -> int:
+    """Of a row in scratch: what lies under all its tiles, of which the last may be beyond the image."""
+    w, pixels = s.window, _pixels(s.out_space[-1])
+    covered = -(-s.out_space[-1] // pixels) * pixels
+    return (covered - 1) * w.strides[-1] + (w.kernel[-1] - 1) * w.dilations[-1] + 1
+
+
+def _fill(memory: np.ndarray, source: np.ndarray, panels: int) -> None:
+    """[out][channel][h, w] as [block][panel][h][channel][w][16]."""
+    if source.ndim == 3:
+        source = source[:, :, None]
+    turned = source.transpose(2, 1, 3, 0)
+    blocks = [turned[..., n : n + COLUMNS] for n in _panels(len(source), panels)]
+    memory[:] = np.stack(blocks).reshape(-1).view(np.uint8)
+
+
+def _fill_bias(memory: np.ndarray, source: np.ndarray | None, outs: int, panels: int) -> None:
+    bias = np.zeros(outs, np.float32) if source is None else source
+    memory[:] = np.stack([bias[n : n + COLUMNS] for n in _panels(outs, panels)]).reshape(-1).view(np.uint8)
+
+
+def _panels(outs: int, panels: int) -> list[int]:
+    """The first output channel of each panel; the last block ends with the channels."""
+    block = panels * COLUMNS
+    starts = [min(n, outs - block) for n in range(0, outs, block)]
+    return [n + i for n in starts for i in range(0, block, COLUMNS)]

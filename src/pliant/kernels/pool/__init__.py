@@ -1,0 +1,1 @@
+"""Kernels of pools: by rows, by windows, and small planes together."""
