@@ -108,3 +108,16 @@ def test_an_enlarged_image_is_not_turned_back() -> None:
     turned = channels_last(c.graph(y))
     assert _ops(turned) == ["Transpose", "FusedConv", "Resize", "FusedConv", "Transpose", "Resize"]
     assert_same(turned, c)
+
+
+def test_groups_between_plain_images_are_left_as_they_are() -> None:
+    """Their kernel reads and writes both orders; one that a convolution reads is turned with it."""
+    c = Chain(x=(1, 32, 9, 8))
+    c.constant("w", np.random.default_rng(1).standard_normal((32, 4, 3, 3)) / 6)
+    c.constant("v", np.random.default_rng(2).standard_normal((6, 32, 1, 1)) / 6)
+    a = c.add("a", "Conv", "x", "w", group=8, pads=[1, 1, 1, 1])
+    assert _ops(channels_last(c.graph(a))) == ["Conv"]
+    y = c.add("y", "Conv", a, "v")
+    turned = channels_last(c.graph(y))
+    assert _ops(turned) == ["Transpose", "FusedConv", "FusedConv", "Transpose"]
+    assert_same(turned, c)

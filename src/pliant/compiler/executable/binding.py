@@ -11,7 +11,8 @@ from pliant.arrays import Int64
 from pliant.compiler.executable.encode_image import Copy, Encoded
 from pliant.errors import InputError
 from pliant.ir.graph import TensorType
-from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.aligned_memory import address, aligned_bytes
+from pliant.kernels.runtime.buffer import Buffer
 from pliant.kernels.runtime.call_table import Table
 
 
@@ -37,7 +38,7 @@ class ProgramNumbers:
 class Bound:
     """One program, ready for a pool to walk `table` once every space it names has an address.
 
-    `kernels` are addresses by name. What stands at an address is the caller's, who keeps it alive.
+    `kernels` are addresses by name. What it is pointed at stays alive; what it is lent, the caller keeps.
     """
 
     def __init__(self, program: Encoded, kernels: Mapping[str, int]) -> None:
@@ -51,7 +52,8 @@ class Bound:
         self._faults = np.array([r.arguments + (r.fault or 0) for r in self._indexing], np.intp) // 8
         named = [*(a.space for a in program.addresses), *(copy.space for copy in program.copies)]
         self._spaces = {space: i for i, space in enumerate(dict.fromkeys(named))}
-        self._bases = np.zeros(len(self._spaces), np.int64)
+        self._bases = np.zeros(len(self._spaces) + 1, np.int64)  # and one for what nothing uses
+        self._kept: dict[str, Buffer] = {}
         self._pointers = np.array([a.at for a in program.addresses], np.intp) // 8
         self._pointed = np.array([self._spaces[a.space] for a in program.addresses], np.intp)
         self._offsets = np.array([a.offset for a in program.addresses], np.int64)
@@ -73,12 +75,29 @@ class Bound:
         """What the calls read and write, and what is copied."""
         return tuple(self._spaces)
 
-    def point(self, space: str, address: int) -> None:
-        """From now on `space` is at `address`."""
+    def point(self, space: str, buffer: Buffer) -> None:
+        """From now on `space` is at `buffer`."""
         at = self._spaces.get(space)
         if at is not None:
-            self._bases[at] = address
+            self._bases[at] = buffer.address
+            self._kept[space] = buffer
             self._is_stale = True
+
+    def lend(self, space: str, array: np.ndarray) -> None:
+        """For the walks to come `space` is at `array`, without gaps: of a run, or an arena that may move."""
+        at = self._spaces.get(space)
+        if at is not None:
+            self._bases[at] = address(array)
+            self._is_stale = True
+
+    def slots(self, spaces: Sequence[str]) -> Int64[np.ndarray, " spaces"]:
+        """Where `place` puts the addresses of `spaces`; those that nothing reads or writes share one."""
+        return np.array([self._spaces.get(space, len(self._spaces)) for space in spaces], np.int64)
+
+    def place(self, slots: Int64[np.ndarray, " spaces"], addresses: Sequence[int]) -> None:
+        """As `lend`, for several spaces at once, by the addresses of arrays that the caller holds."""
+        self._bases[slots] = addresses
+        self._is_stale = True
 
     def cut(self, n: int, shares: Int64[np.ndarray, "calls 2"]) -> None:
         """From now on the extent is `n`, and the calls have these units and this grain."""
@@ -109,8 +128,10 @@ class Bound:
             f"{-dim} to {dim - 1}. Check the ids that are fed."
         )
 
-    def copy(self, outputs: Mapping[str, int]) -> None:
-        """After a walk: fill the outputs, given by their addresses, that are copies of something else."""
+    def copy(self, outputs: Mapping[str, np.ndarray | Buffer]) -> None:
+        """After a walk: fill those of the outputs that are copies of something else."""
         for copy in self._copies:
             source = int(self._bases[self._spaces[copy.space]]) + copy.offset
-            ctypes.memmove(outputs[copy.output], source, self._outputs[copy.output].n_bytes)
+            output = outputs[copy.output]
+            to = output.address if isinstance(output, Buffer) else address(output)
+            ctypes.memmove(to, source, self._outputs[copy.output].n_bytes)

@@ -121,9 +121,12 @@ class Encoder:
         books = [book for layer in self._layers for book in layer.resident.codebooks.values()]
         return [*own, *stored, *books, *_end_arrays(self._embeddings, self._ends)]
 
-    def place(self, layer: int, part: int, first: int, count: int, address: int) -> None:
-        """Say where one part of `count` neighbouring slices of `layer` lies: slice `first` at `address`."""
-        self._layers[layer].place(part, first, count, address)
+    def place(self, layer: int, part: int, first: int, count: int, memory: Buffer, offset: int = 0) -> None:
+        """Say where one part of `count` neighbouring slices of `layer` lies: at byte `offset` of `memory`.
+
+        The caller keeps it alive for as long as the slices are run. Raises ValueError where it is too small.
+        """
+        self._layers[layer].place(part, first, count, memory, offset)
 
     def set_bits(self, layer: int, bits: Sequence[int] | np.ndarray) -> None:
         """Run the leading slices of `layer` with `bits`: 1..6 planes, or 32 for full fidelity."""

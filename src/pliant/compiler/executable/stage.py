@@ -62,19 +62,15 @@ class Stage:
         """Raises ValueError for a buffer that is smaller than what lies there."""
         self._form = form
         self._bound = Bound(form.program, kernels)
-        self._buffers: dict[str, Buffer] = {}
         for space in self._bound.spaces:
             at[space].require(form.n_bytes.get(space, 0), space)
             self.point(space, at[space])
-        outputs = {copy.output: at[copy.output] for copy in form.program.copies}
-        self._buffers |= outputs
-        self._outputs = {y: buffer.address for y, buffer in outputs.items()}
+        self._outputs = {copy.output: at[copy.output] for copy in form.program.copies}
         self._lengths: tuple[int, ...] | None = None
 
     def point(self, space: str, buffer: Buffer) -> None:
         """From now on `space`, which is no copy, is at `buffer`, which has room for the rows of each walk."""
-        self._bound.point(space, buffer.address)
-        self._buffers[space] = buffer
+        self._bound.point(space, buffer)
 
     def walk(self, lengths: tuple[int, ...], pool: Pool) -> None:
         """Run over the first rows: those of texts of `lengths` rows, one behind the other."""

@@ -64,10 +64,12 @@ class Weights:
         """What is held beside the resident part of the store, to be measured."""
         return [*self._tables.values(), self.slices, self._step, self._codes, self._table_at]
 
-    def place(self, part: int, first: int, count: int, address: int) -> None:
-        """Slices `first` .. `first + count - 1` of `part` begin at `address`, one behind the other."""
+    def place(self, part: int, first: int, count: int, memory: Buffer, offset: int = 0) -> None:
+        """Slices `first` .. `first + count - 1` of `part` lie one behind the other from `offset` on."""
         size = self._full_bytes if part == FULL else self._plane_bytes
-        at = address + size * np.arange(count, dtype=np.uint64)
+        if offset < 0 or offset + size * count > memory.n_bytes:
+            raise ValueError(f"{count} slices of {size} bytes from {offset} on are not in {memory}.")
+        at = memory.address + offset + size * np.arange(count, dtype=np.uint64)
         if part == FULL:
             self.slices["full"][first : first + count] = at
         else:

@@ -69,8 +69,9 @@ class _Model:
     def solve(self, time_limit_s: float) -> np.ndarray:
         import highspy  # 5 MB, for schedules that are chosen exactly
 
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
+        from pliant.compiler.layout.silent_highs import SilentHighs
+
+        solver = SilentHighs()
         solver.setOptionValue("time_limit", time_limit_s)
         solver.setOptionValue("mip_rel_gap", 1e-6)
         n = len(self.costs)

@@ -1,4 +1,8 @@
-"""The layout problem as a value: operators, the layouts they can run with, and the cost of each."""
+"""The layout problem as a value: operators, the layouts they can run with, and the cost of each.
+
+These are times of kernels by layout, inside one step of a program. `ir.cost.Cost` prices steps, and knows
+neither operators nor layouts.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from pliant.compiler.rewrite.rewrite import fresh, rebuilt
-from pliant.compiler.rules.conv.lower_conv import is_first_layer
+from pliant.compiler.rules.conv.lower_conv import is_first_layer, takes_either_layout
 from pliant.compiler.rules.onnx_elementwise import expression
 from pliant.ir.graph import Graph, Node, TensorType
 
@@ -52,7 +52,7 @@ class _Turned:
 
     def add(self, node: Node) -> None:
         """The node in whichever layout suits it."""
-        if _is_conv(self.graph, node):
+        if _is_conv(self.graph, node) and not self._stays_first(node):
             x, w, *rest = node.inputs
             is_first = x not in self.last and is_first_layer(node, self.graph)
             inputs = [x if is_first else self.turned(x), w, *rest[:1], *(self.turned(r) for r in rest[1:])]
@@ -74,6 +74,11 @@ class _Turned:
                     self.plain(x)
             self.nodes.append(node)
             self.made.update(node.outputs)
+
+    def _stays_first(self, node: Node) -> bool:
+        """A convolution between channels-first images whose kernel takes them as they are."""
+        is_read_last = any(_is_conv(self.graph, reader) for reader in self.readers.get(node.outputs[0], ()))
+        return node.inputs[0] not in self.last and not is_read_last and takes_either_layout(node, self.graph)
 
     def turned(self, x: str) -> str:
         """The channels-last form of a tensor, transposed if there is none yet."""

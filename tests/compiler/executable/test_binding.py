@@ -1,0 +1,44 @@
+"""What a program is bound to: some of it stays alive with it, some is the caller's."""
+
+import gc
+import weakref
+
+import numpy as np
+
+from pliant.compiler.executable.binding import Bound
+from pliant.compiler.executable.encode_image import encode, kernels
+from pliant.compiler.executable.kernel_addresses import addresses
+from pliant.ir.graph import Node
+from pliant.kernels.emit.isa import host_isa
+from pliant.kernels.runtime.aligned_memory import aligned_bytes
+from pliant.kernels.runtime.buffer import Buffer
+from tests.compiler.executable.test_image import N_BYTES, SHAPE, an_image
+from tests.compiler.rules.running import machine
+
+
+def _floats() -> np.ndarray:
+    return aligned_bytes(N_BYTES).view(np.float32).reshape(SHAPE)
+
+
+def test_a_program_keeps_what_it_is_pointed_at_and_not_what_it_is_lent() -> None:
+    """Weights must outlast every walk; an answer that nobody holds any more must not stay in memory."""
+    library, pool = machine(host_isa())
+    image = an_image((Node("Neg", ("x",), ("y",)),), ("y",))
+    bound = Bound(encode(image), addresses(kernels(image), library))
+    x, y = _floats(), _floats()
+    x[:] = np.arange(x.size).reshape(SHAPE)
+    seen, given = weakref.ref(x), weakref.ref(y)
+    bound.point("x", Buffer.of(x))
+    bound.lend("y", y)
+    wanted = -x
+    del x
+    gc.collect()
+    pool.walk(bound.table)
+    np.testing.assert_array_equal(y, wanted)
+    del y
+    gc.collect()
+    assert seen() is not None
+    assert given() is None
+    bound.point("x", Buffer.of(_floats()))
+    gc.collect()
+    assert seen() is None
